@@ -22,12 +22,11 @@ use std::collections::BTreeMap;
 pub(crate) type Residents = BTreeMap<ZoneId, BTreeMap<FileId, u32>>;
 
 impl Store {
-    /// Compares every account in memory with what it counts. A store that failed or was stopped is
-    /// not audited.
+    /// Compares every account in memory with what it counts. A store that failed or was stopped
+    /// is not audited.
     ///
-    /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found. It is a defect of this
-    /// program, never of a drive.
+    /// `Corrupt`: names the account, the expected value and the value found. The cause is a defect
+    /// of this program, never of a drive.
     pub fn audit(&self) -> Result<()> {
         let inner = &*self.0;
         if self.check_alive().is_err() || inner.zones.ended.get() {
@@ -51,8 +50,8 @@ impl Store {
         zones.audit(&self.counted_residents(), logs.collect(), |id| files.contains_key(&id))
     }
 
-    /// Valid blocks, counted from everything that refers to blocks: files, the present and the next
-    /// group commit, and cleaning.
+    /// Counts the valid blocks from everything that refers to blocks: files, the present and the
+    /// next group commit, and cleaning.
     fn counted_residents(&self) -> Residents {
         let inner = &*self.0;
         let mut residents = Residents::new();
@@ -69,7 +68,7 @@ impl Store {
         residents
     }
 
-    /// `File::names` against the namespace.
+    /// Compares `File::names` with the namespace.
     fn audit_names(&self) -> Result<()> {
         let (names, files) = (self.0.names.borrow(), self.0.files.borrow());
         let mut counted = BTreeMap::<FileId, u32>::new();
@@ -94,7 +93,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a snapshot takes, against the names, files and zones that it would hold.
+    /// Compares the counted size of a snapshot with the names, files and zones it would hold.
     fn audit_load(&self) -> Result<()> {
         let (names, files) = (self.0.names.borrow(), self.0.files.borrow());
         let mut entries: u64 = names.nodes.keys().map(|path| name_bytes(path)).sum();
@@ -114,7 +113,7 @@ impl Store {
         equal("bytes of entries of zones", each.sum(), zones.youngest_bytes.get())
     }
 
-    /// The order of a file's extents, its checksums, and its durable part.
+    /// Checks the order of a file's extents, their checksums, and the file's durable part.
     fn audit_file(&self, id: FileId, file: &File) -> Result<()> {
         let account = |what: &str| format!("{what} of file {}", id.0);
         let wanted = self.0.forgotten.borrow().wanted;
@@ -144,8 +143,8 @@ impl Store {
         holds(&account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
-        // A commit under way has already journaled what becomes durable when it ends. A file that
-        // lost its last name meanwhile is in no commit any more.
+        // `journaled` already includes what a commit under way will make durable. A file that has
+        // lost its last name is no longer in any commit.
         if !self.0.committing.get() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(&account("journaled blocks"), file.journaled <= durable, || {
@@ -161,7 +160,7 @@ impl Store {
         })
     }
 
-    /// Where extents lie: in the written part of zones, without overlap.
+    /// Checks that extents lie in the written part of zones and do not overlap.
     fn audit_places(&self) -> Result<()> {
         let zones = &self.0.zones;
         let mut taken: BTreeMap<BlockAddr, (u32, FileId)> = BTreeMap::new();
@@ -192,8 +191,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes under way, compared with how many began and ended, and with the pages kept for
-    /// reading.
+    /// Compares the writes under way with the numbers of writes begun and ended, and with the pages
+    /// kept for reading.
     fn audit_flights(&self) -> Result<()> {
         let inner = &*self.0;
         let flights = inner.flights.borrow();
@@ -216,7 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// The audit, in debug builds only.
+    /// Runs the audit, in debug builds only.
     ///
     /// # Errors
     /// As [`Store::audit`].
@@ -226,12 +225,12 @@ impl Store {
 }
 
 impl Store {
-    /// Blocks that cleaning has written and no file refers to yet.
+    /// Begins to count blocks that cleaning has written and no file refers to yet.
     pub(crate) fn begin_move(&self, id: FileId, extent: &Extent) {
         self.0.moving.borrow_mut().push((self.zone_of(extent.at), id, extent.blocks));
     }
 
-    /// From now on a file refers to these blocks, or they are retired.
+    /// Ends that count: a file refers to the blocks now, or they are retired.
     pub(crate) fn end_move(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;

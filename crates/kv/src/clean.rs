@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Most blocks that are read and checked for moving before other tasks run.
 const MOVED_AT_ONCE: u32 = 64;
 
-/// Blocks of an extent, from `first` to before `end`.
+/// Blocks `first..end` of an extent.
 struct Run {
     first: u32,
     end: u32,
@@ -38,8 +38,9 @@ impl Store {
                 match store.make_space().await {
                     Ok(true) => store.0.zones.freed.notify_all(),
                     Ok(false) => {
-                        // Writers that wait are told that there is nothing to free, or by the end
-                        // of a reset that there is. Told before it, they would only ask again.
+                        // Waiting writers learn here that nothing can be freed. While a reset
+                        // is under way, its end wakes them instead: before that they would
+                        // only ask again.
                         if !store.0.zones.is_releasing() {
                             store.0.zones.freed.notify_all();
                         }
@@ -51,7 +52,7 @@ impl Store {
         });
     }
 
-    /// Makes space if it is wanted; false if there was nothing to do.
+    /// Makes space if some is wanted; false if there was nothing to do.
     async fn make_space(&self) -> Result<bool> {
         let zones = &self.0.zones;
         let empty: Vec<ZoneId> = zones.emptied();
@@ -90,7 +91,7 @@ impl Store {
             || pool.free_count() <= self.0.zones.kept(Claim::Others)
     }
 
-    /// The zone most worth cleaning. Cleaning it must free more space than the move takes.
+    /// Returns the zone most worth cleaning, if cleaning it frees more space than the move takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
         if self.ring_is_full() {
@@ -113,7 +114,7 @@ impl Store {
             || self.0.committing.get()
     }
 
-    /// Has space made before it runs short.
+    /// Starts cleaning before space runs short.
     pub(crate) fn clean_if_low(&self) {
         if self.is_low() {
             self.0.zones.wanted.notify_all();
@@ -146,7 +147,7 @@ impl Store {
         }
     }
 
-    /// An extent of a file in a zone, or one with its checksums there.
+    /// Finds an extent of the file that has its blocks or its checksums in the zone.
     fn extent_in(&self, zone: ZoneId, id: FileId) -> Option<Extent> {
         let files = self.0.files.borrow();
         let inside = |extent: &&Extent| {
@@ -156,7 +157,7 @@ impl Store {
         files.get(&id)?.extents.iter().find(inside).cloned()
     }
 
-    /// Moves an extent, which consists of these runs. A run of dead blocks gets no new place.
+    /// Moves an extent, given as its runs. A run of dead blocks gets no new place.
     ///
     /// # Errors
     /// `NoSpace`; `Io` if the store died.
@@ -245,8 +246,8 @@ impl Store {
         before
     }
 
-    /// After a failed write nothing more is written to the zone. If the drive itself failed, the
-    /// store fails: a drive that was away may have lost blocks that were not flushed.
+    /// Stops writing to a zone after a failed write. If the drive itself failed, the store fails: a
+    /// drive that was away may have lost blocks that were not flushed.
     ///
     /// # Errors
     /// The error, if the store failed.
@@ -260,8 +261,8 @@ impl Store {
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             // Relocation may need the zone's permit, so the zone is finished at once. The last
-            // group commit on the drive may then name content that is missing in it; recovery looks
-            // for that.
+            // group commit on the drive may then name content that the zone lacks; recovery
+            // checks for that.
             let writer = &store.0.zones.writer;
             writer.drained(zone).await;
             // A zone that cannot be finished stays active, and its permit is lost.
@@ -272,10 +273,10 @@ impl Store {
         Ok(())
     }
 
-    /// The runs of an extent, with the pages of those that may still be read.
+    /// Splits an extent into runs, with the pages of those that may still be read.
     async fn runs_with_pages(&self, id: FileId, extent: &Extent) -> Result<Vec<Run>> {
-        // The pins are held to the end: the file may be removed between two reads, and its zones
-        // reset.
+        // The pins are held to the end: between two reads the file may be removed and
+        // its zones reset.
         let pin = |(at, _)| self.0.zones.pool.pin(self.zone_of(at));
         let _pins: Vec<_> = extent.places().map(pin).collect();
         let mut runs = Vec::new();
@@ -289,8 +290,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// Blocks `first..end` of an extent, from memory where they are still there. Its zones are
-    /// pinned.
+    /// Returns blocks `first..end` of an extent, from memory where they are still there. The caller
+    /// pins its zones.
     async fn pages_of(
         &self,
         id: FileId,
@@ -321,7 +322,7 @@ impl Store {
         Ok(pages)
     }
 
-    /// A write failed: gives the zone up, and writes what the file lost there elsewhere.
+    /// Handles a failed write: gives the zone up, and writes the lost part of the file elsewhere.
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
         self.give_up_zone(zone, error)?;
@@ -343,15 +344,16 @@ impl Store {
                 ErrorKind::NoSpace => error.clone().at(why.to_string()),
                 _ => why,
             })?;
-            // A group commit under way may have recorded the place that holds nothing.
+            // A group commit under way may have recorded the place of the failed write,
+            // which holds nothing.
             self.0.moves.set(self.0.moves.get() + 1);
             self.count(|counters| counters.relocated += 1);
         }
         Ok(())
     }
 
-    /// Splits an extent: what the drive has before block `at` stays, and the rest goes back to
-    /// memory. Returns the rest.
+    /// Splits an extent at block `at`: the blocks before it are on the drive and stay, the rest
+    /// goes back to memory. Returns the rest.
     fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };

@@ -19,7 +19,7 @@ use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeMap;
 
-/// Blocks that were moved this often or more share zones.
+/// Blocks moved at least this often share zones.
 const GENERATIONS: u8 = 3;
 
 impl Store {
@@ -47,14 +47,14 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes from `size` on are written again, so they are not dead any more.
+    /// Keeps bytes from `size` on: they are written again, so they are not dead any more.
     pub(crate) fn keep_from(&self, id: FileId, size: u64) {
         if let Some(ranges) = self.0.forgotten.borrow_mut().files.get_mut(&id) {
             ranges.truncate(size);
         }
     }
 
-    /// Dead blocks of each zone that still count as valid.
+    /// Counts, for each zone, the dead blocks that still count as valid.
     pub(crate) fn forgotten_by_zone(&self) -> BTreeMap<ZoneId, u32> {
         let mut by_zone = BTreeMap::new();
         let mut forgotten = self.0.forgotten.borrow_mut();
@@ -76,7 +76,7 @@ impl Store {
         by_zone
     }
 
-    /// An extent in runs of blocks: first and end of each, and whether it may still be read.
+    /// Splits an extent into runs of blocks: first, end, and whether the run may still be read.
     pub(crate) fn runs_of(&self, id: FileId, extent: &Extent) -> Vec<(u32, u32, bool)> {
         let whole = vec![(extent.first, extent.end(), true)];
         let forgotten = self.0.forgotten.borrow();
@@ -98,9 +98,9 @@ impl Store {
         runs
     }
 
-    /// The full zone whose cleaning pays most, and how many of its blocks that moves. Cost and
-    /// benefit after Rosenblum and Ousterhout: a zone pays more the fewer blocks are moved, and the
-    /// longer it has been as it is.
+    /// Returns the full zone whose cleaning pays most, and how many of its blocks that moves. Cost
+    /// and benefit after Rosenblum and Ousterhout: a zone pays more the fewer blocks are moved, and
+    /// the longer it has been unchanged.
     pub(crate) fn victim_by_benefit(&self) -> Option<(ZoneId, u32)> {
         let zones = &self.0.zones;
         zones.close_full();
@@ -125,9 +125,9 @@ impl Store {
         each.max().map(|(_, zone, live)| (zone, live))
     }
 
-    /// Blocks of garbage from which on a zone is cleaned: half a zone at the threshold where
-    /// cleaning begins, and less as fewer zones are free. Cleaning zones with hardly any garbage
-    /// would copy everything again and again for free zones that no writer needs yet.
+    /// The least garbage, in blocks, for which a zone is cleaned: half a zone at the threshold
+    /// where cleaning begins, and less as fewer zones are free. Cleaning zones with hardly any
+    /// garbage would copy everything again and again for free zones that no writer needs yet.
     fn garbage_needed(&self) -> u32 {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);
         let begin = u64::from(self.0.options.clean_below) * u64::from(pool.total()) / 100;

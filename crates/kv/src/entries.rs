@@ -29,11 +29,11 @@ pub(crate) struct FileState {
 pub(crate) enum Entry {
     /// A path names a directory (`None`) or a file.
     Name { path: String, file: Option<FileId> },
-    /// A path names nothing.
+    /// A path no longer names anything.
     Remove { path: String },
     /// A path, and everything below it, has a new name.
     Rename { from: String, to: String },
-    /// From block `keep` on the file is as `state` says.
+    /// The state of a file from block `keep` on.
     File { file: FileId, keep: u32, state: FileState },
     /// The youngest blob file of each family in a zone; none if the zone was reset.
     Zone { zone: ZoneId, youngest: BTreeMap<Family, u64> },
@@ -160,7 +160,7 @@ fn corrupt(what: String) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// The part of a record's body that is still to be read.
+/// The unread part of a record's body.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -268,7 +268,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The entries of a record.
+/// Decodes the entries of a record.
 ///
 /// # Errors
 /// `Corrupt` if the body holds anything else.
@@ -287,8 +287,8 @@ pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     }
 }
 
-/// Bodies of records that hold entries. No body is longer than `most` bytes, unless a single entry
-/// is.
+/// Builds bodies of records from entries. No body is longer than `most` bytes, unless a
+/// single entry is.
 pub(crate) struct Bodies {
     most: usize,
     bodies: Vec<(u32, Vec<u8>)>,
@@ -311,8 +311,8 @@ impl Bodies {
         body.extend(bytes);
     }
 
-    /// Adds a whole file, for a snapshot: in several entries if it has many extents, so that none
-    /// is longer than a part of a record.
+    /// Adds a whole file, for a snapshot. A file with many extents becomes several entries, each no
+    /// longer than its share of a record.
     pub(crate) fn push_pieces(&mut self, file: FileId, mut state: FileState) {
         let bytes = |extent: &Extent| match &extent.sums {
             Sums::Here(sums) => ExtentEntry::SIZE + 4 * sums.len(),
@@ -334,8 +334,8 @@ impl Bodies {
         self.push(&Entry::File { file, keep, state: FileState { extents: piece, ..state } });
     }
 
-    /// Each body with its head. `flags` are those of all bodies but the last, and those of the
-    /// last.
+    /// Returns each body with its head. `flags` holds the flags of all bodies but the last, then
+    /// those of the last.
     pub(crate) fn finish(
         self,
         (flags, last_flags): (u32, u32),

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - Extents are in the order of the file, without gaps from block 0 on.
-//! - Behind the extents come whole blocks that were not dispatched yet, then the bytes behind the
-//!   last whole block. Only the last block of an extent at the end of a closed file is padded.
+//! - After the extents come the whole blocks that were not dispatched yet, then the bytes after the
+//!   last whole block. Only the last block of a closed file is padded; it ends the last extent.
 //! - Blocks that were dispatched and not answered yet are in `flying` too, and are read there.
 
 use crate::entries::FileState;
@@ -22,7 +22,7 @@ pub(crate) const SUMS_INLINE: u32 = 16;
 /// again.
 pub(crate) const SYNCED_EXTENT: u32 = 64;
 
-/// Number of a file; never used again.
+/// Number of a file; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
@@ -33,7 +33,7 @@ pub enum Lifetime {
     /// No hint was given.
     #[default]
     NotSet = 0,
-    /// The hint is not to be used.
+    /// Lifetime hints are not to be used.
     None = 1,
     /// Shortest.
     Short = 2,
@@ -46,7 +46,7 @@ pub enum Lifetime {
 }
 
 impl Lifetime {
-    /// From the byte that is stored.
+    /// Decodes the stored byte.
     pub fn from_byte(byte: u8) -> Option<Lifetime> {
         use Lifetime::{Extreme, Long, Medium, None as NoHint, NotSet, Short};
         [NotSet, NoHint, Short, Medium, Long, Extreme].get(usize::from(byte)).copied()
@@ -73,7 +73,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// An extent without a place.
+    /// Creates an extent without a place.
     pub(crate) fn hole(first: u32, blocks: u32) -> Extent {
         Extent { first, blocks, at: BlockAddr::HOLE, sums: Sums::Here(Rc::default()) }
     }
@@ -121,22 +121,22 @@ pub(crate) struct File {
     pub(crate) modified: i64,
     pub(crate) lifetime: Lifetime,
     pub(crate) role: Role,
-    /// The claim that the writer of the file stated.
+    /// The claim that the file's writer stated.
     pub(crate) claim: Claim,
-    /// Paths that name it.
+    /// Number of paths that name the file.
     pub(crate) names: u32,
-    /// Open handles.
+    /// Number of open handles.
     pub(crate) opens: u32,
-    /// Views of the store that have it.
+    /// What views of the store keep of this file.
     pub(crate) views: Vec<Rc<Kept>>,
-    /// The state of the last durable group commit, without extents; `None` if it has none of the
-    /// file.
+    /// The file's state in the last durable group commit, without extents; `None` if that commit
+    /// does not have the file.
     pub(crate) synced: Option<Synced>,
-    /// Blocks whose extents are as the last group commit recorded them.
+    /// Number of leading blocks whose extents are as the last group commit recorded them.
     pub(crate) journaled: u32,
-    /// What it adds to a snapshot.
+    /// Bytes that the file adds to a snapshot.
     pub(crate) load: FileLoad,
-    /// Held during a change of the content: one at a time.
+    /// Held while the content changes, so that one change happens at a time.
     pub(crate) lock: Semaphore,
 }
 
@@ -171,7 +171,7 @@ impl File {
         }
     }
 
-    /// From what recovery found.
+    /// Creates a file from the state that recovery found.
     pub(crate) fn recovered(state: FileState) -> File {
         let mut file = File::new(state.lifetime, state.modified);
         let blocks = state.extents.last().map_or(0, Extent::end);
@@ -184,35 +184,35 @@ impl File {
         file
     }
 
-    /// Which of the last zones the file may use.
+    /// Returns the file's claim, which decides which of the last free zones it may use.
     pub(crate) fn claim(&self) -> Claim {
         // The reserve for flushes is not for logs.
         let said = if self.role.kind == FileKind::Wal { Claim::Others } else { self.claim };
         said.max(self.role.claim)
     }
 
-    /// Whole blocks that have a place on the drive.
+    /// Counts the whole blocks that have a place on the drive.
     pub(crate) fn placed(&self) -> u32 {
         self.extents.last().map_or(0, Extent::end)
     }
 
-    /// Whole blocks, including those without a place yet.
+    /// Counts the whole blocks, including those without a place yet.
     pub(crate) fn blocks(&self) -> u32 {
         self.placed() + self.waiting.len() as u32
     }
 
-    /// Bytes behind the last whole block.
+    /// Number of bytes after the last whole block.
     pub(crate) fn tail_len(&self) -> usize {
         self.size.saturating_sub(u64::from(self.blocks()) * PAGE_SIZE as u64) as usize
     }
 
-    /// The bytes behind the last whole block become a block, with zeros behind them.
+    /// Pads the bytes after the last whole block with zeros, which makes them a whole block.
     pub(crate) fn pad(&mut self) {
         let last = std::mem::replace(&mut self.tail, Page::zeroed());
         self.waiting.push_back(Block::of(last));
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let at = self.tail_len();
@@ -227,7 +227,7 @@ impl File {
         }
     }
 
-    /// The page of a block, if it is in memory.
+    /// Returns the page of a block if it is in memory.
     pub(crate) fn in_memory(&self, block: u32) -> Option<Page> {
         let placed = self.placed();
         if block < placed {
@@ -240,15 +240,15 @@ impl File {
         }
     }
 
-    /// The extent that a block is in.
+    /// Returns the extent that holds a block.
     pub(crate) fn extent_of(&self, block: u32) -> Option<&Extent> {
         let after = self.extents.partition_point(|extent| extent.first <= block);
         self.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
     }
 
-    /// The file as the next group commit records it: what has a place, and the bytes behind. If a
-    /// block filled up since and waits for its place, all but its last byte is recorded: a sync
-    /// that covers the whole block would have placed it.
+    /// The file as the next group commit records it: the blocks with a place, and the bytes after
+    /// them. If a block has filled up since and waits for a place, all of it but the last byte is
+    /// recorded: a sync that covers the whole block would have given it a place.
     pub(crate) fn view(&self) -> Synced {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {
@@ -263,14 +263,14 @@ impl File {
         Synced { blocks, size, tail: tail.to_vec(), modified: self.modified }
     }
 
-    /// Bytes behind the last whole block that the ring has to hold: the durable ones, or the
-    /// present ones if they are more.
+    /// Bytes after the last whole block that the ring has to hold: the durable ones or the present
+    /// ones, whichever are more.
     pub(crate) fn tail_recorded(&self) -> u64 {
         let durable = self.synced.as_ref().map_or(0, |synced| synced.tail.len());
         durable.max(self.tail_len()) as u64
     }
 
-    /// Whether some of the file is not durable.
+    /// Whether part of the file is not durable.
     pub(crate) fn is_unsynced(&self) -> bool {
         let durable = self.synced.as_ref().is_some_and(|synced| synced.size == self.size);
         !durable || self.journaled < self.blocks()
@@ -294,7 +294,7 @@ impl File {
             .collect()
     }
 
-    /// The whole file in its durable state.
+    /// Returns the whole file in its durable state.
     pub(crate) fn durable(&self, synced: &Synced) -> FileState {
         FileState {
             size: synced.size,
@@ -305,7 +305,7 @@ impl File {
         }
     }
 
-    /// Extents from `block` on differ from what the last group commit recorded.
+    /// Notes that extents from `block` on differ from what the last group commit recorded.
     pub(crate) fn changed_from(&mut self, block: u32) {
         self.journaled = self.journaled.min(block);
     }

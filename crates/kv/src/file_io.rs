@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Whole blocks gather until there are this many, and are placed with one write.
+/// Whole blocks gather until there are this many, then one write places them all.
 const GATHER: usize = 64;
 /// Most blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
@@ -36,7 +36,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Content from elsewhere.
+    /// Copies bytes into content.
     pub fn of(bytes: &[u8]) -> Data {
         let pages = bytes.chunks(PAGE_SIZE).map(Page::from_slice).collect();
         Data::new(pages, 0, bytes.len())
@@ -46,7 +46,7 @@ impl Data {
         Data { pages, skip, len }
     }
 
-    /// The bytes, in pieces.
+    /// Iterates over the bytes in pieces.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.skip + self.len;
         self.pages.iter().enumerate().map(move |(index, page)| {
@@ -55,24 +55,24 @@ impl Data {
         })
     }
 
-    /// The number of bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none: the read was at the end of the file.
+    /// True if there are no bytes: the read was at the end of the file.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All of them in one piece.
+    /// Copies the bytes into one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         self.chunks().flatten().copied().collect()
     }
 }
 
 impl Store {
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     ///
     /// # Errors
     /// `NotFound` if the file is neither open nor named; the other functions return it too.
@@ -100,7 +100,7 @@ impl Store {
         self.appended(id, bytes.len(), before).await
     }
 
-    /// Appends the prepared data; false if the file's end is not where the preparation assumed it.
+    /// Appends the prepared data; false if the file does not end where the preparation assumed.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -120,13 +120,14 @@ impl Store {
         Ok(fits)
     }
 
-    /// What is appended needs entries for its places.
+    /// Refuses an append if the record ring has no space for the entries of its places.
     fn admit_append(&self, id: FileId) -> Result<()> {
         self.admit(self.with(id, |file| file.claim())?, 0)
     }
 
-    /// Bytes were appended to a file, which is locked: there may be enough to place, or too many.
-    /// If there is no space for them, the file is as it was `before`: its bytes, and its tail.
+    /// Completes an append to a locked file: places blocks once enough have gathered, and waits
+    /// while too many pages are in flight. If there is no space, the file gets back the size and
+    /// tail it had `before`.
     async fn appended(&self, id: FileId, bytes: usize, before: (u64, Page)) -> Result<()> {
         let now = self.0.rt.wall().0;
         let waiting = self.with(id, |file| {
@@ -220,8 +221,8 @@ impl Store {
         done
     }
 
-    /// Pads the last block of a file that is not small, and places all. In a crowded ring a small
-    /// file leaves nothing either.
+    /// Pads the last block of a file that is not small, and places all blocks. In a crowded ring,
+    /// the tail of a small file leaves the ring too.
     async fn end(&self, id: FileId) -> Result<()> {
         let ended = self.with(id, |file| {
             if file.tail_len() > 0 && file.size > PAGE_SIZE as u64 {
@@ -231,7 +232,7 @@ impl Store {
         })?;
         if ended {
             self.place(id).await?;
-            // What was durable of its last block leaves the ring.
+            // The durable bytes of the last block leave the ring with the next group commit.
             self.0.must_commit.borrow_mut().insert(id);
         }
         match self.ring_is_crowded() {
@@ -240,9 +241,9 @@ impl Store {
         }
     }
 
-    /// Gives the bytes behind the last whole block of a file a block of their own, and the
-    /// checksums of its last extent. Without space they stay in the ring. The caller holds the
-    /// file's lock, and no blocks wait for their places.
+    /// Moves the bytes after the last whole block out of the ring into a block of their own, and
+    /// the checksums of the last extent too. Without space they stay in the ring. The caller holds
+    /// the file's lock, and no blocks wait for their places.
     pub(crate) async fn leave_ring(&self, id: FileId) -> Result<()> {
         let left = self.leave_ring_if_space(id).await;
         match left {
@@ -282,7 +283,7 @@ impl Store {
         Ok(())
     }
 
-    /// If the file's last block was padded, it becomes the tail again.
+    /// Makes the file's last block its tail again if the block was padded.
     async fn reopen_tail(&self, id: FileId) -> Result<()> {
         let (size, blocks) = self.with(id, |file| (file.size, file.blocks()))?;
         if u64::from(blocks) * PAGE_SIZE as u64 <= size {
@@ -308,11 +309,7 @@ impl Store {
                 return Err(self.no_space_left());
             }
             let zone = self.zone_for(want).await?;
-            let room = self.room(want.claim);
-            if room == 0 {
-                continue;
-            }
-            // From here on nothing waits, so the space found in the zone stays.
+            // Nothing is awaited from here on, so nobody else takes the space found in the zone.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
@@ -333,8 +330,8 @@ impl Store {
         }
     }
 
-    /// Adds an extent at the end of a file. Returns the first block of the previous extent if that
-    /// ended and its checksums are to be stored.
+    /// Adds an extent at the end of a file. If that ends the previous extent and its checksums must
+    /// be stored, returns the first block of that extent.
     fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
         let journaled = file.journaled;
         let Some(last) = file.extents.last_mut() else {
@@ -366,7 +363,7 @@ impl Store {
         at.zone(self.0.zones.writer.geometry())
     }
 
-    /// The use of a zone that takes this file.
+    /// The use of the zone that takes this file.
     pub(crate) fn usage_of(&self, file: &File) -> Use {
         self.0.zones.policy().usage(file.role.kind, file.lifetime)
     }
@@ -375,8 +372,8 @@ impl Store {
         Want { usage: self.usage_of(file), file: Some(id), claim: file.claim() }
     }
 
-    /// A zone with space, which cleaning makes if need be. Writers that wait are served in the
-    /// order of their arrival.
+    /// Returns a zone with space; cleaning makes some if necessary. Waiting writers are served in
+    /// the order of their arrival.
     ///
     /// # Errors
     /// `NoSpace` if cleaning can free nothing.
@@ -447,7 +444,7 @@ impl Store {
         Error::new(ErrorKind::NoSpace, message)
     }
 
-    /// Finishes a zone before it is full to open another; the rest of it is not used.
+    /// Finishes a zone before it is full, to open another; the rest of the zone stays unused.
     ///
     /// A finished zone appears written to its end, so recovery could not see that content is
     /// missing. Therefore the content is made durable first.
@@ -462,7 +459,7 @@ impl Store {
         }
     }
 
-    /// Writes blocks to a zone that has space for them, and watches the write.
+    /// Writes blocks to a zone that has space for them, and starts a task that handles the answer.
     fn put(&self, id: FileId, first: u32, zone: ZoneId, blocks: Vec<Block>) -> Extent {
         let (extent, written) = self.write(id, first, zone, blocks);
         self.watch(id, extent.clone(), written);
@@ -486,7 +483,7 @@ impl Store {
         (Extent { first, blocks, at, sums: Sums::Here(Rc::new(sums)) }, written)
     }
 
-    /// Waits for the write of an extent, and handles its failure.
+    /// Starts a task that waits for the write of an extent and handles its failure.
     fn watch(&self, id: FileId, extent: Extent, written: WriteHandle) {
         let flight = self.begin_flight(id);
         let store = self.clone();
@@ -505,7 +502,7 @@ impl Store {
         });
     }
 
-    /// Begins a write of a file. Returns its number.
+    /// Counts the beginning of a write to a file. Returns the number of the write.
     fn begin_flight(&self, id: FileId) -> u64 {
         let flight = self.0.next_flight.get();
         self.0.next_flight.set(flight + 1);
@@ -513,20 +510,20 @@ impl Store {
         flight
     }
 
-    /// A write has ended, and what it lost is written elsewhere.
+    /// Counts the end of a write; what it lost is already written elsewhere.
     fn end_flight(&self, flight: u64) {
         self.0.flights.borrow_mut().remove(&flight);
         self.0.ended_flights.set(self.0.ended_flights.get() + 1);
         self.0.landed.notify_all();
     }
 
-    /// Drops pages that are on the drive now: they are read from there.
+    /// Drops pages that are on the drive now, so reads get them from there.
     fn forget_pages(&self, id: FileId, extent: &Extent) {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         for block in extent.first..extent.end() {
-            // If the block got another place meanwhile, its page is still needed: that write is
-            // under way.
+            // If the block got another place meanwhile, its page is still needed: the write to the
+            // new place is under way.
             let geometry = self.0.zones.writer.geometry();
             let here = file.extent_of(block).filter(|now| !now.is_hole()).is_some_and(|now| {
                 now.at.plus(block - now.first) == extent.at.plus(block - extent.first)
@@ -576,7 +573,7 @@ impl Store {
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
                 store.unstore_sums(id, first, place, &sums);
-                // An error means that the store has failed.
+                // An error means that the store has failed, and every caller learns that.
                 let _ = store.give_up_zone(zone, &error);
             }
             store.end_flight(flight);
@@ -584,13 +581,13 @@ impl Store {
         Ok(())
     }
 
-    /// The block of checksums could not be written: they go back into the entry.
+    /// Puts checksums back into the extent's entry, because their block could not be written.
     fn unstore_sums(&self, id: FileId, first: u32, place: BlockAddr, sums: &Rc<Vec<u32>>) {
         self.0.moves.set(self.0.moves.get() + 1);
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         let found = file.extents.iter_mut().find(|e| e.sums == Sums::At(place));
-        // Otherwise the extent is gone, and its block of checksums with it.
+        // If the extent is not found, it is gone, and so is its block of checksums.
         if let Some(extent) = found {
             let kept = sums.iter().take(extent.blocks as usize).copied().collect();
             extent.sums = Sums::Here(Rc::new(kept));
@@ -609,7 +606,7 @@ impl Store {
         cache.insert(at, sums);
     }
 
-    /// Blocks of an extent stop counting once the next group commit is durable.
+    /// Retires an extent: its blocks stop counting once the next group commit is durable.
     pub(crate) fn retire(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;
@@ -646,7 +643,7 @@ impl Store {
         Ok(Data { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
     }
 
-    /// At least one block, from `block` on.
+    /// Reads at least one block, from `block` on.
     pub(crate) async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
         let (pins, extent, count) = {
             let files = self.0.files.borrow();
@@ -663,7 +660,8 @@ impl Store {
             }
             let on_drive = |block: &u32| !file.flying.contains_key(block);
             let count = (block..end.min(extent.end())).take_while(on_drive).count() as u32;
-            // Cleaning may move the extent while the blocks are read: the checksums stay as well.
+            // Cleaning may move the extent while the blocks are read, so the block of
+            // checksums is pinned too.
             let pin = |(at, _)| self.0.zones.pool.pin(self.zone_of(at));
             let pins: SmallVec<[ReadPin; 2]> = extent.places().map(pin).collect();
             (pins, extent, count)
@@ -694,11 +692,11 @@ impl Store {
         })
     }
 
-    /// As [`Store::read_checked`].
+    /// Reads blocks as [`Store::read_checked`] does.
     ///
     /// # Errors
-    /// `Corrupt` if a block is not what was written, `Io` if the drive does not give it; with the
-    /// block in the extent, or the first one.
+    /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. Comes
+    /// with the block's index in the extent, or the first index if no block can be named.
     pub(crate) async fn read_verified(
         &self,
         id: FileId,
@@ -721,7 +719,7 @@ impl Store {
         Ok(pages)
     }
 
-    /// The checksums of an extent's blocks.
+    /// Returns the checksums of an extent's blocks.
     pub(crate) async fn sums_of(&self, id: FileId, extent: &Extent) -> Result<Rc<Vec<u32>>> {
         let at = match &extent.sums {
             Sums::Here(sums) => return Ok(sums.clone()),
@@ -756,7 +754,7 @@ impl Store {
     }
 }
 
-/// Truncates a file to `last` whole blocks and the tail. Returns the extents it lost.
+/// Truncates a file to `last` whole blocks and the tail. Returns the extents that the file lost.
 fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
     let placed = file.placed();
     file.waiting.truncate(last.saturating_sub(placed) as usize);
@@ -769,7 +767,8 @@ fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
             continue;
         }
         let rest = extent.blocks - kept;
-        // The block of checksums is kept: it is valid as long as the extent.
+        // The block of checksums stays valid as long as any part of the extent remains, so it is
+        // not freed here.
         let at = if extent.is_hole() { BlockAddr::HOLE } else { extent.at.plus(kept) };
         let gone = Extent { first: last, blocks: rest, at, sums: nothing() };
         extent.blocks = kept;

@@ -24,7 +24,7 @@ impl FileKind {
     pub const ALL: [FileKind; 5] =
         [FileKind::Blob, FileKind::Table, FileKind::Wal, FileKind::Manifest, FileKind::Other];
 
-    /// The kind of the file with this path.
+    /// Derives the kind from a file's path.
     pub fn of(path: &str) -> FileKind {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.') {
@@ -36,7 +36,7 @@ impl FileKind {
         }
     }
 
-    /// Its name, one word.
+    /// The kind's name, one word.
     pub fn name(self) -> &'static str {
         ["blob", "table", "wal", "manifest", "other"][self as usize]
     }
@@ -51,8 +51,8 @@ pub struct Family {
     pub name: String,
 }
 
-/// Claims to the last zones, weakest first. Each may use its own reserve and the reserves of the
-/// claims before it.
+/// Claims to the last free zones, weakest first. Each may use its own reserve and the reserves of
+/// the claims before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// Logs, and files of users.
@@ -70,20 +70,20 @@ impl Claim {
     /// The number of claims.
     pub(crate) const COUNT: usize = 4;
 
-    /// The claim of the file with this name.
+    /// Derives the claim from a file's name.
     fn of(name: &str, kind: FileKind) -> Claim {
         let small = name.starts_with("OPTIONS-") || name == "IDENTITY" || name.ends_with(".dbtmp");
         if kind == FileKind::Manifest || small { Claim::Catalog } else { Claim::Others }
     }
 }
 
-/// What is known of a file apart from its content.
+/// What is known about a file apart from its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) kind: FileKind,
-    /// The claim that follows from its name.
+    /// The claim that follows from the file's name.
     pub(crate) claim: Claim,
-    /// The number of a blob file; it grows with each that is made.
+    /// The number in a blob file's name; each new blob file has a higher one.
     pub(crate) number: Option<u64>,
     pub(crate) family: Family,
 }

@@ -1,28 +1,28 @@
 //! Everything a store defines on media, and nothing else.
 //!
-//! A store keeps its metadata in a record ring ([`furrow_log::ring`]) behind the drive's
-//! conventional zones, and its files' content in the zones behind the ring. A half of the ring
+//! A store keeps its metadata in a record ring ([`furrow_log::ring`]) that follows the drive's
+//! conventional zones, and its files' content in the zones after the ring. A half of the ring
 //! begins with a [`SuperblockBody`] record. Records of *entries* follow: first a snapshot of all
 //! names and files, whose last record is flagged as such; then later changes, in *rounds*: a round
 //! is one group commit.
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
-//!   only once this snapshot is whole. A zone of the ring that is offline, or that was written and
-//!   holds no record that can be read, holds no half that counts if the newest half that was found
-//!   does not end with the record that the ring turns, and its first zone could be emptied, and was
-//!   not.
+//!   only once this snapshot is whole.
+//! - A zone of the ring may be offline, or written without any readable record. Such a zone holds
+//!   no half that counts if two things are true of the newest half that was found: it does not end
+//!   with the record that the ring turns, and its first zone could be emptied but was not.
 //! - Records of a half have consecutive sequence numbers. A round begins when the one before it is
-//!   durable. So a gap is damage if a record of the round after the next follows in the half, or a
-//!   record of any round behind a gap in the snapshot, or any record behind it in the same zone.
-//!   Otherwise what is behind a gap was never promised to be durable.
+//!   durable. So a gap is damage if the half goes on with a record of the round after the next, or,
+//!   for a gap in the snapshot, with a record of any round, or if any record follows in the same
+//!   zone. Otherwise what follows a gap was never promised to be durable.
 //! - The half before the one that counts is kept until the ring turns again. If its last record
-//!   says so, it holds what the snapshot of the half that counts says.
+//!   says so, its records add up to the snapshot of the half that counts.
 //! - Only the last round may name content that is not on the drive. If it does, the files that it
 //!   names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.
 //! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
-//!   behind a file's last whole block are in the entry, or in a last block padded with zeros.
+//!   after a file's last whole block are in the entry, or in a last block padded with zeros.
 
 use furrow_log::format::BLOCK_BODY;
 use furrow_log::layout;
@@ -46,7 +46,7 @@ pub mod kind {
     pub const SUPERBLOCK: u16 = 0x30;
     /// A record of entries.
     pub const ENTRIES: u16 = 0x31;
-    /// A block of checksums of an extent; its sequence is the file.
+    /// A block of checksums of an extent; its sequence number is the number of the file.
     pub const SUMS: u16 = 0x32;
 }
 
@@ -224,12 +224,12 @@ layout! {
     }
 }
 
-/// The superblock's identity.
+/// The identity that the superblock states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The store.
+    /// UUID of the store.
     pub store: Uuid,
-    /// The drive it was made on.
+    /// UUID of the drive it was made on.
     pub device: Uuid,
 }
 

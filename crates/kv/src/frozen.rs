@@ -1,4 +1,4 @@
-//! A view of an open store at one instant, for readers that take their time over it.
+//! A view of an open store at one instant, for slow readers.
 //!
 //! The view has all names and all content of its instant, synced or not: what a reader inside the
 //! program would have found. A file that is removed later is dropped with the last view that has
@@ -27,7 +27,7 @@ pub struct Frozen {
 }
 
 impl Store {
-    /// A view of all names and files as they are now.
+    /// Creates a view of all names and files as they are now.
     ///
     /// # Errors
     /// `Io` if the store died.
@@ -43,8 +43,8 @@ impl Store {
         Ok(Frozen { store: self.clone(), names, files })
     }
 
-    /// Keeps what a truncation to whole blocks before `last` takes away from views of the file.
-    /// When this returns, nothing has happened since the last of it was read.
+    /// Reads into the views of a file the blocks that a truncation to `last` blocks will remove. No
+    /// await follows the last read, so nothing changes before the caller truncates.
     pub(crate) async fn keep_for_views(&self, id: FileId, last: u32) -> Result<()> {
         loop {
             let next = self.with(id, |file| {
@@ -54,13 +54,13 @@ impl Store {
             let Some((kept, block)) = next else { return Ok(()) };
             match self.read_run(id, block, kept.end()).await {
                 Ok(pages) => kept.keep(block, pages),
-                // The view has lost the block, and the truncation goes on.
+                // The block cannot be read: the view loses it, and the truncation goes on.
                 Err(_) => kept.cut(u64::from(block) * PAGE_SIZE as u64),
             }
         }
     }
 
-    /// The content of each zone, in their order.
+    /// Describes the content of each zone, in zone order.
     ///
     /// # Errors
     /// `Io` if the drive does not report its zones.
@@ -91,12 +91,12 @@ fn info_of(id: FileId, file: &File) -> FileInfo {
 }
 
 impl Frozen {
-    /// All paths and what they name, ascending.
+    /// Iterates over all paths and what they name, ascending.
     pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
         self.names.iter().map(|(path, node)| (path.as_str(), *node))
     }
 
-    /// What is known of a file.
+    /// Returns what is known about a file.
     pub fn file(&self, id: FileId) -> Option<&FileInfo> {
         self.files.get(&id).map(|(info, _)| info)
     }
@@ -105,7 +105,7 @@ impl Frozen {
     ///
     /// # Errors
     /// `NotFound` if the view has no such file; `Busy` if the program has cut off more of the file
-    /// than is kept; `Corrupt` and `Io` as [`Store::read`].
+    /// than the view keeps; `Corrupt` and `Io` as [`Store::read`].
     pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Data> {
         let missing = || Error::new(ErrorKind::NotFound, format!("file {} is not there", id.0));
         let (info, kept) = self.files.get(&id).ok_or_else(missing)?;

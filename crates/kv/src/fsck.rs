@@ -1,7 +1,7 @@
 //! Checks a store without writing to its drive: whether the ring is sound, and its claims are true.
 //!
-//! The check continues where opening a store would stop, as long as the records can be interpreted.
-//! A trace of a crash is a note and no problem: the next opening repairs it.
+//! The check continues past errors at which opening a store would stop, as long as the records can
+//! be interpreted. A trace of a crash is a note and no problem: the next opening repairs it.
 //!
 //! Invariants
 //! - The drive gets only reads and zone reports.
@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most notes that are kept.
+/// Most notes that a report keeps.
 const NOTES_MAX: usize = 1000;
 
 /// What to check.
@@ -51,7 +51,7 @@ pub struct Problem {
     pub structure: &'static str,
     /// A path of the file, or its number.
     pub file: Option<String>,
-    /// The block of the file, or the first of several.
+    /// Block of the file, or the first one if several are concerned.
     pub block: Option<u32>,
     /// The place on the drive: zone and offset in it, in blocks of 4 KiB.
     pub place: Option<(u32, u32)>,
@@ -59,11 +59,11 @@ pub struct Problem {
     pub what: String,
 }
 
-/// What a problem is about: a file, if it is one, and the kind of structure.
+/// What a problem is about: the file, if there is one, and the structure.
 pub type About = (Option<String>, &'static str);
 
 impl Problem {
-    /// What it is about.
+    /// Returns what the problem is about.
     pub fn about(&self) -> About {
         (self.file.clone(), self.structure)
     }
@@ -102,7 +102,7 @@ pub struct Checked {
     pub extents: u64,
     /// Blocks of content.
     pub blocks: u64,
-    /// Of these, blocks that match their checksums.
+    /// Blocks of content that match their checksums.
     pub verified: u64,
     /// Blocks of checksums that are intact.
     pub sums: u64,
@@ -111,17 +111,17 @@ pub struct Checked {
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// The store.
+    /// UUID of the store.
     pub uuid: Uuid,
-    /// Its label.
+    /// Label of the store.
     pub label: String,
-    /// The problems; of each damaged file and structure one at least.
+    /// The problems; at least one for each damaged file and structure.
     pub problems: Vec<Problem>,
-    /// How many problems there are beyond those.
+    /// Number of problems beyond those listed.
     pub more: u64,
-    /// The problems of each structure, by file and kind.
+    /// Counts of all problems, listed or not, by file and structure.
     pub kept: Kept<About>,
-    /// Observations that are no problems.
+    /// Observations that are not problems.
     pub notes: Vec<String>,
     /// How much was checked.
     pub checked: Checked,
@@ -225,7 +225,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What the records of the ring are worth.
+    /// Checks the records of the ring.
     fn ring(&mut self, found: &Opened) {
         for Damage { place: (zone, at), what } in &found.damage {
             self.of_ring(Some((zone.0, *at)), what.clone());
@@ -257,7 +257,7 @@ impl Check<'_> {
         }
     }
 
-    /// Paths have the form that the store gives them, and their directories exist.
+    /// Checks that paths have the form that the store gives them, and that their directories exist.
     fn names(&mut self, replay: &Replay) {
         for (path, node) in &replay.nodes {
             let wrong = |what: String| Problem {
@@ -295,7 +295,8 @@ impl Check<'_> {
         self.report.checked.files = named.collect::<BTreeSet<FileId>>().len() as u64;
     }
 
-    /// Extents lie in zones of content, do not overlap, and hold the content written there.
+    /// Checks that extents lie in zones of content, do not overlap, and hold the
+    /// content written there.
     async fn files(&mut self, replay: &Replay, ring: RingZones) {
         let mut taken = Vec::new();
         for (id, state) in &replay.files {
@@ -335,7 +336,7 @@ impl Check<'_> {
         }
     }
 
-    /// Why an extent cannot lie where its entry says, and where that is if it is on the drive.
+    /// Returns why an extent cannot lie where its entry says, and the place if it is on the drive.
     fn misplaced(&self, extent: &Extent, ring: RingZones) -> Option<(Option<(u32, u32)>, String)> {
         let geometry = self.device.geometry();
         for (part, (at, blocks)) in extent.places().enumerate() {
@@ -449,7 +450,7 @@ impl Check<'_> {
         let at = extent.at.plus(inside);
         let all = read_blocks(self.device, QueueId(0), at, count, &self.pages).await.ok();
         for block in inside..inside + count {
-            // If the blocks could not be read together, each is read by a command of its own.
+            // If the blocks cannot be read together, each is read by a command of its own.
             let alone = match &all {
                 Some(_) => None,
                 None => {
@@ -488,7 +489,7 @@ impl Check<'_> {
     }
 }
 
-/// Blocks of an extent of a file.
+/// Number of blocks of an extent of a file.
 fn blocks_at(replay: &Replay, id: FileId, index: usize) -> u64 {
     let state: Option<&FileState> = replay.files.get(&id);
     let extent = state.and_then(|state| state.extents.get(index));

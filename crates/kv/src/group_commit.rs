@@ -1,9 +1,9 @@
-//! Group commit: one record and one flush make names and files durable for all callers who wait.
+//! Group commit: one record and one flush make names and files durable for all waiting callers.
 //!
 //! A group commit has a number, its *round*. It consists of one or more records of the ring, sent
 //! together with the content that they name, and of one flush. The next group commit begins when
-//! the flush has returned. So only the last one on a drive may name content that is missing, and no
-//! caller was told that this one is durable.
+//! the flush has returned. So only the last group commit on a drive may name content that is
+//! missing, and then no caller was told that it is durable.
 //!
 //! When the half of the ring is full, or a zone of it fails, the group commit is a turn: a snapshot
 //! of everything in another half, sent once the content is durable.
@@ -27,10 +27,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
-/// One part in this many of a half is left when the ring turns, for the records of the group commit
-/// that does not fit before.
+/// The ring turns when less than one part in this many of a half would be left. The reserve holds
+/// the records of the group commit that no longer fits.
 const LEFT_SHARE: u32 = 16;
-/// The fewest blocks that are left: a short record, and the one that says that the ring turns.
+/// The fewest blocks that are left in a half: a short record, and the one that says that
+/// the ring turns.
 const LEFT_MIN: u32 = 3;
 /// Most blocks of a record, unless a single entry is longer.
 const RECORD_BLOCKS: u32 = 32;
@@ -44,7 +45,7 @@ pub(crate) struct CommitGroup {
 }
 
 impl Store {
-    /// Makes a file durable in its present state, and all names.
+    /// Makes a file durable in its present state, and all names too.
     ///
     /// # Errors
     /// As [`Store::append`]; `Io` if a write or the flush fails: then the store has failed.
@@ -98,7 +99,7 @@ impl Store {
         self.join_group_commit(None).await
     }
 
-    /// Gives blocks of a file their places before a group commit records it. The bytes behind them
+    /// Gives blocks of a file their places before a group commit records it. The bytes after them
     /// go to the ring, unless they would crowd it.
     async fn settle(&self, id: FileId) -> Result<()> {
         self.place(id).await?;
@@ -117,8 +118,8 @@ impl Store {
         Box::pin(async move {
             self.0.scrub.stop().await;
             self.sync_all().await?;
-            // A group commit without content, behind the snapshot of the half: everything before it
-            // is provably whole.
+            // Commit once without content, after the snapshot of the half: this commit proves that
+            // everything before it is whole.
             for _ in 0..2 {
                 let turn = self.0.turn.get();
                 self.join_group_commit(None).await?;
@@ -162,7 +163,7 @@ impl Store {
         });
     }
 
-    /// Waits for the next group commit, which includes the file.
+    /// Waits for the next group commit, which will include the file.
     pub(crate) async fn join_group_commit(&self, id: Option<FileId>) -> Result<()> {
         self.check_alive()?;
         let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
@@ -179,8 +180,8 @@ impl Store {
         }
     }
 
-    /// Not part of an async function, which every crate that awaits it would compile, and the group
-    /// commits with it.
+    /// Starts the task. Not part of an async function: every crate that awaits it would compile the
+    /// group commits again.
     #[inline(never)]
     fn start_group_commits(&self) {
         self.0.rt.spawn_detached(run_group_commits(self.clone()));
@@ -194,7 +195,8 @@ impl Store {
         let snapshot = inner.zones.pool.snapshot();
         let empty = self.note_empty_zones(&snapshot);
         if self.has(StoreDefect::EarlyRelease) {
-            // The proof is of the commit before: this one is not written yet.
+            // The defect: the snapshot of the commit before serves as proof, while this commit is
+            // not written yet.
             let before = inner.zones.pool.durable();
             before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new(), &empty))?;
         }
@@ -235,9 +237,9 @@ impl Store {
         self.apply_commit(&durable, views, &empty)
     }
 
-    /// Notes with a snapshot which zones hold nothing that counts in it, because the group commit
-    /// retires all that is valid there. Candidates are zones that it retires blocks of, and full
-    /// zones that no durable snapshot shows empty yet. Returns the zones noted.
+    /// Notes in a snapshot which zones are empty in it because the group commit retires everything
+    /// valid there. Candidates are the zones in which it retires blocks, and full zones that no
+    /// durable snapshot shows empty yet. Returns the zones noted.
     fn note_empty_zones(&self, snapshot: &Snapshot) -> Vec<ZoneId> {
         let zones = &self.0.zones;
         let unshown = zones.take_unshown().into_iter().map(|zone| (zone, 0));
@@ -246,7 +248,7 @@ impl Store {
             *retiring.entry(*zone).or_default() += blocks;
         }
         let early = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
-        // With these defects the commit before proves the release.
+        // With these defects the snapshot of the commit before serves as proof for the release.
         let before = early.then(|| zones.pool.durable()).flatten();
         retiring.retain(|zone, blocks| {
             let owner = zones.pool.owner(*zone).filter(|_| zones.valid(*zone) == *blocks);
@@ -276,8 +278,8 @@ impl Store {
             return Ok(before);
         }
         let next = self.0.record.get() + 1;
-        // After a failed flush it is unknown what the drive lost: nothing can be made durable any
-        // more.
+        // After a failed flush nobody knows what the drive lost, so nothing can be made
+        // durable any more.
         let durable = snapshot.flushed().await.map_err(|error| self.die(&error))?;
         self.0.durable.set(next);
         Ok(durable)
@@ -318,12 +320,11 @@ impl Store {
         views
     }
 
-    /// Whether the records fit into the half of the ring, with room left for those of another group
-    /// commit.
+    /// Whether the records fit into the half of the ring and leave space for another group commit.
     fn fits(&self, bodies: &[Vec<u8>]) -> bool {
         let forgotten = self.0.forgotten.borrow();
         if forgotten.wanted && !forgotten.told {
-            // The superblock has to say that there are holes, so the ring turns.
+            // The superblock must announce the holes, so the ring turns.
             return false;
         }
         if self.0.turn_wanted.take() {
@@ -333,7 +334,7 @@ impl Store {
         self.has_room(bodies, left.max(LEFT_MIN))
     }
 
-    /// Whether the records fit into the half of the ring, and another of `more` blocks.
+    /// Whether the records fit into the half of the ring, and another record of `more` blocks.
     fn has_room(&self, bodies: &[Vec<u8>], more: u32) -> bool {
         self.0.ring.borrow().has_space(blocks_of(bodies), more)
     }
@@ -364,7 +365,7 @@ impl Store {
         all_written(self.dispatch(kind, &bodies)?).await
     }
 
-    /// Waits until no write of these files, or of any file, that began before `mark` is under way.
+    /// Waits for all writes of these files, or of all files if `None`, that began before `mark`.
     async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
             let landed = self.0.landed.wait();
@@ -381,11 +382,12 @@ impl Store {
         }
     }
 
-    /// Ends the half of the ring because a zone of it failed. `counts`: the durable state is in it.
+    /// Ends the half of the ring because a zone of it failed. `counts`: this half holds
+    /// the durable state.
     ///
     /// # Errors
     /// The error of the write, unless a zone of the ring failed and the drive still answers; the
-    /// error of the drive if it cannot finish the zone.
+    /// drive's error if it cannot finish the zone.
     async fn end_half(&self, error: &Error, counts: bool) -> Result<()> {
         let writer = &self.0.zones.writer;
         let failed = |failure: Failure| failure.of_zone && self.0.ring_zones.has(failure.zone);
@@ -402,9 +404,9 @@ impl Store {
         Ok(())
     }
 
-    /// Continues in another half of the ring, which begins with a snapshot. The records of the
-    /// group commit go to the present half too, if they fit: then it is a second copy of the
-    /// snapshot.
+    /// Continues in another half of the ring, which begins with a snapshot. If the records
+    /// of the group commit fit, they also go to the present half, which then is a second
+    /// copy of the snapshot.
     async fn turn(
         &self,
         number: u64,
@@ -418,8 +420,8 @@ impl Store {
         let moved = inner.moves.get();
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
-            // A file that was truncated since its sync no longer has the synced content: it is
-            // recorded in its present state.
+            // A file that was truncated since its sync no longer has the synced content, so its
+            // present state is recorded.
             wanted.append(&mut inner.must_commit.borrow_mut());
             let mut recorded = Bodies::new(inner.record_bytes());
             let views = self.view(wanted, &mut recorded, views.clone());
@@ -450,9 +452,9 @@ impl Store {
         Ok(views)
     }
 
-    /// Records that the ring turns, and whether the records up to here say the `same` as the
-    /// snapshot that the next half begins with. The flush that makes that half count makes this
-    /// durable, too: without this record no newer half counts.
+    /// Records that the ring turns, and whether the records up to here add up to the `same` state
+    /// as the snapshot at the beginning of the next half. The flush that makes the next half count
+    /// also makes this record durable: without it no newer half counts.
     async fn mark_turn(&self, same: bool) -> Result<()> {
         if self.0.ring.borrow().half().is_empty() {
             return Err(Error::new(ErrorKind::NoSpace, "no half is written"));
@@ -466,8 +468,9 @@ impl Store {
         Bodies::new(self.0.record_bytes()).finish((0, flags), self.0.round.get(), next_file)
     }
 
-    /// As [`Store::mark_turn`], at the end of the half that was found when the store was opened:
-    /// `last` is the zone of it that was written last. False if nothing can be written there.
+    /// Does what [`Store::mark_turn`] does, but at the end of the half that was found when the
+    /// store was opened; `last` is the zone of that half that was written last. False if nothing
+    /// can be written there.
     pub(crate) async fn mark_found(&self, last: &ZoneReport, same: bool) -> Result<bool> {
         let writer = &self.0.zones.writer;
         let geometry = writer.geometry();
@@ -493,9 +496,9 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes superblock and snapshot to a new half of the ring, and empties the old halves when
-    /// that is durable. If a zone fails, it tries another half. A half that says that the ring
-    /// turns is `marked`: it is kept until the next turn.
+    /// Writes superblock and snapshot to a new half of the ring. Once they are durable, empties the
+    /// old halves. If a zone fails, tries another half. `marked`: the present half says that the
+    /// ring turns, so it is kept until the next turn.
     pub(crate) async fn begin_half(
         &self,
         bodies: Vec<Vec<u8>>,
@@ -542,7 +545,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether the superblock announces holes.
+    /// Writes superblock and snapshot to the next half. Returns whether the superblock
+    /// announces holes.
     async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<bool> {
         let inner = &*self.0;
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
@@ -560,8 +564,8 @@ impl Store {
         Ok(holes)
     }
 
-    /// The group commit is durable: its state counts, the blocks it retired do not any more, and
-    /// the zones that it leaves empty are released.
+    /// Applies a durable group commit: its state becomes the durable one, the blocks it retired
+    /// stop counting, and the zones it leaves empty are released.
     fn apply_commit(
         &self,
         durable: &DurableSnapshot,
@@ -571,7 +575,7 @@ impl Store {
         let inner = &*self.0;
         self.count(|counters| counters.rounds += 1);
         for (id, view) in views {
-            // A file may be gone meanwhile.
+            // The file may have been dropped meanwhile.
             let _ = self.with(id, |file| {
                 file.synced = Some(view);
                 self.weigh(file);
@@ -606,7 +610,7 @@ async fn all_written(handles: Vec<WriteHandle>) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of all records with these bodies, and of the longest.
+/// Counts the blocks of all records with these bodies, and of the longest record.
 fn blocks_of(bodies: &[Vec<u8>]) -> (u32, u32) {
     let blocks = bodies.iter().map(|body| blocks_for(body.len()));
     (blocks.clone().sum(), blocks.max().unwrap_or(0))
@@ -631,7 +635,7 @@ async fn run_group_commits(store: Store) {
 }
 
 impl Inner {
-    /// The superblock of the half that is written, with the role of each zone of the ring.
+    /// Builds the superblock of the half being written, with the role of each zone of the ring.
     fn superblock(&self) -> Vec<u8> {
         let geometry = self.zones.writer.geometry();
         let mut label = [0; 64];
@@ -654,8 +658,8 @@ impl Inner {
         body.as_bytes().iter().copied().chain(roles).collect()
     }
 
-    /// Most bytes of entries in a record, unless a single entry is longer. In small zones records
-    /// are shorter: one that does not fit into a zone leaves the rest of it.
+    /// Most bytes of entries in a record, unless a single entry is longer. Small zones get shorter
+    /// records: a record that does not fit leaves the rest of a zone unused.
     fn record_bytes(&self) -> usize {
         let blocks = RECORD_BLOCKS.min(self.zones.capacity() / 4).max(1);
         blocks as usize * BLOCK_SIZE - RecordHeader::SIZE
@@ -665,7 +669,8 @@ impl Inner {
         Entry::Zone { zone, youngest: self.zones.youngest_in(zone) }
     }
 
-    /// All names and all files: files in `views` in that state, the others in their durable state.
+    /// Builds a snapshot of all names and all files: files in `views` in that state, the others in
+    /// their durable state.
     pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
         let mut bodies = Bodies::new(self.record_bytes());
         let (names, files) = (self.names.borrow(), self.files.borrow());

@@ -1,14 +1,14 @@
-//! Reads a half of the record ring, and tells its end from damage.
+//! Reads a half of the record ring, and distinguishes its end from damage.
 //!
 //! A power cut leaves at most the last group commit incomplete. So a gap between records is damage
-//! if a record behind it proves that what is missing was durable:
+//! if a later record proves that the missing ones were durable:
 //!
 //! - a record that says that the missing one was durable when it was written;
-//! - any record behind it in the same zone, because a zone is written in order;
+//! - any later record in the same zone, because a zone is written in order;
 //! - a record of the round after the next: a round begins when the one before it is durable;
 //! - any record of a round, if the gap is in the snapshot.
 //!
-//! Records behind damage are applied as far as they do not depend on what is lost. Without such a
+//! Records after damage are applied as far as they do not depend on what is lost. Without such a
 //! proof a gap is the end of the half.
 
 use crate::format::{EntriesHead, flag, kind};
@@ -19,45 +19,45 @@ use furrow_rt::Pool;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZonedDevice};
 use zerocopy::FromBytes;
 
-/// Which half of which store is read.
+/// Identifies the half to read, and its store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfOf {
     pub(crate) store: Uuid,
     pub(crate) turn: u64,
-    /// Its first zone.
+    /// First zone of the half.
     pub(crate) first: Option<ZoneId>,
-    /// Its superblock is damaged.
+    /// The half's superblock is damaged.
     pub(crate) headless: bool,
 }
 
-/// A half while it is read, and then what it says.
+/// A half while it is read; afterwards, the state that its records add up to.
 pub(crate) struct HalfReader {
     half: HalfOf,
-    /// What the snapshot says is known from a copy.
+    /// A copy has what the snapshot says.
     copied: bool,
     begun: bool,
     /// The last record of the snapshot was found.
     snapshot_ended: bool,
     /// Records of rounds follow the snapshot.
     pub(crate) has_rounds: bool,
-    /// Records behind a gap that do not prove yet that it is damage.
+    /// Records after a gap that do not yet prove that the gap is damage.
     pending: Vec<FoundRecord>,
-    /// Whole records that belong to it.
+    /// Number of whole records of the half.
     pub(crate) records: u64,
     pub(crate) replay: Replay,
     pub(crate) damage: Vec<Damage>,
-    /// The gap at the end.
+    /// Place of the gap at the end of the half, if there is one.
     pub(crate) gap: Option<(ZoneId, u32)>,
-    /// No record was missing before the end.
+    /// No record was missing before the end of the half.
     pub(crate) untouched: bool,
 }
 
 impl HalfReader {
-    /// A reader of a half; with a copy of what its snapshot says.
+    /// Creates a reader of a half; `copy` is what its snapshot says, if a copy of it is known.
     pub(crate) fn new(half: HalfOf, copy: Option<Replay>) -> HalfReader {
         let copied = copy.is_some();
         let mut replay = copy.unwrap_or_default();
-        // The copy is durable, and it is not the half that is read.
+        // These come from the half that holds the copy, not from the half that is read.
         replay.before.clear();
         (replay.same, replay.turns) = (false, false);
         HalfReader {
@@ -91,7 +91,7 @@ impl HalfReader {
         Ok(self)
     }
 
-    /// Whether it says all that it said.
+    /// Whether the snapshot is whole and no record of the half is damaged.
     pub(crate) fn is_sound(&self) -> bool {
         self.replay.whole && self.damage.is_empty()
     }
@@ -117,8 +117,8 @@ impl HalfReader {
             return self.gap.is_some();
         }
         if !self.begun {
-            // The superblock is one block: if the snapshot follows at once, nothing else is
-            // missing.
+            // The superblock is one block: if the snapshot follows in block 1, nothing but the
+            // superblock is missing.
             let follows = self.half.first.is_some_and(|first| record.place == (first, 1));
             self.begun = true;
             self.replay.record = sequence.saturating_sub(1);
@@ -137,7 +137,7 @@ impl HalfReader {
             }
             return next;
         };
-        // Only what fills the end of a zone is missing.
+        // The gap is only the unused end of a zone: no record is missing.
         if self.pending.is_empty() && sequence == self.replay.record + 1 && record.place.1 == 0 {
             self.gap = None;
             self.apply(&record);
@@ -159,7 +159,7 @@ impl HalfReader {
         true
     }
 
-    /// Notes that the records before this one are lost, unless it is the next.
+    /// Notes that records before this one are lost, unless this is the next in sequence.
     fn lost_before(&mut self, gap: (ZoneId, u32), record: &FoundRecord) {
         let (first, next) = (self.replay.record + 1, record.header.sequence.get());
         if next == first {
@@ -167,7 +167,8 @@ impl HalfReader {
         }
         self.untouched = false;
         let in_snapshot = is_snapshot(record);
-        // The first record of the round behind the snapshot: nothing else was written before it.
+        // This is the first record of the round after the snapshot: only records of the snapshot
+        // are missing, and the copy has them.
         let behind = record.header.checkpoint.get() == self.replay.round + 1
             && record.header.durable.get() == next;
         if self.copied && !self.snapshot_ended && (in_snapshot || behind) {

@@ -1,8 +1,8 @@
 //! A view of a store on its drive that writes nothing.
 //!
 //! [`Snapshot::open`] does in memory what opening a store does on the drive: it reads the ring, and
-//! rolls back what the last group commit says of missing content. So it shows what an opened store
-//! would hold, and works on a read-only drive.
+//! rolls back files if the last group commit names missing content. So it shows what an opened
+//! store would hold, and works on a read-only drive.
 //!
 //! Invariant: the drive gets only reads and zone reports.
 
@@ -35,22 +35,22 @@ use zerocopy::FromBytes;
 /// Most blocks that one command reads.
 pub(crate) const PIECE: u32 = 256;
 
-/// What is known of a file.
+/// What is known about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its number.
+    /// Number of the file.
     pub id: FileId,
     /// Size of the file in bytes.
     pub size: u64,
     /// Time of the last write, seconds since 1970.
     pub modified: i64,
-    /// How long it is expected to live.
+    /// How long the file is expected to live.
     pub lifetime: Lifetime,
-    /// Its number of extents.
+    /// Number of its extents.
     pub extents: u32,
-    /// Blocks that it takes on the drive, including blocks of checksums.
+    /// Blocks that the file takes on the drive, including blocks of checksums.
     pub blocks: u64,
-    /// Paths that name it.
+    /// Number of paths that name the file.
     pub names: u32,
 }
 
@@ -82,7 +82,7 @@ impl ZoneUse {
         ZoneUse::Failed,
     ];
 
-    /// Its name in reports.
+    /// Name of the use in reports.
     pub fn name(self) -> &'static str {
         match self {
             ZoneUse::Conventional => "conventional",
@@ -98,15 +98,15 @@ impl ZoneUse {
 /// The content of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
-    /// Its number.
+    /// Number of the zone.
     pub zone: ZoneId,
-    /// Its use.
+    /// Use of the zone.
     pub usage: ZoneUse,
     /// Whether the drive counts it as active.
     pub active: bool,
-    /// Blocks that were written.
+    /// Number of blocks written.
     pub written: u32,
-    /// Valid blocks.
+    /// Number of valid blocks.
     pub valid: u32,
     /// Valid blocks by file.
     pub files: BTreeMap<FileId, u32>,
@@ -152,32 +152,32 @@ impl Snapshot {
         })
     }
 
-    /// Its UUID.
+    /// UUID of the store.
     pub fn uuid(&self) -> Uuid {
         self.found.uuid
     }
 
-    /// Its label.
+    /// Label of the store.
     pub fn label(&self) -> &str {
         &self.found.label
     }
 
-    /// When it was made, in seconds since 1970.
+    /// When the store was made, in seconds since 1970.
     pub fn created(&self) -> i64 {
         self.found.created
     }
 
-    /// Times the record ring turned.
+    /// How many times the record ring has turned.
     pub fn turn(&self) -> u64 {
         self.found.turn
     }
 
-    /// The last durable group commit.
+    /// Number of the last durable group commit.
     pub fn round(&self) -> u64 {
         self.found.replay.round
     }
 
-    /// The last record of the ring.
+    /// Number of the last record of the ring.
     pub fn record(&self) -> u64 {
         self.found.replay.record
     }
@@ -192,12 +192,12 @@ impl Snapshot {
         self.found.losses()
     }
 
-    /// The zones of the ring, and those of the half that counts.
+    /// Returns the zones of the ring, and the zones of the half that counts.
     pub fn ring_zones(&self) -> (RingZones, &[ZoneId]) {
         (self.found.ring, &self.found.half)
     }
 
-    /// Bytes of a half of the ring, and how many bytes of the present half are written.
+    /// Returns the bytes of a half of the ring, and how many bytes of the present half are written.
     pub fn ring(&self) -> (u64, u64) {
         let geometry = self.device.geometry();
         let zones = self.found.half.iter();
@@ -211,7 +211,7 @@ impl Snapshot {
         &self.reports[zone.0 as usize]
     }
 
-    /// Its space.
+    /// Computes the store's space.
     pub fn space(&self) -> Space {
         let geometry = self.device.geometry();
         let content = &self.reports[self.found.ring.end() as usize..];
@@ -256,7 +256,7 @@ impl Snapshot {
         }
     }
 
-    /// How many blocks of content can get a place as far as the ring decides that.
+    /// How many more blocks of content the ring has space to record.
     fn blocks_with_entries(&self) -> u64 {
         let Opened { ring, failed, replay, .. } = &self.found;
         let names = replay.nodes.keys().map(|path| name_bytes(path)).sum::<u64>();
@@ -268,12 +268,12 @@ impl Snapshot {
         blocks_with_entries(names + files + zones, room)
     }
 
-    /// All paths and what they name, ascending.
+    /// Iterates over all paths and what they name, ascending.
     pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
         self.found.replay.nodes.iter().map(|(path, node)| (path.as_str(), *node))
     }
 
-    /// What a path names.
+    /// Returns what a path names.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if it leads out of the store.
@@ -286,7 +286,7 @@ impl Snapshot {
         self.found.replay.nodes.get(&path).copied().ok_or_else(missing)
     }
 
-    /// What is known of a file; `None` if no path names it.
+    /// Returns what is known about a file; `None` if no path names it.
     pub fn file(&self, id: FileId) -> Option<FileInfo> {
         let names = *self.names.get(&id)?;
         let empty = FileState::default();
@@ -302,12 +302,12 @@ impl Snapshot {
         })
     }
 
-    /// A path of a file.
+    /// Returns a path of a file.
     pub fn name_of(&self, id: FileId) -> String {
         self.found.replay.name_of(id)
     }
 
-    /// The content of each zone, in their order.
+    /// Describes the content of each zone, in zone order.
     pub fn zones(&self) -> Vec<ZoneInfo> {
         let files = self.found.replay.files.iter();
         let extents = files.map(|(id, state)| (*id, state.extents.as_slice()));
@@ -413,7 +413,8 @@ impl Snapshot {
     }
 }
 
-/// The content of each zone, by the extents of the files and the half of the ring that counts.
+/// Describes the content of each zone, from the extents of the files and the half of the
+/// ring that counts.
 pub(crate) fn zone_infos<'a>(
     reports: &[ZoneReport],
     geometry: &Geometry,
@@ -440,7 +441,7 @@ pub(crate) fn zone_infos<'a>(
     each.collect()
 }
 
-/// The error for a block that is not what was written.
+/// Builds the error for a block that is not what was written.
 pub(crate) fn wrong_content(found: u32, expected: u32) -> Error {
     let message = format!("it has checksum {found:08x}, {expected:08x} was written");
     Error::new(ErrorKind::Corrupt, message)
@@ -482,18 +483,18 @@ pub(crate) async fn read_sums(
     Ok(each.collect())
 }
 
-/// The extent that a block is in.
+/// Returns the extent that holds a block.
 fn extent_of(state: &FileState, block: u32) -> Option<&Extent> {
     let after = state.extents.partition_point(|extent| extent.first <= block);
     state.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
 }
 
-/// Blocks that a file takes, including blocks of checksums.
+/// Counts the blocks that a file takes, including blocks of checksums.
 fn blocks_of(state: &FileState) -> u64 {
     state.extents.iter().flat_map(Extent::places).map(|(_, blocks)| u64::from(blocks)).sum()
 }
 
-/// How many paths name each file.
+/// Counts the paths that name each file.
 fn count_names(replay: &Replay) -> BTreeMap<FileId, u32> {
     let mut names = BTreeMap::new();
     for node in replay.nodes.values() {
@@ -515,8 +516,8 @@ fn zone_use(report: &ZoneReport, geometry: &Geometry, ring: RingZones) -> ZoneUs
     }
 }
 
-/// The UUID of the store whose records are where a store's ring may begin, whether or not the store
-/// can be opened.
+/// Finds the UUID of a store by its records where a store's ring may begin, even if the store
+/// cannot be opened.
 ///
 /// # Errors
 /// `Io` if the drive does not report its zones.
@@ -529,7 +530,7 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     Ok(identify_by(device, &reports, &Pool::new(8)).await)
 }
 
-/// The label in `block`, the first block of a store's superblock; none if it is damaged.
+/// Reads the label in `block`, the first block of a store's superblock; `None` if it is damaged.
 pub fn label_of(block: &[u8]) -> Option<String> {
     let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
     let (_, body) = record::open(block, &expect).ok()?;

@@ -5,33 +5,33 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 /// Most blocks that are kept for a view of a file. RocksDB truncates the last page of a file, and
-/// what it has written ahead.
+/// blocks it has allocated ahead.
 const KEPT_MAX: u32 = 256;
 
-/// What a view needs of a file.
+/// What is kept for one view of a file.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Bytes of the file in the view.
+    /// Size of the file in the view, in bytes.
     size: u64,
-    /// The file still has the bytes before this one.
+    /// Before this byte the file still has the view's bytes.
     intact: Cell<u64>,
-    /// Blocks that were cut off the file.
+    /// Blocks that the file lost by truncation, for the view to read.
     blocks: RefCell<BTreeMap<u32, Page>>,
 }
 
 impl Kept {
-    /// For a view of a file that has `size` bytes.
+    /// Starts keeping for a view of a file of `size` bytes.
     pub(crate) fn new(size: u64) -> Kept {
         Kept { size, intact: Cell::new(size), blocks: RefCell::default() }
     }
 
-    /// The block behind the last one.
+    /// The block after the view's last one.
     pub(crate) fn end(&self) -> u32 {
         self.size.div_ceil(PAGE_SIZE as u64) as u32
     }
 
-    /// The first block that is to be kept before all from `from` on are cut off; none if they are
-    /// too many.
+    /// Returns the first block that must still be kept before the file is truncated at block
+    /// `from`; `None` if nothing is missing or the view would lose too many blocks.
     pub(crate) fn missing(&self, from: u32) -> Option<u32> {
         let blocks = self.blocks.borrow();
         let mut wanted = from..self.end();
@@ -49,17 +49,17 @@ impl Kept {
         self.blocks.borrow().get(&block).cloned()
     }
 
-    /// How many bytes of the view the file still has.
+    /// How many of the view's bytes the file still has.
     pub(crate) fn intact(&self) -> u64 {
         self.intact.get()
     }
 
-    /// Whether the file has all bytes of a block that the view has.
+    /// Whether the file still has all bytes of a block that the view has.
     pub(crate) fn is_intact(&self, block: u32) -> bool {
         (u64::from(block + 1) * PAGE_SIZE as u64).min(self.size) <= self.intact.get()
     }
 
-    /// The file has the bytes before `size` only, or other ones behind.
+    /// Notes that the file has lost the view's bytes from `size` on.
     pub(crate) fn cut(&self, size: u64) {
         self.intact.set(self.intact.get().min(size));
     }

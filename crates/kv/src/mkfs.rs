@@ -1,4 +1,4 @@
-//! Makes a store on an empty drive; what a store needs of a drive.
+//! Makes a store on an empty drive, and checks what a store needs of a drive.
 
 use crate::recover::{Opened, Replay, is_bad};
 use crate::store::{Options, Store};
@@ -15,13 +15,13 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneSt
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Fewest permits a store works with.
+/// Fewest permits with which a store works.
 const PERMITS_MIN: u32 = 4;
 /// Fewest zones for content: those reserved for cleaning, one to be cleaned, and two more.
 const ZONES_MIN: u32 = RESERVE + 3;
-/// Bytes a half of the ring should hold.
+/// Default size of a half, in bytes.
 const HALF_BYTES: u64 = 16 << 20;
-/// Zones of a drive for each spare zone of the ring.
+/// The ring gets one spare zone for this many zones of the drive.
 const SPARE_OF: u32 = 32;
 /// Most spare zones of the ring.
 const SPARES: u32 = 4;
@@ -29,24 +29,25 @@ const SPARES: u32 = 4;
 /// How a store is made.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Its label, at most 63 bytes.
+    /// Label of the store, at most 63 bytes.
     pub label: String,
-    /// Its UUID; drawn at random if absent.
+    /// UUID of the store; random if absent.
     pub uuid: Option<Uuid>,
-    /// Make the store even if the drive holds something.
+    /// Makes the store even if the drive holds something.
     pub force: bool,
-    /// Bytes each half of the record ring should hold, if not 16 MiB.
+    /// Bytes that each half of the record ring should hold; 16 MiB if absent.
     pub half_bytes: Option<u64>,
 }
 
-/// Whether a drive is fit for a store whose ring takes these zones.
+/// Checks whether a drive is fit for a store whose ring takes these zones.
 pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
     BlockAddr::check(geometry)?;
     let invalid = |what: String| Err(Error::new(ErrorKind::Unsupported, what));
     if let Some(permits) = geometry.max_active.filter(|permits| *permits < PERMITS_MIN) {
         return invalid(format!("{permits} active zones: a store needs {PERMITS_MIN}"));
     }
-    // Sectors at the end of a zone that do not fill a block are written with the last block.
+    // Sectors at the end of a zone that do not fill a block are written together with
+    // the last block.
     let block = sectors_per_block(geometry);
     let least = block + geometry.zone_capacity.0 % block;
     if let Some(most) = geometry.max_transfer.filter(|most| most.0 < least) {
@@ -77,8 +78,7 @@ impl Store {
     ///
     /// # Errors
     /// `Exists` if the drive holds something and `force` is not set, `Unsupported` if it has too
-    /// few
-    /// zones or active zones.
+    /// few zones or active zones.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,

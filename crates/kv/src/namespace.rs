@@ -17,17 +17,17 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use paths::{Node, below, clean, rename};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most paths whose family was stated before the file was made.
+/// Most paths for which a family is remembered before the file exists.
 const AWAITED_MAX: usize = 1024;
 
 /// Attributes of the file or directory at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// File or directory that the path names.
+    /// What the path names: a file or a directory.
     pub node: Node,
-    /// Bytes; 0 of a directory.
+    /// Size in bytes; 0 for a directory.
     pub size: u64,
-    /// When it was written last, seconds since 1970; 0 of a directory.
+    /// Time of the last write, seconds since 1970; 0 for a directory.
     pub modified: i64,
 }
 
@@ -37,7 +37,7 @@ impl Store {
         self.plan_commit();
     }
 
-    /// What a path names.
+    /// Returns the attributes of what a path names.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the path leads out of the store (the other functions return it
@@ -53,7 +53,7 @@ impl Store {
         Ok(Stat { node, size, modified })
     }
 
-    /// The names in a directory, ascending.
+    /// Lists the names in a directory, ascending.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
@@ -110,7 +110,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes an empty file and opens it. A file that the path named is removed.
+    /// Makes an empty file and opens it. A file that the path already named is removed.
     ///
     /// # Errors
     /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent; `NoSpace` if the record ring has
@@ -147,8 +147,7 @@ impl Store {
         Ok(id)
     }
 
-    /// States how long a file is expected to live. Blocks that are placed already stay where they
-    /// are.
+    /// States how long a file is expected to live. Blocks already placed stay where they are.
     ///
     /// # Errors
     /// `NotFound` if the file is neither open nor named.
@@ -156,7 +155,7 @@ impl Store {
         self.with(id, |file| file.lifetime = lifetime)
     }
 
-    /// States what kind of writer a file has, and so which reserves it may use.
+    /// States what kind of writer a file has, which decides the reserves it may use.
     ///
     /// # Errors
     /// `NotFound` if the file is neither open nor named.
@@ -225,12 +224,12 @@ impl Store {
         Ok(())
     }
 
-    /// Renames a file or a directory. A file that the new path named is removed.
+    /// Renames a file or a directory. A file that the new path already named is removed.
     ///
     /// # Errors
     /// `NotFound`; `Exists` if the new path names a directory, or a directory is to be renamed over
     /// something; `Invalid` for a directory into itself, or if a path became too long; `NoSpace` if
-    /// the record ring has no room for longer names.
+    /// the record ring has no space for longer names.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);
@@ -275,7 +274,7 @@ impl Store {
         Ok(())
     }
 
-    /// The role of files follows from their new names; their families stay.
+    /// Derives the roles of files from their new names; their families stay.
     fn rename_roles(&self, nodes: &BTreeMap<String, Node>, to: &str) {
         let prefix = below(to);
         let inside =
@@ -291,7 +290,7 @@ impl Store {
         }
     }
 
-    /// The zones in which a file has content, ascending.
+    /// Returns the zones that hold content of a file, ascending.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -307,8 +306,8 @@ impl Store {
         Ok(zones.into_iter().collect())
     }
 
-    /// States the column family of a blob file. If the file does not exist yet, this is kept for
-    /// the next file made by that name: RocksDB states it before it makes the file.
+    /// States the column family of a blob file. RocksDB does so before it makes the file: then the
+    /// family is kept for the next file of that name.
     ///
     /// # Errors
     /// `IsDirectory`; `Invalid` for a name longer than paths may be.
@@ -348,7 +347,7 @@ impl Store {
         self.drop_unused(id);
     }
 
-    /// A name of a file, for messages.
+    /// Returns a name of a file, for messages.
     pub(crate) fn name_of(&self, id: FileId) -> String {
         let names = self.0.names.borrow();
         let named = names.nodes.iter().find(|(_, node)| **node == Node::File(id));

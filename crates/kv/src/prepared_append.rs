@@ -11,7 +11,7 @@ use furrow_rt::{PAGE_SIZE, Page, Pool};
 /// The caller keeps the file's last page between appends: [`PreparedAppend::tail`].
 #[derive(Clone, Debug)]
 pub struct PreparedAppend {
-    /// The size that the file must have.
+    /// Size that the file must have when the pages are appended.
     from: u64,
     blocks: Vec<Block>,
     tail: Page,
@@ -19,8 +19,8 @@ pub struct PreparedAppend {
 }
 
 impl PreparedAppend {
-    /// Copies `bytes`, to be appended to a file of `from` bytes. `tail` begins with the file's
-    /// bytes behind its last whole page.
+    /// Copies `bytes`, which will be appended to a file of `from` bytes. `tail` begins with the
+    /// file's bytes after its last whole page.
     pub fn new(from: u64, tail: &Page, bytes: &[u8], pages: &Pool) -> PreparedAppend {
         let mut filled = (from % PAGE_SIZE as u64) as usize;
         let (mut page, mut rest, mut blocks) = (tail.clone(), bytes, Vec::new());
@@ -45,17 +45,17 @@ impl PreparedAppend {
         PreparedAppend { from, blocks, tail: page, end: from + bytes.len() as u64 }
     }
 
-    /// The last page: the bytes behind the last whole page, then zeros.
+    /// The last page: the bytes after the last whole page, then zeros.
     pub fn tail(&self) -> &Page {
         &self.tail
     }
 
-    /// Bytes that are appended.
+    /// Number of bytes to append.
     pub fn len(&self) -> usize {
         (self.end - self.from) as usize
     }
 
-    /// True if there are none.
+    /// True if there are no bytes to append.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Opening a store: what the record ring says, and which of it is on the drive.
+//! Opening a store: what the record ring says, and how much of that is on the drive.
 //!
 //! The order is a table of steps (`steps`). Recovery first writes what it found to the other half
 //! of the ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
@@ -31,11 +31,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Permits of a drive that has no limit.
+/// Number of permits on a drive without a limit.
 const UNLIMITED: u32 = 64;
-/// Reserved permits: two for halves of the ring, one for cleaning, one for files. Without the last,
-/// zones of moved blocks could hold all others, and a file would wait for a cleaning that nobody
-/// wants.
+/// Reserved permits: two for halves of the ring, one for cleaning, one for files. Without the one
+/// for files, zones of moved blocks could hold all other permits, and a file would wait for a
+/// cleaning that nobody requests.
 const KEPT: [(Class, u32); 3] = [(Class::Metadata, 2), (Class::Cleaning, 1), (Class::User, 1)];
 
 pub(crate) fn is_bad(report: &ZoneReport) -> bool {
@@ -49,24 +49,26 @@ pub(crate) struct Replay {
     pub(crate) files: BTreeMap<FileId, FileState>,
     /// The youngest blob files by zone.
     pub(crate) youngest: BTreeMap<ZoneId, BTreeMap<Family, u64>>,
-    /// Files of the last group commit, in their state before it.
+    /// The state of each file in the last group commit, before that commit.
     pub(crate) before: BTreeMap<FileId, Option<FileState>>,
     pub(crate) round: u64,
     pub(crate) record: u64,
     pub(crate) next_file: u64,
     pub(crate) whole: bool,
-    /// The last record says that the ring turns, and that the snapshot behind says the same.
+    /// The last record says that the ring turns, and whether the next snapshot says the
+    /// same as this half.
     pub(crate) turns: bool,
     pub(crate) same: bool,
     /// Records are lost.
     pub(crate) lossy: bool,
-    /// Files with entries behind lost records: those that fit what is known, and others.
+    /// Files with entries after lost records: `fresh` if the entries fit what is
+    /// known, else `hurt`.
     pub(crate) fresh: BTreeSet<FileId>,
     pub(crate) hurt: BTreeSet<FileId>,
 }
 
 impl Replay {
-    /// A path of a file, or its number.
+    /// Returns a path of a file, or its number.
     pub(crate) fn name_of(&self, id: FileId) -> String {
         let named = self.nodes.iter().find(|(_, node)| **node == Node::File(id));
         named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
@@ -100,8 +102,8 @@ impl Replay {
             }
         }
         if flags & flag::SNAPSHOT != 0 {
-            // A snapshot is sent when all that it names is durable. There is nothing to fall back
-            // to, and damage has to be reported.
+            // A snapshot is sent when all that it names is durable. So there is no state to fall
+            // back to, and damage has to be reported.
             self.before.clear();
         }
         Ok(())
@@ -117,7 +119,7 @@ impl Replay {
             of.insert(id);
         }
         if !fits && self.lossy {
-            // Its older state remains.
+            // The file keeps its older state.
             before.map(|before| self.files.insert(id, before));
             return Ok(());
         }
@@ -142,7 +144,7 @@ pub(crate) struct Damage {
     pub(crate) what: String,
 }
 
-/// What opening a store needs.
+/// What opening a store works with.
 pub(crate) struct Opened {
     pub(crate) label: String,
     pub(crate) created: i64,
@@ -154,19 +156,19 @@ pub(crate) struct Opened {
     /// Zones of the ring that failed.
     pub(crate) failed: BTreeSet<ZoneId>,
     pub(crate) turn: u64,
-    /// Records of the half, with its superblock.
+    /// Number of records of the half, including its superblock.
     pub(crate) records: u64,
     /// No record of the half is damaged.
     pub(crate) sound: bool,
-    /// What of the ring is lost.
+    /// The damaged places of the ring.
     pub(crate) damage: Vec<Damage>,
-    /// Where the half ends with something that is no whole record.
+    /// Where the half ends in something that is not a whole record.
     pub(crate) end: Option<(ZoneId, u32)>,
     /// The half ends with the record that the ring turns.
     pub(crate) turns: bool,
-    /// A newer half does not count.
+    /// A newer half exists that does not count.
     pub(crate) superseded: bool,
-    /// How many files have their state before the last group commit.
+    /// Number of files rolled back to their state before the last group commit.
     pub(crate) rolled_back: usize,
     pub(crate) replay: Replay,
 }
@@ -190,7 +192,7 @@ impl Replay {
         Ok(rolled_back)
     }
 
-    /// Files whose last group commit names content that is not on the drive.
+    /// Returns the files whose last group commit names content that is not on the drive.
     ///
     /// # Errors
     /// `Io` if a block that decides this cannot be read.
@@ -214,8 +216,8 @@ impl Replay {
         Ok(missing_content)
     }
 
-    /// Sets these files back to their state before the last group commit, and removes files without
-    /// a name. Returns how many were set back.
+    /// Rolls these files back to their state before the last group commit, and removes files
+    /// without a name. Returns how many were rolled back.
     pub(crate) fn roll_back(&mut self, missing_content: &BTreeSet<FileId>) -> usize {
         let mut rolled_back = 0;
         for (id, before) in std::mem::take(&mut self.before) {
@@ -236,7 +238,7 @@ impl Replay {
         rolled_back
     }
 
-    /// Refuses extents that overlap or lie where none can be.
+    /// Refuses extents that overlap, or lie where no extent can be.
     fn check(&self, device: &dyn ZonedDevice, ring: RingZones) -> Result<()> {
         let geometry = device.geometry();
         // The end of each extent, by its beginning.
@@ -276,7 +278,7 @@ impl Replay {
 }
 
 /// Whether the zone is written far enough to hold the extent and its checksums. A failed zone
-/// counts as such: its state does not come from a power cut.
+/// counts as written far enough: its state does not come from a power cut.
 pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
     if extent.is_hole() {
         return true;
@@ -294,8 +296,8 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
 }
 
 /// Whether the whole extent is on the drive, as far as a power cut decides that. A finished zone
-/// appears written to its end, and so does a read-only one. There the last block decides, because
-/// zones are written in order.
+/// appears written to its end, and so does a read-only one. In such zones the last block decides,
+/// because zones are written in order.
 async fn is_there(
     extent: &Extent,
     device: &dyn ZonedDevice,
@@ -335,18 +337,19 @@ async fn is_there(
                 let sector = geometry.block_size.0 as usize;
                 !is_zero(&page) && !record::may_be_torn(page.bytes(), sum, sector)
             }
-            // The block of checksums is damaged, not cut off, so it tells nothing of the content.
+            // The block of checksums is damaged, not cut off, so it proves nothing
+            // about the content.
             None => true,
         },
     })
 }
 
-/// A block as the drive has it.
+/// A block as it was read from the drive.
 enum Found {
     Page(Page),
-    /// It was never written.
+    /// The block was never written.
     Nothing,
-    /// It was written and cannot be read; reads of the file report that.
+    /// The block was written and cannot be read; reads of the file report that.
     Unread,
 }
 
@@ -363,13 +366,13 @@ fn is_zero(page: &Page) -> bool {
     page.bytes().iter().all(|byte| *byte == 0)
 }
 
-/// Whether a power cut left nothing, or only a part, of a block that held a record. A block that
-/// was never written may read as zeros.
+/// Whether a power cut left nothing or only a part of a block that held a record. A block that was
+/// never written may read as zeros.
 fn is_cut_off(page: &Page, geometry: &Geometry) -> bool {
     is_zero(page) || record::may_be_cut_off(page.bytes(), geometry.block_size.0 as usize)
 }
 
-/// A checksum from a block of checksums.
+/// Returns a checksum from a block of checksums.
 fn sum_in(page: &Page, index: usize) -> Option<u32> {
     let expect = Expect { kind: kind::SUMS, ..Expect::default() };
     let (_, body) = record::open(page.bytes(), &expect).ok()?;
@@ -394,7 +397,7 @@ impl Opened {
         let extents = self.replay.files.values().flat_map(|state| &state.extents);
         let named = extents.flat_map(Extent::places).map(|(at, _)| at.zone(&geometry));
         let named: BTreeSet<ZoneId> = named.collect();
-        // A damaged record may name blocks of an empty zone: no other file gets that zone.
+        // A damaged record may name blocks of an empty zone: no other file may get that zone.
         let taken =
             |report: &&ZoneReport| report.state != ZoneState::Empty || named.contains(&report.zone);
         for report in reports.iter().filter(taken) {

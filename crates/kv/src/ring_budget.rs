@@ -2,14 +2,14 @@
 //!
 //! A turn writes all names and places of files to one half of the ring. If they did not fit, no
 //! turn would be possible, and nothing could be recorded any more, not even a removal. So the bytes
-//! of the next snapshot are counted, and what adds to them is refused in time.
+//! of the next snapshot are counted, and requests that would add too many are refused in time.
 //!
 //! Invariants
 //! - `entries` and `tails` are the bytes of a snapshot of the present state, or more.
-//! - What adds entries is admitted up to a share of the half that depends on its claim. Removals,
-//!   and the moves of cleaning, are always admitted.
-//! - Bytes behind the last whole block of files take at most an eighth of the half: beyond that
-//!   they get a block of their own when their file is synced or closed.
+//! - Requests that add entries are admitted up to a share of the half that depends on their claim.
+//!   Removals, and the moves of cleaning, are always admitted.
+//! - Bytes after the last whole block of files take at most an eighth of the half: beyond that they
+//!   get a block of their own when their file is synced or closed.
 
 use crate::file::{Extent, File, FileId, SUMS_INLINE, Sums};
 use crate::file_kind::{Claim, Family, FileKind, Role};
@@ -22,16 +22,16 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// Shares of a half, in sixteenths: what files without a claim may fill, what flushes and
-/// compactions may, what the database's own state may, and what cleaning may.
+/// Shares of a half, in sixteenths, up to which each may fill it: files without a claim, flushes
+/// and compactions, the database's own state, and cleaning.
 const OTHERS: u64 = 10;
 const FLUSHES: u64 = 11;
 const CATALOG: u64 = 12;
 const CLEANING: u64 = 14;
-/// The share of a half above which closed files leave nothing in the ring that can be elsewhere,
-/// and the share that tails may take, in sixteenths.
+/// In sixteenths: the share of a half that tails may take. Above it, closed files also move
+/// everything they can out of the ring.
 const CROWDED: u64 = 2;
-/// The most that one name with its file adds.
+/// The most bytes that one name with its file adds.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE;
 
 /// Bytes of the entry of a file without extents.
@@ -40,13 +40,13 @@ const FILE: u64 = (EntryHead::SIZE + FileEntry::SIZE) as u64;
 /// Bytes of a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct RingLoad {
-    /// Entries of names, files and zones, without the tails of files.
+    /// Bytes of the entries of names, files and zones, without the tails of files.
     entries: Cell<u64>,
-    /// The bytes behind the last whole block of files.
+    /// Bytes after the last whole block of files.
     tails: Cell<u64>,
 }
 
-/// What a file adds to a snapshot.
+/// Bytes that a file adds to a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileLoad {
     pub(crate) entries: u64,
@@ -63,17 +63,17 @@ impl RingLoad {
         self.tails.set((self.tails.get() + now.tail).saturating_sub(before.tail));
     }
 
-    /// An entry of `bytes` is added.
+    /// Counts an entry of `bytes` that is added.
     pub(crate) fn add(&self, bytes: u64) {
         self.entries.set(self.entries.get() + bytes);
     }
 
-    /// An entry of `bytes` is gone.
+    /// Counts an entry of `bytes` that is gone.
     pub(crate) fn remove(&self, bytes: u64) {
         self.entries.set(self.entries.get().saturating_sub(bytes));
     }
 
-    /// The counts, for the audit.
+    /// Returns the counts, for the audit.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.entries.get(), self.tails.get())
     }
@@ -101,8 +101,8 @@ pub(crate) fn zone_bytes(youngest: &BTreeMap<Family, u64>) -> u64 {
     (EntryHead::SIZE + ZoneEntry::SIZE + each.sum::<usize>()) as u64
 }
 
-/// How many blocks of content can get a place if a snapshot has `load` of `room` bytes: each extent
-/// needs an entry.
+/// How many blocks of content can get a place when a snapshot has `load` bytes and a half holds
+/// `room`: each extent needs an entry.
 pub(crate) fn blocks_with_entries(load: u64, room: u64) -> u64 {
     let left = (room * OTHERS / 16).saturating_sub(load + ONE_MORE);
     left / ExtentEntry::SIZE as u64 * u64::from(EXTENT_MAX)
@@ -123,10 +123,10 @@ impl Store {
         self.0.load.total() + self.0.zones.youngest_bytes.get()
     }
 
-    /// Admits what adds `bytes` of entries to snapshots.
+    /// Admits a request that adds `bytes` of entries to snapshots.
     ///
     /// # Errors
-    /// `NoSpace`
+    /// `NoSpace` if the claim's share of the half is used up.
     pub(crate) fn admit(&self, claim: Claim, bytes: u64) -> Result<()> {
         let share = match claim {
             Claim::Others => OTHERS,
@@ -146,8 +146,7 @@ impl Store {
         Err(Error::new(ErrorKind::NoSpace, message))
     }
 
-    /// Admits a name, which may be that of a new file. What kind of writer it will have is not
-    /// stated yet.
+    /// Admits a name, perhaps of a new file, whose kind of writer is not stated yet.
     pub(crate) fn admit_name(&self, path: &str, bytes: u64) -> Result<()> {
         let role = Role::of(path);
         let claim = match role.kind {
@@ -162,7 +161,7 @@ impl Store {
         self.exceeds(self.ring_load(), CLEANING)
     }
 
-    /// Whether what can be elsewhere has to leave the ring.
+    /// Whether tails and checksums that can be stored elsewhere have to leave the ring.
     pub(crate) fn ring_is_crowded(&self) -> bool {
         self.exceeds(self.ring_load(), CROWDED)
     }
@@ -173,7 +172,7 @@ impl Store {
         file.tail_len() > 0 && self.exceeds(others + file.tail_len() as u64, CROWDED)
     }
 
-    /// Counts a file again: its names, its extents or its durable state changed.
+    /// Counts a file again, because its names, its extents or its durable state changed.
     pub(crate) fn weigh(&self, file: &mut File) {
         let now = match file.names {
             0 => FileLoad::default(),
@@ -191,8 +190,8 @@ impl Store {
         file.load = now;
     }
 
-    /// Moves what can be elsewhere out of a ring that is fuller than its users may fill it: a store
-    /// that an earlier version filled.
+    /// Moves tails and checksums out of a ring that is fuller than its users may fill it, as an
+    /// earlier version may have left it.
     pub(crate) async fn relieve_ring(&self) -> Result<()> {
         let mut load = self.ring_load();
         if !self.exceeds(load, OTHERS / 2) {

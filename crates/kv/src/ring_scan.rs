@@ -1,5 +1,5 @@
 //! Finds the record ring on a drive: where halves begin, which of them counts, and whether an
-//! offline zone may have held a newer one.
+//! offline zone may have held a newer half.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
 use crate::half_reader::{HalfOf, HalfReader};
@@ -17,7 +17,7 @@ use furrow_zone::{
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
-/// Zones of a drive in which a half of the ring may begin.
+/// Number of zones of a drive in which a half of the ring may begin.
 pub(crate) const MAY_BEGIN: u32 = 2 * HALF_MAX + SPARES_MAX;
 
 /// The superblock of a half of the ring.
@@ -27,7 +27,7 @@ pub(crate) struct Superblock {
     pub(crate) ring: RingZones,
     /// Zones of the half, in order.
     pub(crate) zones: Vec<ZoneId>,
-    /// Zones of the ring that had failed.
+    /// Zones of the ring that had failed when the half began.
     pub(crate) failed: BTreeSet<ZoneId>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct FoundHalf {
     pub(crate) store: Uuid,
     pub(crate) device: Uuid,
     pub(crate) superblock: Superblock,
-    /// Its own superblock is damaged: this is an older one.
+    /// The half's own superblock is damaged: `superblock` comes from an older half.
     pub(crate) headless: bool,
 }
 
@@ -47,12 +47,11 @@ pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
     /// The halves found, newest turn first.
     pub(crate) halves: Vec<FoundHalf>,
-    /// Zones that belong to none of these halves, were written, and hold no record that can be
-    /// read.
+    /// Zones that were written, hold no readable record, and belong to none of these halves.
     pub(crate) unreadable: Vec<ZoneId>,
 }
 
-/// The superblock in a record; `None` if the record is none, or an invalid one.
+/// Returns the superblock in a record; `None` if the record holds none, or an invalid one.
 pub(crate) fn superblock_of(
     device: &dyn ZonedDevice,
     record: &FoundRecord,
@@ -106,10 +105,10 @@ pub(crate) fn superblock_of(
     Ok(Some(Superblock { body, ring, zones: of_half, failed }))
 }
 
-/// Finds the halves of the ring by their superblocks, each in the first zone of its half. If there
-/// are records of a newer half without a superblock, that is damaged, and an older one counts: it
-/// says the same, except which zones are the half's. Nothing is found in offline zones; the caller
-/// judges whether they may have held the newest half.
+/// Finds the halves of the ring by their superblocks, each in the first zone of its half. If
+/// records of a newer half have no superblock, it is damaged, and the superblock of an older half
+/// serves: it says the same, except for the zones of the half. Offline zones are not searched; the
+/// caller judges whether they may have held the newest half.
 ///
 /// # Errors
 /// `Io` if a zone cannot be read although the drive lists it as readable, `WrongFormat` if this
@@ -140,7 +139,7 @@ pub(crate) async fn find_ring(
         .await?;
         let Some((header, mut superblock)) = found else { continue };
         if superblock.zones.is_empty() {
-            // Without that feature the halves are adjacent.
+            // Without that feature the zones of a half are adjacent.
             let RingZones { start, half, .. } = superblock.ring;
             if zone.0 == start || zone.0 == start + half {
                 superblock.zones = (zone.0..zone.0 + half).map(ZoneId).collect();
@@ -160,8 +159,8 @@ pub(crate) async fn find_ring(
     Ok(Some(FoundRing { zones, halves, unreadable }))
 }
 
-/// The newest half without a superblock that is newer than `newest`, the newest with one; and the
-/// zones of the ring that were written and hold no record.
+/// Returns the newest half that has no superblock and is newer than `newest`, the newest half with
+/// one; and the zones of the ring that were written and hold no record.
 async fn headless(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -184,7 +183,7 @@ async fn headless(
             Ok(!ours)
         });
         match read.await {
-            // What an earlier failure left in a zone is of no half.
+            // Data that an earlier failure left in a zone belongs to no half.
             Err(_) if newest.superblock.failed.contains(&zone) => continue,
             read => read?,
         }
@@ -206,9 +205,9 @@ async fn headless(
     Ok((half, unreadable))
 }
 
-/// Whether the first block of a zone was written whole and is no record: a power cut leaves what
-/// was written first. It may tear a block where the drive's are smaller, and leave a zone full, or
-/// read-only, in which nothing is.
+/// Whether the first block of a zone was written whole and is not a record. A power cut does not
+/// cause that: it keeps what was written first. It may only tear a block, where the drive's blocks
+/// are smaller, or leave a full or read-only zone that holds nothing.
 async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &Pool) -> bool {
     let geometry = device.geometry();
     let written = blocks_written(report, geometry);
@@ -225,14 +224,14 @@ async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &P
     !cut_off && (exact || !zeros)
 }
 
-/// The first offline zone in which a store may have begun.
+/// Returns the first offline zone in which a store may have begun.
 pub(crate) fn offline_beginning(geometry: &Geometry, reports: &[ZoneReport]) -> Option<ZoneId> {
     let first = geometry.conventional_zones as usize;
     let mut may_begin = reports.iter().skip(first).take(MAY_BEGIN as usize);
     may_begin.find(|report| report.state == ZoneState::Offline).map(|report| report.zone)
 }
 
-/// The error that there is no store, as far as can be seen.
+/// Builds the error that there is no store, as far as can be seen.
 pub(crate) async fn none_found(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -260,25 +259,25 @@ pub(crate) async fn none_found(
     }
 }
 
-/// Whether something newer than this half may have counted. If the half does not say that the ring
-/// `turns`, and its first zone could have been emptied and still holds data, no newer half ever
-/// did.
+/// Whether a half newer than this one may have counted. If the half does not say that the
+/// ring `turns`, and its first zone could have been emptied and still holds data, no newer
+/// half ever counted.
 fn may_have_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> bool {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied();
     turns || first.is_some_and(|first| state(first) == Some(ZoneState::ReadOnly))
 }
 
-/// An offline zone that may have held something newer than this half.
+/// Returns an offline zone that may have held a half newer than this one.
 fn offline_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> Option<ZoneId> {
     let offline = |zone: &ZoneId| reports[zone.0 as usize].state == ZoneState::Offline;
     let mut zones = half.ring.zones().filter(|_| may_have_newer(half, turns, reports));
     zones.find(|zone| offline(zone) && !half.failed.contains(zone))
 }
 
-/// Reads the newest half with a whole snapshot; with `older` even if a newer one may be missing.
-/// Where that half is damaged, the half before it is used if it holds the same. What is lost then
-/// is in [`Opened::damage`]: the caller decides whether that may be.
+/// Reads the newest half with a whole snapshot; with `older`, even if a newer half may be missing.
+/// Where the newest half is damaged, the half before it is used if it holds the same state.
+/// [`Opened::damage`] has what is lost then: the caller decides whether to accept that.
 pub(crate) async fn find(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -362,7 +361,7 @@ pub(crate) async fn find(
     Err(Error::new(ErrorKind::Corrupt, message).at(device.name()))
 }
 
-/// The UUID of the store whose records are where a ring may begin.
+/// Returns the UUID of the store that has records where a ring may begin.
 pub(crate) async fn identify_by(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],

@@ -1,13 +1,13 @@
-//! Scrub of an open store: everything on the drive that counts is read and verified, in the
-//! background.
+//! Scrub of an open store: reads and verifies, in the background, everything on the
+//! drive that counts.
 //!
-//! First the record ring and all blocks of checksums, by the check that works on stores that are
-//! not open. Records and files change meanwhile; so what seems damaged counts only if it is found
-//! again several times. Then the content of every file, against its checksums. Blocks that are
-//! still in memory are not on the drive yet, and are not read.
+//! First it checks the record ring and all blocks of checksums, with the check for stores that are
+//! not open. Records and files change meanwhile, so damage counts only if it is found again several
+//! times. Then it compares the content of every file with its checksums. Blocks that are still in
+//! memory are not on the drive yet, and are not read.
 //!
-//! A repair turns the ring, which writes all its records again from memory. Of content there is
-//! no copy: a damaged file has to be replaced.
+//! A repair turns the ring, which writes all its records again from memory. Content has no copy: a
+//! damaged file has to be replaced.
 
 use crate::file::FileId;
 use crate::fsck::{CheckOptions, Problem, check};
@@ -17,13 +17,13 @@ use furrow_zone::{Error, ErrorKind, Result};
 
 /// Blocks read at a time.
 const BATCH: u32 = 64;
-/// Readings of the ring in which something damaged must be found.
+/// How many readings of the ring must find the same damage before it counts.
 const READINGS: u32 = 3;
 
-/// Content of a file to read next.
+/// Part of a file to read next.
 struct Piece {
     first: u32,
-    /// Blocks to read: 0 if there is nothing to read before `next`.
+    /// Number of blocks to read: 0 if there is nothing to read before `next`.
     count: u32,
     next: u32,
 }
@@ -33,7 +33,8 @@ impl Store {
     /// the record ring and the content of all files, and compares them with their checksums.
     ///
     /// # Errors
-    /// `Busy` if a scrub runs already, or none does; if the store has failed.
+    /// `Busy` if a scrub runs already, or none runs whose pace could change; the store's error if
+    /// the store has failed.
     pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
         self.check_alive()?;
         let total = {
@@ -51,7 +52,7 @@ impl Store {
         Ok(())
     }
 
-    /// The running scrub, or the last one since the store was opened.
+    /// Reports on the running scrub, or on the last one since the store was opened.
     pub fn scrub_report(&self) -> Option<ScrubReport> {
         self.0.scrub.report(&self.0.rt)
     }
@@ -81,13 +82,14 @@ impl Store {
         Ok(true)
     }
 
-    /// A number that changes with every request of users.
+    /// Returns a number that changes with every request of users.
     fn requests(&self) -> u64 {
         let counters = self.counters();
         counters.appended.wrapping_add(counters.read).wrapping_add(counters.syncs)
     }
 
-    /// What is to be read next of a file, from `block` on; `None` at its end, or if it is gone.
+    /// Returns the part of a file to read next, from `block` on; `None` at its end,
+    /// or if it is gone.
     fn piece(&self, id: FileId, block: u32) -> Option<Piece> {
         let files = self.0.files.borrow();
         let file = files.get(&id)?;
@@ -105,7 +107,7 @@ impl Store {
     /// Reads and compares a piece of a file. Returns the block to continue from.
     async fn scrub_piece(&self, id: FileId, piece: &Piece) -> Result<u32> {
         let found = self.with(id, |file| file.extent_of(piece.first).cloned());
-        // The file was removed or truncated, or its blocks moved: then they were just read.
+        // The file was removed or truncated, or its blocks moved: moving has just read them.
         let Ok(Some(extent)) = found else { return Ok(piece.next) };
         if extent.is_hole() || extent.end() < piece.first + piece.count {
             return Ok(piece.next);
@@ -140,7 +142,7 @@ impl Store {
         }
         let inside = piece.first - extent.first;
         if self.read_checked(id, &extent, inside, piece.count).await.is_err() {
-            // Finds out which blocks failed.
+            // Reads each block alone to find out which ones failed.
             for block in piece.first..piece.first + piece.count {
                 let read = self.read_verified(id, &extent, block - extent.first, 1).await;
                 let Err((_, error)) = read else { continue };
@@ -156,7 +158,7 @@ impl Store {
     }
 
     /// # Errors
-    /// `error`, if it does not concern the blocks that were read alone.
+    /// Returns `error` if it concerns more than the blocks that were read.
     fn of_drive(&self, error: &Error) -> Result<()> {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if damage && !error.is_gone() { Ok(()) } else { Err(error.clone()) }
@@ -172,7 +174,7 @@ impl Store {
             if found.is_empty() {
                 return Ok(true);
             }
-            // What was under way at the first reading is recorded by now.
+            // Changes that were under way at the first reading are recorded by now.
             self.join_group_commit(None).await?;
             let again = self.read_records().await?;
             found.retain(|problem| again.contains(problem));
@@ -203,7 +205,7 @@ impl Store {
         Ok(true)
     }
 
-    /// What a check of everything but content finds.
+    /// Returns the problems that a check of everything but content finds.
     async fn read_records(&self) -> Result<Vec<Problem>> {
         let options = CheckOptions { content: false, ..CheckOptions::default() };
         let report = check(&**self.0.zones.writer.device(), &options).await?;

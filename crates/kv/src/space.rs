@@ -17,13 +17,13 @@ const ROOM_UNCOUNTED: u64 = 4096;
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The most that files can hold.
+    /// The most bytes that files can hold.
     pub capacity: u64,
-    /// What files hold.
+    /// Bytes that files hold.
     pub used: u64,
-    /// What files can hold in addition, by cleaning alone, as long as the record ring has room for
-    /// their places. The reserves for compactions, for
-    /// flushes of the present logs, and for the database's own state are left out.
+    /// Bytes that files can hold in addition, by cleaning alone, as long as the record ring has
+    /// space for their places. Excludes the reserves for compactions, for flushes of the present
+    /// logs, and for the database's own state.
     pub available: u64,
     /// Zones for content.
     pub zones: u32,
@@ -36,17 +36,17 @@ pub struct Space {
 /// The files of one kind, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindSum {
-    /// Their number.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Sum of their sizes in bytes.
     pub bytes: u64,
     /// Blocks that they take on the drive, including blocks of checksums.
     pub blocks: u64,
-    /// Their extents.
+    /// Number of their extents.
     pub extents: u64,
 }
 
-/// How many extents get a block for their checksums when they are moved.
+/// Counts the extents that get a block for their checksums when they are moved.
 pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
     let inline = |e: &&Extent| matches!(e.sums, Sums::Here(_)) && !e.is_hole();
     let one = |e: &&Extent| e.blocks > SUMS_INLINE && inline(e);
@@ -54,30 +54,14 @@ pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
 }
 
 /// How many of these blocks can hold content if extents are as short as those of files that are
-/// written at the same time: each takes a block of checksums.
+/// written at the same time: each extent takes a block of checksums.
 pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
     let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
     blocks - blocks.div_ceil(extent + 1)
 }
 
 impl Store {
-    /// How many blocks of files with this claim may still be placed, whatever zones have room:
-    /// cleaning writes to a reserved zone, so zones alone would let in content for which nothing
-    /// is left once that zone is full.
-    pub(crate) fn room(&self, claim: Claim) -> u64 {
-        let (valid, most) = (self.0.zones.valid_total(), self.0.zones.valid_max(claim));
-        if valid + ROOM_UNCOUNTED <= most {
-            return most - valid;
-        }
-        // These blocks count as valid until the next group commit, and have no file or a copy.
-        let leaving = [&self.0.retired, &self.0.retiring, &self.0.moving];
-        let sum = |list: &RefCell<Vec<Blocks>>| {
-            list.borrow().iter().map(|(_, _, blocks)| u64::from(*blocks)).sum::<u64>()
-        };
-        (most + leaving.map(sum).iter().sum::<u64>()).saturating_sub(valid)
-    }
-
-    /// Its space.
+    /// Computes the store's space.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;
         let failed = zones.pool.count(SuperzoneState::Retired);
@@ -102,12 +86,12 @@ impl Store {
         }
     }
 
-    /// The kind of each file.
+    /// Returns the kind of each file.
     pub fn kind_of(&self) -> BTreeMap<FileId, FileKind> {
         self.0.files.borrow().iter().map(|(id, file)| (*id, file.role.kind)).collect()
     }
 
-    /// Sums for each kind of file, in the order of [`crate::FileKind::ALL`].
+    /// Adds up the files of each kind, in the order of [`crate::FileKind::ALL`].
     pub fn kinds(&self) -> [KindSum; 5] {
         let mut kinds = [KindSum::default(); 5];
         for file in self.0.files.borrow().values() {

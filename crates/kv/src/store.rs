@@ -1,8 +1,8 @@
 //! The store: its options, counters and state.
 //!
 //! Invariants
-//! - State that no group commit has made durable is in memory; what it replaces stays on the drive
-//!   until then.
+//! - State that no group commit has made durable yet is in memory; the state it replaces stays on
+//!   the drive until then.
 
 use crate::dead_ranges::ranges::Forgotten;
 use crate::file::{File, FileId};
@@ -27,15 +27,15 @@ use std::rc::Rc;
 pub struct Options {
     /// Cleaning begins when less than this share of the zones is free, in percent.
     pub clean_below: u32,
-    /// Changed names and removals of files are durable after this many nanoseconds at the latest.
+    /// Changed names and removals of files are durable after at most this many nanoseconds.
     pub commit_interval: u64,
-    /// Most pages of content on their way to the drive.
+    /// Most pages of content in flight to the drive.
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
-    /// Open a store whose record ring is damaged, without what was lost there.
+    /// Opens a store whose record ring is damaged, without what was lost there.
     pub accept_loss: bool,
-    /// Rules other than the product's, for tests of tests.
+    /// Rules other than the product's, for tests of the tests.
     pub variant: StoreVariant,
 }
 
@@ -63,7 +63,7 @@ pub struct Counters {
     pub syncs: u64,
     /// Group commits.
     pub rounds: u64,
-    /// Times the record ring turned.
+    /// How many times the record ring turned.
     pub turns: u64,
     /// Zones that cleaning emptied.
     pub cleaned: u64,
@@ -75,11 +75,11 @@ pub struct Counters {
     pub resets: u64,
     /// Extents that were written again because their zone failed.
     pub relocated: u64,
-    /// Times a writer waited for cleaning to free space.
+    /// How many times a writer waited for cleaning to free space.
     pub waits: u64,
-    /// Nanoseconds that writers waited for that.
+    /// Nanoseconds that writers waited for cleaning to free space.
     pub waited: u64,
-    /// Times there was no space.
+    /// How many requests were refused because there was no space.
     pub refused: u64,
     /// Zones that cleaning skipped because a block in them cannot be read.
     pub unreadable: u64,
@@ -87,18 +87,18 @@ pub struct Counters {
     pub ring_failures: u64,
 }
 
-/// Blocks of a file in a zone: zone, file, number.
+/// A number of blocks of a file in a zone: zone, file, number.
 pub(crate) type Blocks = (ZoneId, FileId, u32);
 
 /// The state of a store.
 ///
-/// Invariants, held by [`Store::audit`]
+/// Invariants, checked by [`Store::audit`]
 /// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
 ///   their blocks of checksums, and the blocks in `retired`, `retiring` and `moving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
 /// - `flights` are the writes that have begun and not ended: `next_flight - ended_flights` of them.
-/// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no handle
-///   and no view.
+/// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no
+///   handle and no view.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -123,10 +123,10 @@ pub(crate) struct Inner {
     /// Writes under way, each with its file.
     pub(crate) flights: RefCell<BTreeMap<u64, FileId>>,
     pub(crate) next_flight: Cell<u64>,
-    /// How many writes have ended.
+    /// Number of writes that have ended.
     pub(crate) ended_flights: Cell<u64>,
     pub(crate) landed: Notify,
-    /// How many extents were moved so far.
+    /// Number of extents moved so far.
     pub(crate) moves: Cell<u64>,
     pub(crate) next_round: RefCell<Option<Rc<CommitGroup>>>,
     pub(crate) committing: Cell<bool>,
@@ -137,7 +137,7 @@ pub(crate) struct Inner {
     pub(crate) turn: Cell<u64>,
     pub(crate) commit_planned: Cell<bool>,
     pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,
-    /// Families of files that do not exist yet.
+    /// Families stated for files that do not exist yet, by path.
     pub(crate) awaited: RefCell<BTreeMap<String, String>>,
     pub(crate) forgotten: RefCell<Forgotten>,
     /// Bytes of a snapshot, without the entries of zones.
@@ -160,7 +160,7 @@ impl Store {
         self.0.dead.borrow().clone().or_else(broken).map_or(Ok(()), Err)
     }
 
-    /// Makes the store fail: nothing can be made durable any more.
+    /// Makes the store fail: nothing can be made durable from now on.
     pub(crate) fn die(&self, error: &Error) -> Error {
         self.0.dead.borrow_mut().get_or_insert_with(|| error.clone());
         self.0.zones.freed.notify_all();
@@ -168,7 +168,7 @@ impl Store {
         error.clone()
     }
 
-    /// The error by which the store has failed, if any.
+    /// The error that made the store fail, if any.
     pub fn failed(&self) -> Option<Error> {
         self.0.dead.borrow().clone()
     }
@@ -181,18 +181,18 @@ impl Store {
         change(&mut self.0.counters.borrow_mut());
     }
 
-    /// What the store has done.
+    /// Returns counts of what the store has done.
     pub fn counters(&self) -> Counters {
         let resets = self.0.zones.writer.counters().resets;
         Counters { resets, ..*self.0.counters.borrow() }
     }
 
-    /// Its UUID.
+    /// UUID of the store.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// Its label.
+    /// Label of the store.
     pub fn label(&self) -> &str {
         &self.0.label
     }
@@ -207,9 +207,9 @@ impl Store {
         self.0.zones.capacity()
     }
 
-    /// For each full zone with blob files of the family, the number of the youngest (YBIZ, §IV-C of
-    /// the paper). The youngest file itself may be gone: it counts as long as another one keeps the
-    /// zone.
+    /// Returns the number of the youngest blob file in each full zone with blob files of the family
+    /// (YBIZ, §IV-C of the paper). The youngest file itself may be gone: its number stays as long
+    /// as another file of the family keeps the zone.
     ///
     /// # Errors
     /// `Invalid` if the directory leads out of the store.
@@ -230,7 +230,7 @@ impl Store {
         Ok(zones.full_zones().into_iter().filter_map(of_zone).collect())
     }
 
-    /// Drops a file that has no name, no handle and no view.
+    /// Drops a file if it has no name, no handle and no view.
     pub(crate) fn drop_unused(&self, id: FileId) {
         let mut files = self.0.files.borrow_mut();
         let unused = |file: &&mut File| file.names == 0 && file.opens == 0 && file.views.is_empty();

@@ -9,11 +9,11 @@
 //!   changed. A call that took the engine twice has the number of the second time. A recording
 //!   lists calls in the order in which they ended, since only then their results are known;
 //!   [`Recording::decode`] sorts them.
-//! - **Threads** are numbered in the order of their first calls. Calls of one thread do not
-//!   overlap.
+//! - **Threads** are numbered in the order of their first calls. Calls of one thread
+//!   do not overlap.
 //! - **Time** is in nanoseconds of one clock for all threads, since the recording's start. A call
-//!   that ended before another began may be the cause of it; overlapping calls are not
-//!   ([`Recording::causes`]).
+//!   that began after another had ended may depend on it; overlapping calls do not depend on each
+//!   other ([`Recording::causes`]).
 //! - **Content** is recorded as length and CRC32C. A replay writes other bytes of that length: a
 //!   store does not interpret them.
 //!
@@ -43,30 +43,30 @@ pub enum Op {
     Found {
         /// The file.
         file: u64,
-        /// Its size.
+        /// Size of the file in bytes.
         size: u64,
-        /// One of its names.
+        /// One of the file's names.
         path: String,
     },
     /// The store had this directory when the recording began; this is no call.
     FoundDirectory {
-        /// Its path.
+        /// Path of the directory.
         path: String,
     },
     /// A new file, open from then on; a file that had the name loses it.
     Create {
         /// The file.
         file: u64,
-        /// How long it is expected to live.
+        /// How long the file is expected to live.
         lifetime: Lifetime,
-        /// Its name.
+        /// Name of the file.
         path: String,
     },
     /// A file was opened.
     Open {
         /// The file.
         file: u64,
-        /// The name it was opened by.
+        /// The name by which the file was opened.
         path: String,
     },
     /// A handle was closed: each open and each create makes one.
@@ -78,29 +78,29 @@ pub enum Op {
     Append {
         /// The file.
         file: u64,
-        /// Its size before.
+        /// Size of the file before the call.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes appended.
         len: u64,
-        /// Their CRC32C.
+        /// CRC32C of the appended bytes.
         sum: u32,
     },
     /// The file was truncated to `offset`, and bytes were appended.
     AppendAt {
         /// The file.
         file: u64,
-        /// The size it was truncated to.
+        /// The size to which the file was truncated.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes appended.
         len: u64,
-        /// Their CRC32C.
+        /// CRC32C of the appended bytes.
         sum: u32,
     },
     /// The file was truncated.
     Truncate {
         /// The file.
         file: u64,
-        /// To this size.
+        /// Size of the file after the call.
         size: u64,
     },
     /// A file and all names were made durable.
@@ -117,27 +117,27 @@ pub enum Op {
     RangeSync {
         /// The file.
         file: u64,
-        /// From this offset.
+        /// Offset at which the range begins.
         offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
     /// The expected lifetime of a file was stated.
     SetLifetime {
         /// The file.
         file: u64,
-        /// Its lifetime.
+        /// The stated lifetime.
         lifetime: Lifetime,
     },
     /// Bytes were read synchronously.
     Read {
         /// The file.
         file: u64,
-        /// From this offset.
+        /// Offset at which the read begins.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         len: u64,
-        /// Bytes returned.
+        /// Number of bytes returned.
         got: u64,
     },
     /// A read was started, without waiting for it.
@@ -146,49 +146,49 @@ pub enum Op {
         read: u64,
         /// The file.
         file: u64,
-        /// From this offset.
+        /// Offset at which the read begins.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         len: u64,
     },
-    /// The result of a read that was started before was waited for.
+    /// The caller waited for the result of a read started before.
     ReadWait {
         /// Number of the read.
         read: u64,
-        /// Bytes returned.
+        /// Number of bytes returned.
         got: u64,
     },
     /// All names were made durable (a directory was synced).
     SyncNames,
     /// All names and files were made durable.
     SyncAll,
-    /// A file or directory got another name; a file that had it loses it.
+    /// A file or directory got another name; a file that already had the new name loses it.
     Rename {
-        /// The name before.
+        /// The old name.
         from: String,
-        /// The name after.
+        /// The new name.
         to: String,
     },
     /// A file got an additional name.
     Link {
-        /// A name that it had.
+        /// A name that the file already had.
         from: String,
         /// The new one.
         to: String,
     },
     /// A file's name was removed.
     Remove {
-        /// The name.
+        /// The removed name.
         path: String,
     },
     /// A directory was made.
     MakeDirectory {
-        /// Its path.
+        /// Path of the directory.
         path: String,
     },
     /// An empty directory was removed.
     RemoveDirectory {
-        /// Its path.
+        /// Path of the directory.
         path: String,
     },
     /// A path was looked up.
@@ -198,7 +198,7 @@ pub enum Op {
     },
     /// A directory was listed.
     List {
-        /// Its path.
+        /// Path of the directory.
         path: String,
     },
     /// The column family of a blob file was stated.
@@ -226,7 +226,7 @@ fn fields<'a, const N: usize, const T: usize>(
 }
 
 impl Op {
-    /// Its name in tables.
+    /// Name of the call in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Found { .. } => "found",
@@ -358,25 +358,26 @@ impl Op {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number among all calls in the order of the engine; some numbers are missing.
+    /// Number of the call in the order in which the engine took the calls; some
+    /// numbers are missing.
     pub order: u64,
     /// The calling thread, numbered from 0 in the order of first calls.
     pub thread: u32,
-    /// When it began, in nanoseconds since the recording's start.
+    /// When the call began, in nanoseconds since the recording's start.
     pub begin: u64,
-    /// How long it took in nanoseconds, including copying and checksums on the calling thread.
+    /// Duration of the call in nanoseconds, including copying and checksums on the calling thread.
     pub took: u64,
-    /// Nanoseconds between the thread's previous call and this one; for its first call since the
-    /// recording's start.
+    /// Nanoseconds between the end of the thread's previous call and the start of this one; for the
+    /// thread's first call, since the recording's start.
     pub gap: u64,
-    /// 0 for success, else the error, numbered as `furrow_kind` in `include/furrow.h`.
+    /// 0 for success, else the error's number as in `furrow_kind` of `include/furrow.h`.
     pub answer: u8,
     /// The call.
     pub op: Op,
 }
 
 impl Record {
-    /// When it ended, in nanoseconds since the recording's start.
+    /// When the call ended, in nanoseconds since the recording's start.
     pub fn end(&self) -> u64 {
         self.begin.saturating_add(self.took)
     }
@@ -401,7 +402,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 impl Encoder {
-    /// Begins a recording: its head.
+    /// Begins a recording by writing its head.
     pub fn new(out: &mut Vec<u8>) -> Encoder {
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
@@ -441,7 +442,7 @@ impl Encoder {
         self.finish(out, &body);
     }
 
-    /// Ends the recording.
+    /// Ends the recording with its last record.
     pub fn end(mut self, out: &mut Vec<u8>) {
         let mut body = vec![END];
         put_number(&mut body, self.records);
@@ -453,7 +454,7 @@ impl Encoder {
 /// Decodes the bytes of a recording.
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Their offset in the recording.
+    /// Offset of `bytes` in the recording.
     at: usize,
 }
 
@@ -525,18 +526,18 @@ impl<'a> Reader<'a> {
 /// A recorded run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Its calls, in the order of the engine.
+    /// The calls, in the order of the engine.
     pub records: Vec<Record>,
     /// False if the recording stops before its end: later calls are not known.
     pub whole: bool,
 }
 
-/// Which calls a call may have waited for.
+/// The calls that a call may have waited for, as a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// It began when this many calls had ended, ...
+    /// Number of calls that had ended when this call began.
     pub after: u32,
-    /// ... and ended as this one, counted from 0.
+    /// Position of this call in the order of ends, counted from 0.
     pub ended: u32,
 }
 
@@ -544,9 +545,8 @@ impl Recording {
     /// Decodes a recording.
     ///
     /// # Errors
-    /// `WrongFormat` if it is none, or one of another version; `Corrupt` with the offset if
-    /// something
-    /// in it is invalid.
+    /// `WrongFormat` if the bytes are no recording, or one of another version; `Corrupt` with the
+    /// offset if something in them is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Recording> {
         let wrong = |why: String| Error::new(ErrorKind::WrongFormat, why);
         if bytes.len() < HEAD_BYTES || bytes[..MAGIC.len()] != MAGIC {
@@ -562,7 +562,7 @@ impl Recording {
         while !from.bytes.is_empty() {
             let Some(len) = whole_record(&from) else { break };
             let len = len?;
-            // The length's own bytes.
+            // Skips the number that states the length.
             from.number()?;
             let mut body = Reader { at: from.at, bytes: from.take(len)? };
             let raw = body.bytes;
@@ -608,7 +608,7 @@ impl Recording {
         Ok(found)
     }
 
-    /// The recording as bytes, calls in the order in which they ended.
+    /// Encodes the recording, calls in the order in which they ended.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut encoder = Encoder::new(&mut out);
@@ -619,8 +619,8 @@ impl Recording {
         out
     }
 
-    /// Calls in the order in which they ended; of calls that ended together, the one that the
-    /// engine took first.
+    /// Sorts calls by the time at which they ended; among calls that ended together, the one that
+    /// the engine took first comes first.
     fn by_end(&self) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.records.len()).collect();
         // Calls of one thread that took no time stay in their order.
@@ -631,9 +631,10 @@ impl Recording {
         all
     }
 
-    /// Which calls each call may have waited for: all that had ended when it began, also those of
-    /// its own thread. A replay with several threads in which no call begins before as many have
-    /// ended, counted by `ended`, preserves every dependency between calls.
+    /// Computes which calls each call may have waited for: all that had ended when it began,
+    /// including those of its own thread. A replay may use several threads: it preserves every
+    /// dependency between calls if each call waits until the first `after` calls, in the order of
+    /// `ended`, have ended.
     pub fn causes(&self) -> Vec<Cause> {
         let by_end = self.by_end();
         let ends: Vec<u64> = by_end.iter().map(|index| self.records[*index].end()).collect();
@@ -648,7 +649,7 @@ impl Recording {
     }
 }
 
-/// The length of the next record; `None` if the recording ends within it.
+/// Returns the length of the next record; `None` if the recording ends within it.
 fn whole_record(from: &Reader<'_>) -> Option<Result<u64>> {
     let mut ahead = Reader { bytes: from.bytes, at: from.at };
     let has_end = from.bytes.iter().take(10).any(|byte| *byte < 0x80);

@@ -1,17 +1,18 @@
 //! The zone allocator: which zones are open and for what, and which blocks are valid in each.
 //!
 //! Invariants
-//! - A zone takes the files that the policy puts together as long as there are zones and permits;
-//!   otherwise files share open zones. No file waits for a zone that another open file holds.
-//! - The last free zones are for cleaning. Those before them are for files that free space by being
-//!   written: compactions, flushes, and the database's own state. A zone that was opened out of
+//! - Each zone takes only files that the policy puts together, as long as there are zones
+//!   and permits; otherwise files share open zones. No file waits for a zone that another
+//!   open file holds.
+//! - The last free zones are for cleaning. The free zones before them are for files that free space
+//!   by being written: compactions, flushes, and the database's own state. A zone opened out of
 //!   such a reserve is shared with weaker claims only when as many zones are free again.
 //! - The reserve for flushes is as large as all logs, because flushes write the logs' content to
-//!   other files: `DB::Open` finds space for what a log took.
-//! - Writers that wait for space are served in the order of their arrival, in one queue for each
-//!   claim.
-//! - A zone is reset when a durable snapshot shows it empty, nobody writes to it, and no read pins
-//!   it.
+//!   other files. So `DB::Open` finds the space to write what the logs held.
+//! - Writers that wait for space are served in the order of their arrival, in one queue
+//!   for each claim.
+//! - A zone is reset when a durable snapshot shows it empty, nobody writes to it, and
+//!   no read pins it.
 
 mod audit;
 mod policy;
@@ -35,17 +36,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Free zones that only cleaning may use.
 pub(crate) const RESERVE: u32 = 2;
-/// A store with fewer content zones has no reserves for claims.
+/// A store with fewer zones for content has no reserves for claims.
 const ZONES_FOR_CLAIMS: u32 = 16;
 /// One zone in this many is reserved for compactions.
 const COMPACTION_SHARE: u32 = 32;
 
-/// A flush may write more than its log holds: one part in this many.
+/// A flush may write more than its log holds, by one part in this many.
 const FLUSH_SURPLUS: u64 = 8;
 /// At most one zone in this many is reserved for flushes.
 const FLUSH_SHARE: u32 = 8;
 
-/// Zones that are reserved for flushes when the logs hold this many blocks.
+/// Zones reserved for flushes when the logs hold this many blocks.
 pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return 0;
@@ -54,22 +55,22 @@ pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) ->
     blocks.div_ceil(u64::from(zone_blocks)).min(u64::from(zones / FLUSH_SHARE)) as u32
 }
 
-/// Age of a zone, for choosing what to clean.
+/// Age of a zone, for choosing a victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Age {
-    /// How often its blocks were moved, at most.
+    /// Most moves that any of the zone's blocks has had.
     pub(crate) generation: u8,
     /// The store's count of written blocks when the zone was opened.
     pub(crate) opened: u64,
 }
 
-/// The blocks of garbage up to which a zone of `zone_blocks` blocks is not cleaned.
+/// Most blocks of garbage with which a zone of `zone_blocks` blocks is not cleaned.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
 }
 
-/// How many content zones are reserved from files with this claim while there are no logs. In a
-/// store with claims, the zone that cleaning writes to is one of them, open or not.
+/// How many zones for content are reserved from files with this claim while there are no logs. In a
+/// store with reserves for claims, the zone that cleaning writes to is one of them, open or not.
 pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return RESERVE;
@@ -92,7 +93,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The request of cleaning for a zone of this use.
+    /// The request by which cleaning asks for a zone of this use.
     pub(crate) fn moved(usage: Use) -> Want {
         Want { usage, file: None, claim: Claim::Catalog }
     }
@@ -102,7 +103,7 @@ impl Want {
     }
 }
 
-/// A place in the queue for space. Dropping it leaves the queue.
+/// A place in the queue for space. Dropping it gives up the place.
 pub(crate) struct SpaceTicket<'a> {
     zones: &'a ZoneAllocator,
     claim: Claim,
@@ -112,7 +113,7 @@ pub(crate) struct SpaceTicket<'a> {
 impl Drop for SpaceTicket<'_> {
     fn drop(&mut self) {
         self.zones.space_queues.borrow_mut()[self.claim as usize].remove(&self.number);
-        // The next in the queue is first now.
+        // Wake the waiting requests: another one is first now.
         self.zones.freed.notify_all();
     }
 }
@@ -123,14 +124,14 @@ struct Open {
     usage: Use,
     /// The file that holds the zone, where the policy gives a zone to one writer at a time.
     holder: Option<FileId>,
-    /// The weakest claim that could have had it opened at the time.
+    /// The weakest claim that could have opened the zone at that time.
     claim: Claim,
 }
 
 /// The allocator's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// This zone has space for it.
+    /// This zone has space for the request.
     Zone(ZoneId),
     /// Finish this zone and open an empty one.
     End(ZoneId),
@@ -140,20 +141,20 @@ pub(crate) enum Choice {
 
 /// The state of the zone allocator.
 ///
-/// Invariants, held by its audit
+/// Invariants, checked by its audit
 /// - `residents` are the valid blocks of each zone and file, equal to what the store counts from
-///   its references; `valid` is their sum. Free zones and zones that are being reset have none.
-/// - `logs` are the files that are logs and have a name, each with its valid blocks; `log_blocks`
-///   is their sum.
-/// - `open` has the zones that are active in the pool, each once. Those that are not full hold a
-///   permit, and their holder is a file that exists.
+///   its references. Free zones and zones that are being reset have none.
+/// - `logs` are the files that are logs and have a name, each with its valid blocks;
+///   `log_blocks` is their sum.
+/// - `open` has the zones that are active in the pool, each once. Zones in it that are not full
+///   hold a permit, and their holder is a file that exists.
 /// - No zone in `youngest` is free.
 pub(crate) struct ZoneAllocator {
     pub(crate) pool: ZonePool,
     pub(crate) budget: Budget,
     pub(crate) writer: Writer,
     policy: Policy,
-    /// In the order in which they were opened.
+    /// The open zones, in the order in which they were opened.
     open: RefCell<Vec<Open>>,
     /// The youngest blob file of each family that was written to a zone since its reset, even if
     /// the file is gone.
@@ -162,7 +163,7 @@ pub(crate) struct ZoneAllocator {
     pub(crate) youngest_bytes: Cell<u64>,
     /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
-    /// Full zones that no durable snapshot shows empty yet: the next group commit looks at them.
+    /// Full zones that no durable snapshot shows empty yet: the next group commit checks them.
     unshown: RefCell<BTreeSet<ZoneId>>,
     /// Valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
@@ -176,15 +177,15 @@ pub(crate) struct ZoneAllocator {
     clock: Cell<u64>,
     /// The ages of zones opened since the store was opened.
     ages: RefCell<BTreeMap<ZoneId, Age>>,
-    /// The writer has released its zones: nothing is written or reset any more.
+    /// The writer has released its zones: nothing is written or reset from then on.
     pub(crate) ended: Cell<bool>,
-    /// The fewest zones that were free at once.
+    /// The lowest number of free zones so far.
     pub(crate) least_free: Cell<u32>,
     /// An account went below zero, which is a defect of this program. The store fails.
     broken: RefCell<Option<Error>>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
-    /// The queues for space, by claim.
+    /// Requests that wait for space, by claim.
     space_queues: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
     next_ticket: Cell<u64>,
     /// Zones with blocks that cannot be read: cleaning skips them.
@@ -239,7 +240,7 @@ impl ZoneAllocator {
         self.policy
     }
 
-    /// Takes up a partly written zone at its writer's position.
+    /// Adds a partly written zone, at its writer's position, to the open ones.
     pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId, usage: Use) {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
@@ -249,8 +250,8 @@ impl ZoneAllocator {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
         if want.usage.is_moved() {
-            // One zone is kept back while there is space for moved blocks elsewhere: cleaning a
-            // zone may take all that space and one zone.
+            // One zone is kept back while another open zone has space for moved blocks: cleaning a
+            // zone may take all that space and one more zone.
             let other = |open: &Open| is_cleanings(open) && open.usage != want.usage;
             return free > u32::from(self.open.borrow().iter().any(other));
         }
@@ -291,7 +292,7 @@ impl ZoneAllocator {
     /// Whether `want` may use space in an open zone.
     fn may_have(&self, want: Want, open: &Open) -> bool {
         let cleaning = want.usage.is_moved();
-        // Cleaning keeps zones of its own as long as it can.
+        // Cleaning keeps separate zones as long as it can.
         cleaning || !open.usage.is_moved() && (open.claim <= want.claim || self.has_free(want))
     }
 
@@ -303,7 +304,8 @@ impl ZoneAllocator {
         SpaceTicket { zones: self, claim, number }
     }
 
-    /// Whether an earlier request waits for space, unless the file holds a zone of its own.
+    /// Whether the request must wait because an earlier one waits for space. A file that holds a
+    /// zone with space need not wait.
     pub(crate) fn must_wait(&self, want: Want, place: Option<&SpaceTicket<'_>>) -> bool {
         if want.usage.is_moved() {
             return false;
@@ -319,7 +321,7 @@ impl ZoneAllocator {
         self.writer.space_left(open.zone) > 0
     }
 
-    /// A zone with space for the request.
+    /// Chooses a zone with space for the request.
     pub(crate) fn choose(&self, want: Want) -> Choice {
         let found = |zone: Option<ZoneId>| zone.map_or(Choice::Nothing, Choice::Zone);
         let Some(file) = want.file.filter(|_| self.policy.holds()) else {
@@ -336,7 +338,7 @@ impl ZoneAllocator {
                 choice @ Choice::End(_) => return choice,
                 Choice::Nothing => None,
             },
-            // The zone opened first: the next file goes back to it.
+            // Take the zone opened first: the next file goes back to it.
             _ => self.idle(want, |open| open.usage == want.usage).or_else(|| self.begin(want)),
         };
         let chosen = chosen.or_else(|| self.nearest_idle(want));
@@ -354,7 +356,7 @@ impl ZoneAllocator {
         open.holder.is_none() && self.may_have(want, open)
     }
 
-    /// The zone opened first of those that nobody holds and that `fits` accepts.
+    /// Returns the zone opened first among those that nobody holds and that `fits` accepts.
     fn idle(&self, want: Want, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
         let open = self.open.borrow();
         let idle = open.iter().find(|open| self.is_idle(want, open) && fits(open));
@@ -393,7 +395,7 @@ impl ZoneAllocator {
         }
     }
 
-    /// A file is not written any more: other files may have its zone.
+    /// Releases the zone of a file that is not written any more: other files may have it.
     pub(crate) fn release_hold(&self, file: FileId) {
         let mut open = self.open.borrow_mut();
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
@@ -409,7 +411,8 @@ impl ZoneAllocator {
         }
     }
 
-    /// An open zone with space: one of exactly this use, or one that can be shared.
+    /// Finds an open zone with space: with `exact` one of exactly this use, else one
+    /// that can be shared.
     pub(crate) fn find(&self, want: Want, exact: bool) -> Option<ZoneId> {
         self.close_full();
         let open = self.open.borrow();
@@ -417,8 +420,8 @@ impl ZoneAllocator {
         open.iter().filter(fits).min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
-    /// A permit to wait for, if only that is missing: full zones return theirs when the last write
-    /// is answered. `None` if there is no free zone.
+    /// A permit to wait for, if only a permit is missing: full zones return theirs when the last
+    /// write is answered. `None` if there is no free zone.
     pub(crate) fn next_permit(&self, want: Want) -> Option<Acquire> {
         self.has_free(want).then(|| self.budget.acquire(want.class(), 1))
     }
@@ -447,7 +450,7 @@ impl ZoneAllocator {
         self.open.borrow_mut().push(Open { zone, id, usage: want.usage, holder: None, claim });
         let generation = if let Use::Moved(generation) = want.usage { generation } else { 0 };
         self.ages.borrow_mut().insert(zone, Age { generation, opened: self.clock.get() });
-        // Other files may share the zone.
+        // Wake other waiting writers: they may share the zone.
         self.freed.notify_all();
         Some(zone)
     }
@@ -492,12 +495,12 @@ impl ZoneAllocator {
         self.youngest.borrow().get(&zone).cloned().unwrap_or_default()
     }
 
-    /// Zones with a youngest blob file.
+    /// Returns the zones that have a youngest blob file.
     pub(crate) fn with_blobs(&self) -> Vec<ZoneId> {
         self.youngest.borrow().keys().copied().collect()
     }
 
-    /// The next group commit looks whether these full zones are empty.
+    /// Makes the next group commit check whether these full zones are empty.
     pub(crate) fn look_at(&self, zones: impl IntoIterator<Item = ZoneId>) {
         self.unshown.borrow_mut().extend(zones);
     }
@@ -517,12 +520,12 @@ impl ZoneAllocator {
         self.open.borrow().iter().any(|open| open.zone == zone)
     }
 
-    /// The age of a zone. A zone opened before the store was counts as oldest.
+    /// Returns the age of a zone. A zone opened before the store was counts as oldest.
     pub(crate) fn age(&self, zone: ZoneId) -> Age {
         self.ages.borrow().get(&zone).copied().unwrap_or_default()
     }
 
-    /// Blocks written so far.
+    /// Number of blocks written so far.
     pub(crate) fn clock(&self) -> u64 {
         self.clock.get()
     }
@@ -538,10 +541,10 @@ impl ZoneAllocator {
         }
     }
 
-    /// A durable group commit retired blocks of a file in a zone.
+    /// Subtracts blocks of a file in a zone that a durable group commit retired.
     ///
     /// # Errors
-    /// `Corrupt` if an account would go below zero; names the account.
+    /// `Corrupt` if an account would go below zero; the error names the account.
     pub(crate) fn remove(&self, zone: ZoneId, file: FileId, blocks: u32) -> Result<()> {
         let mut residents = self.residents.borrow_mut();
         let files = residents.entry(zone).or_default();
@@ -565,8 +568,8 @@ impl ZoneAllocator {
         self.broken().map_or(Ok(()), Err)
     }
 
-    /// The new value of an account. `None`: it went below zero, which is a defect of this program.
-    /// A debug build stops there; in a release the store ends with an error.
+    /// Returns the new value of an account. `None` means that it went below zero, which is a defect
+    /// of this program. A debug build stops there; in a release the store ends with an error.
     pub(crate) fn account<T: Default>(&self, account: &str, value: Option<T>) -> T {
         value.unwrap_or_else(|| {
             debug_assert!(false, "{account} would go below zero");
@@ -576,13 +579,13 @@ impl ZoneAllocator {
         })
     }
 
-    /// The error of an account that went below zero, if one did.
+    /// Returns the error of an account that went below zero, if any did.
     pub(crate) fn broken(&self) -> Option<Error> {
         self.broken.borrow().clone()
     }
 
-    /// Written blocks of a zone, as far as known: all of a zone that was full when the store was
-    /// opened.
+    /// Counts the written blocks of a zone, as far as known: all blocks if the zone was full when
+    /// the store was opened.
     pub(crate) fn written(&self, zone: ZoneId) -> u32 {
         let free = |id| self.pool.state(id) == SuperzoneState::Free;
         match self.writer.is_open(zone) {
@@ -592,13 +595,13 @@ impl ZoneAllocator {
         }
     }
 
-    /// Valid blocks of a zone.
+    /// Counts the valid blocks of a zone.
     pub(crate) fn valid(&self, zone: ZoneId) -> u32 {
         let residents = self.residents.borrow();
         residents.get(&zone).map_or(0, |files| files.values().sum())
     }
 
-    /// Valid blocks of all zones.
+    /// Counts the valid blocks of all zones.
     pub(crate) fn valid_total(&self) -> u64 {
         self.valid.get()
     }
@@ -610,15 +613,15 @@ impl ZoneAllocator {
         u64::from(zones.saturating_sub(self.kept(claim))) * u64::from(self.capacity())
     }
 
-    /// The files with blocks in a zone.
+    /// Returns the files with blocks in a zone.
     pub(crate) fn files_in(&self, zone: ZoneId) -> Vec<FileId> {
         let residents = self.residents.borrow();
         residents.get(&zone).map_or(Vec::new(), |files| files.keys().copied().collect())
     }
 
-    /// Blocks that files without a claim cannot use although they hold nothing: in zones open for
-    /// others, in zones of cleaning beyond one, and garbage of zones with at most `least` of it,
-    /// which are not cleaned.
+    /// Counts blocks that hold nothing and that files without a claim still cannot use: space in
+    /// zones open for others, space in cleaning's zones beyond the first, and garbage of zones with
+    /// at most `least` of it, which are not cleaned.
     pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
         if self.ended.get() {
             return 0;
@@ -628,7 +631,8 @@ impl ZoneAllocator {
         let open = self.open.borrow();
         let room = |open: &Open| u64::from(self.writer.space_left(open.zone));
         let cleanings = || open.iter().filter(|open| open.usage.is_moved()).map(room);
-        // One zone of cleaning is reserved, whether it is open or not.
+        // One zone for cleaning is reserved anyway, whether it is open or not, so its space
+        // is not counted.
         let cleanings = cleanings().sum::<u64>() - cleanings().max().unwrap_or(0);
         let theirs = |open: &&Open| !open.usage.is_moved() && !self.may_have(want, open);
         let theirs = open.iter().filter(theirs).map(room).sum::<u64>();
@@ -642,7 +646,7 @@ impl ZoneAllocator {
         theirs + cleanings + stuck.sum::<u64>()
     }
 
-    /// The full zone with the fewest valid blocks, if any zone has garbage.
+    /// Returns the full zone with the fewest valid blocks, if any zone has garbage.
     pub(crate) fn victim(&self) -> Option<ZoneId> {
         self.close_full();
         let (uncleanable, capacity) = (self.uncleanable.borrow(), self.capacity());
@@ -664,12 +668,12 @@ impl ZoneAllocator {
         self.uncleanable.borrow().contains(&zone)
     }
 
-    /// Some block of the zone cannot be read: it is not cleaned any more.
+    /// Excludes a zone from cleaning because a block in it cannot be read.
     pub(crate) fn set_uncleanable(&self, zone: ZoneId) {
         self.uncleanable.borrow_mut().insert(zone);
     }
 
-    /// Full zones without valid blocks.
+    /// Returns the full zones without valid blocks.
     pub(crate) fn emptied(&self) -> Vec<ZoneId> {
         self.close_full();
         let releasing = self.releasing.borrow();
@@ -696,15 +700,15 @@ impl ZoneAllocator {
             return Ok(());
         }
         if !durable.shows_empty(id) {
-            // The zone filled after the snapshot of the commit that emptied it: the next one notes
-            // it.
+            // The zone filled only after the snapshot of the commit that emptied it: the next
+            // commit notes it as empty.
             self.look_at([zone]);
             return Ok(());
         }
         if !self.releasing.borrow_mut().insert(zone) {
             return Ok(());
         }
-        // This comes before the reset: a free zone may be opened at once by somebody else.
+        // Remove the entry before the reset: a free zone may be opened at once by somebody else.
         if let Some(of_zone) = self.youngest.borrow_mut().remove(&zone) {
             let rest = self.youngest_bytes.get().checked_sub(zone_bytes(&of_zone));
             self.youngest_bytes.set(self.account("bytes of entries of zones", rest));

@@ -1,4 +1,4 @@
-//! A record ring with a damaged block: nothing is lost without a word.
+//! A record ring with a damaged block: nothing is lost silently.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -53,7 +53,7 @@ async fn files(store: &Store) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// A drive as `device`, which has one damaged block.
+/// A copy of `device` with one damaged block.
 fn damaged(rt: &Rt, device: &Emulator, block: u64) -> Rc<Emulator> {
     let left = device.snapshot();
     let copy = Emulator::from_snapshot(rt, &left, DriveOptions::simulated());
@@ -62,7 +62,8 @@ fn damaged(rt: &Rt, device: &Emulator, block: u64) -> Rc<Emulator> {
     Rc::new(copy)
 }
 
-/// How damage of each written block of the ring ended: whole, or refused.
+/// Damages each written block of the ring. Returns how often opening found the whole store, and how
+/// often it refused.
 async fn each_block(
     rt: &Rt,
     device: &Rc<Emulator>,
@@ -88,7 +89,7 @@ async fn each_block(
                     let text = error.to_string();
                     assert!(text.contains(&place) && text.contains("--repair"), "{place}: {text}");
                     assert!(!checked.is_ok(), "{place}: {checked:?}");
-                    // Nothing was written.
+                    // The refused opening wrote nothing.
                     assert_eq!(copy.report_now(report.zone, 1).unwrap()[0], report);
                     assert!(Snapshot::open(copy.clone()).await.is_err());
                     let looked = Snapshot::open_with(copy.clone(), true).await.unwrap();
@@ -97,7 +98,8 @@ async fn each_block(
                     let store = Store::open(rt, copy.clone(), accepted).await.unwrap();
                     let left = files(&store).await;
                     let same = known.iter().filter(|(name, data)| left.get(*name) == Some(data));
-                    // A turn whose records did not fit into the half before has no copy.
+                    // If a turn's records did not fit into the half before, its
+                    // snapshot has no copy.
                     let kept = same.count() + 2 >= known.len();
                     assert!(kept || text.contains("snapshot"), "{place}: {:?}", left.keys());
                     add(&store, 90).await;
@@ -113,13 +115,13 @@ async fn each_block(
     (whole, refused)
 }
 
-/// On a drive with logical blocks of 512 bytes a block of content that ends in zeros, at the end of
-/// a zone, may look as if a power cut had torn it. A flipped bit in it, or in its checksums, takes
-/// nothing else.
+/// On a drive with logical blocks of 512 bytes, a block of content that ends in zeros may look torn
+/// by a power cut if it lies at the end of a zone. A bit flipped in such a block, or in its
+/// checksums, damages nothing else.
 #[test]
 fn a_flipped_bit_in_content_is_not_a_torn_end() {
     const SECTORS: u64 = 8;
-    // An extent of a zone has its checksums in a block of their own.
+    // The extent fills a zone, so its checksums are in a block of their own.
     const ZONE: u64 = 32;
     let rt = Rt::new(Config::shuffled(5));
     let on = rt.clone();
@@ -157,7 +159,8 @@ fn a_flipped_bit_in_content_is_not_a_torn_end() {
     rt.clear();
 }
 
-/// After a stop in good order each damaged block of the ring is harmless, or the store is refused.
+/// After an orderly stop, damage of any block of the ring is either harmless, or the
+/// store is refused.
 #[test]
 fn after_a_stop_nothing_is_lost_without_a_word() {
     for (half, files) in [(1, 3), (1, 12), (3 * ZONE * 4096, 12), (3 * ZONE * 4096, 30)] {
@@ -172,13 +175,14 @@ fn after_a_stop_nothing_is_lost_without_a_word() {
             store.stop().await.unwrap();
             each_block(&on, &device, &known).await
         });
-        // Superblock and snapshot, in the half that counts and in the one before.
+        // Damage of superblock and snapshot is harmless, in the half that counts and in
+        // the one before.
         assert!(whole >= 4 && refused >= 1, "{half}: {whole} whole, {refused} refused");
         rt.clear();
     }
 }
 
-/// A store is opened for each file, as `furrow kv put` does: the ring turns each time.
+/// Opens a store anew for each file, as `furrow kv put` does: the ring turns each time.
 #[test]
 fn snapshots_and_superblocks_have_a_second_copy() {
     let rt = Rt::new(Config::shuffled(4));
@@ -194,12 +198,12 @@ fn snapshots_and_superblocks_have_a_second_copy() {
         store.stop().await.unwrap();
         each_block(&on, &device, &known).await
     });
-    // There is one record behind the snapshot; what it said is not known any more.
+    // Only one record follows the snapshot; if it is damaged, nothing else says what it said.
     assert!(refused <= 1 && whole > 8, "{whole} whole, {refused} refused");
     rt.clear();
 }
 
-/// After a power cut only the last record of all may be lost.
+/// After a power cut only the very last record may be lost.
 #[test]
 fn after_a_power_cut_only_the_last_record_may_be_lost() {
     let rt = Rt::new(Config::shuffled(5));
@@ -227,7 +231,7 @@ fn after_a_power_cut_only_the_last_record_may_be_lost() {
     rt.clear();
 }
 
-/// Overwrites what was written in a zone by as many blocks of `byte`.
+/// Overwrites everything written in a zone with blocks of `byte`.
 async fn overwrite(drive: &Emulator, report: &ZoneReport, byte: u8) {
     let start = u64::from(report.zone.0) * ZONE;
     let reset = Command::Manage { target: Target::Zone(Lba(start)), action: Action::Reset };
@@ -242,8 +246,8 @@ async fn overwrite(drive: &Emulator, report: &ZoneReport, byte: u8) {
     }
 }
 
-/// A whole zone of the ring that reads as something else than what was written there is not passed
-/// over, though no record in it says what is lost.
+/// Opening must notice a whole zone of the ring whose data was replaced, though no record in it
+/// says what is lost.
 #[test]
 fn a_zone_of_the_ring_without_a_record_is_not_passed_over() {
     for (half, files) in [(1, 3), (1, 12), (3 * ZONE * 4096, 30)] {

@@ -1,4 +1,4 @@
-//! Cleaning leaves out dead ranges: files become sparse, and all tools understand that.
+//! Cleaning leaves out dead ranges: files become sparse, and all tools handle them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -35,7 +35,8 @@ struct Known {
     forgotten: Vec<bool>,
 }
 
-/// Live bytes are as written; dead ones may be zeros. Returns how many bytes are zeros now.
+/// Compares the found bytes with the known ones: live bytes are as written, dead ones may be zeros.
+/// Returns how many bytes are zeros now.
 fn compare(found: &[u8], known: &Known, name: &str) -> u64 {
     assert_eq!(found.len(), known.bytes.len(), "{name}");
     let mut gone = 0;
@@ -63,7 +64,7 @@ async fn compare_all(store: &Store, files: &BTreeMap<String, Known>) -> u64 {
     gone
 }
 
-/// The drive as inspection and fsck see it.
+/// Checks the drive by inspection and fsck.
 async fn look(device: &Rc<Emulator>, files: &BTreeMap<String, Known>) -> u64 {
     let snapshot = Snapshot::open(device.clone()).await.unwrap();
     let mut gone = 0;
@@ -96,7 +97,8 @@ fn forget(store: &Store, known: &mut Known, offset: u64, len: u64) {
     known.forgotten[offset as usize..(offset + len) as usize].fill(true);
 }
 
-/// Writes and declares ranges dead, with restarts and power cuts in between; nothing else is lost.
+/// Writes files and declares ranges dead, with restarts and power cuts in between; only dead
+/// bytes may be lost.
 fn churn(seed: u64, policy: Policy) -> (u64, u64) {
     let rt = Rt::new(Config::shuffled(seed));
     let device = drive(&rt);
@@ -177,7 +179,8 @@ fn a_file_of_two_names_is_not_forgotten_and_a_truncated_range_is_written_again()
         assert_eq!(store.forget(known.id, 199_000, 2_000).unwrap_err().kind(), ErrorKind::Invalid);
         store.link("1.blob", "2.blob").unwrap();
         store.forget(known.id, 0, 200_000).unwrap();
-        // A dead range is truncated away and other bytes are written there: these stay.
+        // A dead range is truncated away and other bytes are written at its offsets: the
+        // new bytes stay.
         let mut cut = written(&store, &mut rng, "3.blob", 200_000).await;
         forget(&store, &mut cut, 50_000, 150_000);
         let id = store.open_file("3.blob").unwrap();

@@ -1,4 +1,4 @@
-//! Views of an open store: what they show stays, whatever is done to the store meanwhile.
+//! Views of an open store: they keep showing the same, whatever is done to the store meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -22,14 +22,14 @@ fn bytes(rng: &mut Rng, len: u64) -> Vec<u8> {
     (0..len).map(|_| rng.next() as u8).collect()
 }
 
-/// The content of a view, by name.
+/// Reads the content of a view, by name.
 async fn content(frozen: &Frozen) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for (path, node) in frozen.names() {
         let Node::File(id) = node else { continue };
         let (size, mut found) = (frozen.file(id).unwrap().size, Vec::new());
         while (found.len() as u64) < size {
-            // Neither whole blocks nor at their borders.
+            // Read sizes that are not whole blocks, at offsets off block boundaries.
             let data = frozen.read(id, found.len() as u64, 70_001).await.unwrap();
             assert!(!data.is_empty(), "{path}: {} of {size}", found.len());
             found.extend(data.to_vec());
@@ -40,8 +40,8 @@ async fn content(frozen: &Frozen) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Files are appended to, truncated, renamed, replaced and removed at random, more than the drive
-/// holds, while several views are open.
+/// Files are appended to, truncated, renamed, replaced and removed at random while several views
+/// are open; in all, more is written than the drive holds.
 #[test]
 fn a_view_shows_what_was_there_at_its_instant() {
     for seed in 0..4 {
@@ -70,7 +70,7 @@ fn a_view_shows_what_was_there_at_its_instant() {
                         }
                     }
                     (2..4, Some((id, content))) => {
-                        // Up to what a view keeps of a file.
+                        // Truncates by at most what a view keeps of a file.
                         let less = rng.below(content.len().min(500_000) as u64 + 1) as usize;
                         content.truncate(content.len() - less);
                         store.truncate(*id, content.len() as u64).await.unwrap();
@@ -106,7 +106,7 @@ fn a_view_shows_what_was_there_at_its_instant() {
             assert!(store.counters().resets > 0, "no zone was used again");
             views.clear();
             store.audit().unwrap();
-            // Nothing of what the views kept is left.
+            // The blocks that the views kept are released.
             let used = store.space().used;
             let held: u64 = files.values().map(|(_, content)| content.len() as u64).sum();
             store.sync_all().await.unwrap();
@@ -116,7 +116,7 @@ fn a_view_shows_what_was_there_at_its_instant() {
     }
 }
 
-/// More is cut off than a view keeps: it says so, and gives nothing else instead.
+/// If more is truncated than a view keeps, the view reports an error and returns no other bytes.
 #[test]
 fn a_view_that_has_lost_bytes_says_so() {
     let rt = Rt::new(Config::simulated(1));

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A drive that counts commands that would change it.
+/// A drive that counts reads, and commands that would change it.
 struct Watched {
     drive: Rc<Emulator>,
     changes: Cell<u64>,
@@ -85,7 +85,7 @@ async fn written(store: &Store, path: &str, bytes: &[u8]) -> FileId {
     id
 }
 
-/// All that can be seen of a store: node, size, time and content of each path.
+/// Everything visible of a store: node, size, time and content of each path.
 type Seen = BTreeMap<String, (Node, u64, i64, Vec<u8>)>;
 
 async fn seen(store: &Store) -> Seen {
@@ -260,8 +260,8 @@ fn a_drive_without_a_store_is_none_and_a_damaged_one_is_one_still() {
     rt.clear();
 }
 
-/// Whatever block is damaged, a check ends; it reports damage of content with the file's name, and
-/// nothing that is intact.
+/// Whatever block is damaged, a check ends. It reports damage of content with the file's name, and
+/// reports nothing that is intact.
 #[test]
 fn a_check_tells_what_is_damaged_and_where() {
     let (mut of_content, mut of_sums) = (0, 0);
@@ -305,7 +305,7 @@ fn a_check_tells_what_is_damaged_and_where() {
     assert!(of_content > 20 && of_sums > 0, "{of_content} of content, {of_sums} of checksums");
 }
 
-/// Whatever is damaged of the ring, inspection and check end, and nothing is made up.
+/// Whatever part of the ring is damaged, inspection and check end and invent no content.
 #[test]
 fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
     let mut told = 0;
@@ -343,8 +343,7 @@ fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
     assert!(told > 10, "{told} told");
 }
 
-/// A copy of another drive in which bytes of the records' bodies are changed and their checksums
-/// recomputed.
+/// Copies a drive, with changed bytes in the records' bodies and recomputed checksums.
 async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<Emulator> {
     let to = drive(rt);
     let pages = Pool::new(64);
@@ -387,7 +386,7 @@ async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<E
     to
 }
 
-/// Records with fitting checksums are still not believed blindly.
+/// Records with valid checksums are not trusted blindly either.
 #[test]
 fn records_that_lie_are_an_error_or_a_problem_and_no_panic() {
     let (mut told, mut refused) = (0, 0);

@@ -1,5 +1,5 @@
 //! The record ring and what fills it: small files, long names, directories, links, extents. The
-//! store refuses in time what it could not record, and always opens and removes.
+//! store refuses in time what it could not record, and it can always be opened and remove files.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,8 @@ use furrow_rt::{Config, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry};
 use std::rc::Rc;
 
-/// A drive with a new store, opened. Its ring has halves of `half` bytes, at least a zone.
+/// Makes a drive with a new store and opens the store. The halves of its ring have `half` bytes,
+/// at least a zone.
 fn made(rt: &Rt, zones: u32, blocks: u64, half: u64) -> (Rc<Emulator>, Store) {
     let geometry = Geometry {
         max_open: Some(8),
@@ -37,11 +38,11 @@ enum Mix {
     /// Empty files with long names.
     Names,
     Directories,
-    /// Names of one file.
+    /// Links to one file.
     Links,
-    /// Files that take turns, a block each.
+    /// Files that are appended to alternately, one block each.
     Extents,
-    /// Files of some blocks, whose checksums are in their entries until they are closed.
+    /// Files of several blocks, whose checksums are in their entries until they are closed.
     Checksums,
 }
 
@@ -69,14 +70,14 @@ async fn written(store: &Store, path: &str, bytes: &[u8]) -> Result<(), Error> {
     };
     let done = done.await;
     if done.is_err() {
-        // What could not be placed would be wanted again when the store is stopped.
+        // Take the unplaced bytes back: stopping the store would try to place them again.
         store.truncate(id, before).await?;
     }
     store.close(id).await?;
     done
 }
 
-/// Adds one more. What is refused is as it was before.
+/// Adds one more item. A refused item leaves everything as it was.
 async fn add(store: &Store, mix: Mix, number: usize) -> Result<(), Error> {
     let path = path(mix, number);
     let bytes = [number as u8; 3500];
@@ -124,9 +125,9 @@ async fn removed(store: &Store, mix: Mix, numbers: impl Iterator<Item = usize>) 
     store.sync_names().await.unwrap();
 }
 
-/// Fills a store until it refuses. Then what it reports as available is next to nothing; it opens,
-/// also to be inspected and checked; what was acknowledged is there; and after a removal it takes
-/// as much again.
+/// Fills a store until it refuses. Then it reports almost nothing as available; it can be
+/// opened, inspected and checked; everything acknowledged is there; and after removals it
+/// takes as much again.
 #[test]
 fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
     for (zones, blocks) in [(120, 16), (200, 64)] {
@@ -146,7 +147,7 @@ fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
                 };
                 assert_eq!(error.kind(), ErrorKind::NoSpace, "{mix:?}: {error}");
                 assert_eq!(store.failed().map(|e| e.to_string()), None, "{mix:?}");
-                // One more is larger than nothing.
+                // What is left is less than one more item needs.
                 let left = store.space().available;
                 assert!(left < 50 * 4096, "{mix:?}: {count} and {left} bytes left: {error}");
                 let found = names(&store).await;
@@ -155,13 +156,13 @@ fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
                 assert!(report.is_ok(), "{mix:?}: {:?}", report.problems);
                 let looked = Snapshot::open(device.clone()).await.unwrap();
                 assert!(looked.space().available < 50 * 4096, "{mix:?}: {:?}", looked.space());
-                // Opened and stopped often: each time the ring turns.
+                // The ring turns each time the store is opened and stopped.
                 for _ in 0..4 {
                     let store =
                         Store::open(&rt2, device.clone(), Options::default()).await.unwrap();
                     assert_eq!(names(&store).await, found, "{mix:?}");
                     let before = if matches!(mix, Mix::Directories) { None } else { Some(()) };
-                    // The database's own state has room.
+                    // The database's own state still has space.
                     if before.is_some() && (count > 40 || blocks > 16) {
                         written(&store, "MANIFEST-000001", &[1; 100]).await.unwrap();
                         store.remove("MANIFEST-000001").unwrap();
@@ -195,7 +196,7 @@ fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
     }
 }
 
-/// Small files take blocks before they fill the ring: most of the drive can be used.
+/// Small files get blocks before their tails fill the ring: most of the drive can be used.
 #[test]
 fn tails_leave_the_ring_when_they_would_crowd_it() {
     let rt = Rt::new(Config::simulated(6));
@@ -207,7 +208,7 @@ fn tails_leave_the_ring_when_they_would_crowd_it() {
             count += 1;
         }
         assert!(count as u64 > room * 8 / 10, "{count} files in {room} blocks");
-        // Open files whose tails are synced again and again do not fill it either.
+        // Open files whose tails are synced again and again do not fill the ring either.
         removed(&store, Mix::Tails, 0..count).await;
         let mut open = Vec::new();
         for number in 0..600 {

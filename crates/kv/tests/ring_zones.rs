@@ -8,7 +8,8 @@ use furrow_rt::{Config, Rt};
 use furrow_zone::{ErrorKind, Geometry, ZoneId};
 use std::rc::Rc;
 
-/// Zones of 16 blocks; a ring of `2 × half + 1` zones, or 2 spares from 64 zones on.
+/// Zones of 16 blocks. The ring has `2 × half + 1` zones, or `2 × half + 2` if the drive has
+/// 64 zones or more.
 fn geometry(zones: u32) -> Geometry {
     Geometry {
         max_open: Some(6),
@@ -36,7 +37,7 @@ async fn add(store: &Store, name: &str) {
     store.close(id).await.unwrap();
 }
 
-/// The drive after a power cut; its users have no access any more.
+/// Cuts power and returns the drive afterwards; its previous users have lost access.
 fn cut(rt: &Rt, device: &Emulator) -> Rc<Emulator> {
     let left = device.snapshot().power_cut(&Fates::nothing(1));
     device.power_cut(&Fates::nothing(1));
@@ -63,7 +64,7 @@ fn a_zone_of_the_ring_that_fails_is_replaced() {
         let rt = Rt::new(Config::shuffled(5));
         let on = rt.clone();
         rt.block_on(async move {
-            // Halves of one zone, and two spares.
+            // The ring has halves of one zone, and two spares.
             let (mut device, mut store) = made(&on, 64, 1).await;
             let lasting = matches!(kind, ZoneReadOnly | ZoneOffline);
             let mut names = 0;
@@ -85,7 +86,7 @@ fn a_zone_of_the_ring_that_fails_is_replaced() {
                 assert_eq!(looked.names().count(), names as usize);
                 let opened = Store::open(&on, device.clone(), Options::default()).await;
                 if lasting && round == 2 {
-                    // Three of four zones have failed: the store can be inspected.
+                    // Three of four zones have failed: the store can still be inspected.
                     let text = opened.err().unwrap().to_string();
                     assert!(text.contains("no zone of the record ring"), "{text}");
                     assert!(text.contains("3 failed"), "{text}");
@@ -106,9 +107,9 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
         let rt = Rt::new(Config::shuffled(5));
         let on = rt.clone();
         rt.block_on(async move {
-            // Halves of three zones.
+            // The ring has halves of three zones.
             let (device, store) = made(&on, 64, 3 * 16 * 4096).await;
-            // Two or more zones of records.
+            // Fill two or more zones with records.
             for number in 0..24 {
                 add(&store, &format!("{number}")).await;
             }
@@ -123,7 +124,7 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
             device.inject(Fault::new(FaultKind::ZoneOffline).at_zone(zone)).unwrap();
             let opened = Store::open(&on, device.clone(), Options::default()).await;
             if nth == 2 {
-                // The zone held nothing.
+                // The offline zone held nothing.
                 holds(&opened.unwrap(), 24).await;
                 return;
             }

@@ -1,5 +1,5 @@
-//! Scrubs of an open store: what is damaged is found and named, records are written again, and what
-//! is whole is not called damaged, whatever is written meanwhile.
+//! Scrubs of an open store: they find and name damage, write records again, and do not report
+//! intact data, whatever is written meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -46,7 +46,7 @@ async fn scrub(rt: &Rt, store: &Store, repair: bool) -> ScrubReport {
     }
 }
 
-/// Flips a bit of the first written block that `wanted` accepts, from the given zone on.
+/// Flips a bit in the first written block, from the given zone on, that `wanted` accepts.
 async fn damage(drive: &Emulator, from: u32, wanted: impl Fn(&[u8]) -> bool) -> (u32, u32) {
     let geometry = drive.geometry().clone();
     let reports = drive.report(ZoneId(0), geometry.zones).await.unwrap();
@@ -107,7 +107,7 @@ fn a_damaged_ring_is_found_and_written_again() {
         for n in 0..6 {
             written(&store, &format!("f{n}"), n, 20_000).await;
         }
-        // In the half that counts, not in the one before it.
+        // Damages the half that counts, not the one before it.
         damage(&drive, 1, is_entries).await;
         let found = scrub(&rt, &store, false).await;
         assert!(found.damaged > 0 && found.repaired == 0, "{found:?}");

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 const ZONE: usize = 64 * 4096;
 
-/// A drive of 74 zones of 64 blocks with a new store; ten zones are the ring's.
+/// Makes a drive of 74 zones of 64 blocks with a new store; ten zones belong to the ring.
 fn made(rt: &Rt, policy: Policy) -> (Rc<Emulator>, Store) {
     let geometry = Geometry {
         max_open: Some(8),
@@ -35,7 +35,7 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).take(bytes).collect()
 }
 
-/// Appends and syncs pieces until there is no space. Returns the file's size then.
+/// Appends and syncs pieces until there is no space. Returns the final size of the file.
 async fn fill(store: &Store, id: FileId, seed: u64, piece: usize) -> u64 {
     loop {
         let at = store.size(id).unwrap();
@@ -65,7 +65,7 @@ async fn check(store: &Store, path: &str, seed: u64, piece: usize) {
 }
 
 /// A store that is full for flushes has space for compactions, and one that is full for compactions
-/// has space for manifests. Then removals can be recorded, and all continue.
+/// has space for manifests. Then removals can be recorded, and all writers continue.
 #[test]
 fn compactions_and_manifests_have_room_of_their_own() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {
@@ -78,7 +78,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             assert!(store.space().available < 100_000, "{policy:?}: {:?}", store.space());
             let other = store.create("000011.log", Lifetime::Short).unwrap();
             assert!(fill(&store, other, 2, 30_000).await < ZONE as u64, "{policy:?}");
-            // All have one lifetime, so that they could share zones.
+            // All files have one lifetime, so that they could share zones.
             let compacted = store.create("000012.sst", Lifetime::Medium).unwrap();
             store.set_claim(compacted, Claim::Compaction).unwrap();
             let output = fill(&store, compacted, 3, 30_000).await;
@@ -97,7 +97,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             let more = store.create("000013.sst", Lifetime::Medium).unwrap();
             assert!(fill(&store, more, 5, 30_000).await > 50 * ZONE as u64, "{policy:?}");
             for id in [other, compacted, manifest, more] {
-                // Closing tries to place the rest and is refused again.
+                // Closing tries to place the rest of the file and is refused again.
                 let _ = store.close(id).await;
             }
             device.power_cut(&Fates::nothing(1));
@@ -155,7 +155,7 @@ fn a_full_store_stays_full_when_it_is_asked_again() {
 }
 
 /// Flushes of all logs find space when everything else is full, also after a crash; without logs
-/// that space is for others.
+/// that space is available to others.
 #[test]
 fn what_logs_hold_can_be_flushed() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {
@@ -180,7 +180,7 @@ fn what_logs_hold_can_be_flushed() {
                     log("000012.log", 8).await;
                     fill(&store, table, 1, 30_000).await;
                 } else {
-                    // Fill up to the space of two logs and the reserve for their flushes.
+                    // Fill up all but the space of two logs and the reserve for their flushes.
                     let mut at = 0;
                     while store.space().available > 10 * ZONE as u64 {
                         store.append(table, &content(1 ^ at, 30_000)).await.unwrap();
@@ -193,7 +193,7 @@ fn what_logs_hold_can_be_flushed() {
                 }
                 // Compactions do not get the reserve.
                 fill(&store, compacted, 2, 30_000).await;
-                // Closing tries to place the rest and is refused again.
+                // Closing tries to place the rest of the file and is refused again.
                 let _ = (store.close(table).await, store.close(compacted).await);
                 assert!(store.space().available < ZONE as u64, "{policy:?}: {:?}", store.space());
                 let said = Snapshot::open(device.clone()).await.unwrap().space();
@@ -228,7 +228,7 @@ fn what_logs_hold_can_be_flushed() {
     }
 }
 
-/// The available space can be written, and little more.
+/// Writers can use all the space reported as available, and little more.
 #[test]
 fn what_is_said_to_be_free_goes_in() {
     for seed in 0..6 {
@@ -236,7 +236,7 @@ fn what_is_said_to_be_free_goes_in() {
         let (_, store) = made(&rt, Policy::Shared);
         rt.block_on(async move {
             let mut rng = Rng::new(seed);
-            // Files, of which some are removed: garbage to be cleaned.
+            // Write files and remove some of them, so that there is garbage to be cleaned.
             for file in 0..100u64 {
                 let id = store.create(&format!("{file}"), Lifetime::Medium).unwrap();
                 store.append(id, &content(file, 100_000)).await.unwrap();
@@ -268,8 +268,8 @@ fn what_is_said_to_be_free_goes_in() {
     }
 }
 
-/// Writers that wait for cleaning end in the order in which they began, even if others arrive
-/// later.
+/// Writers that wait for cleaning finish in the order in which they began, even if
+/// others arrive later.
 #[test]
 fn writers_beside_cleaning_end_in_order() {
     let rt = Rt::new(Config::simulated(3));
@@ -311,8 +311,8 @@ fn writers_beside_cleaning_end_in_order() {
     rt.clear();
 }
 
-/// The group commit that retires a file is what shows its zones empty: they are reset after it, and
-/// a turn of the ring is not needed.
+/// The group commit that retires a file shows its zones empty: they are reset after it, without
+/// waiting for the ring to turn.
 #[test]
 fn zones_are_reset_after_the_commit_that_retires_their_files() {
     let rt = Rt::new(Config::simulated(5));

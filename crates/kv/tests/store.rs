@@ -23,7 +23,7 @@ fn drive(rt: &Rt, geometry: &Geometry) -> Rc<Emulator> {
     Rc::new(Emulator::new(rt, geometry.clone(), medium, DriveOptions::simulated()).unwrap())
 }
 
-/// A drive with a new store, opened.
+/// Makes a drive with a new store and opens the store.
 fn made(rt: &Rt, geometry: &Geometry) -> (Rc<Emulator>, Store) {
     let device = drive(rt, geometry);
     let (rt2, device2) = (rt.clone(), device.clone());
@@ -35,7 +35,8 @@ fn made(rt: &Rt, geometry: &Geometry) -> (Rc<Emulator>, Store) {
     (device, store)
 }
 
-/// The power fails during whatever the store is doing, and returns: nothing in flight was done.
+/// Cuts power during whatever the store is doing, and restores it: no command in flight
+/// was carried out.
 async fn power_cycle(rt: &Rt, device: &Emulator) {
     device.power_cut(&Fates::nothing(1));
     rt.sleep(1_000_000_000).await;
@@ -97,7 +98,7 @@ fn names_are_what_they_were_made_and_errors_say_why_not() {
         assert_eq!(kind(store.create(&long, Lifetime::None).unwrap_err()), ErrorKind::Invalid);
         store.sync_names().await.unwrap();
         for round in 0..2 {
-            // As it is, and after a power cut.
+            // First in the store as it is, then after a power cut.
             let store = match round {
                 0 => store.clone(),
                 _ => {
@@ -175,7 +176,7 @@ fn a_file_is_cut_and_goes_on_behind_the_cut() {
         power_cycle(&rt2, &device).await;
         let store = Store::open(&rt2, device, Options::default()).await.unwrap();
         assert_eq!(found(&store, "file").await, model);
-        // The last block, which was padded, is continued.
+        // The append continues the last block, which was padded.
         let id = store.open_file("file").unwrap();
         store.append(id, b"more").await.unwrap();
         model.extend(b"more");
@@ -218,7 +219,7 @@ fn zones_that_fail_cost_nothing() {
         let (device, store) = made(&rt, &geometry(60, 64));
         let rt2 = rt.clone();
         rt.block_on(async move {
-            // Zones behind the ring, of which each half has three zones here.
+            // The first six zones belong to the ring, whose halves have three zones here.
             for (nth, zone) in (6..60).step_by(7).enumerate() {
                 let fault = Fault::new(kind).when(When::Nth(1 + nth as u64 % 3)).times(1);
                 device.inject(fault.at_zone(ZoneId(zone))).unwrap();
@@ -244,7 +245,7 @@ fn zones_that_fail_cost_nothing() {
     }
 }
 
-/// Ten capacities are overwritten while 85 of 100 are in use; excess data is refused cleanly.
+/// Overwrites ten times the capacity while 85 % of it is in use; excess data is refused cleanly.
 #[test]
 fn a_drive_nearly_full_is_overwritten_ten_times() {
     let rt = Rt::new(Config::simulated(3));
@@ -270,7 +271,7 @@ fn a_drive_nearly_full_is_overwritten_ten_times() {
             counters.copied,
             1.0 + counters.copied as f64 / blocks as f64
         );
-        // The store is full: the write is refused, and all files are intact.
+        // Writes until the store is full: it refuses the write, and all files stay intact.
         let id = store.create("too much", Lifetime::Short).unwrap();
         let mut refused = None;
         for _ in 0..2 * capacity / 100_000 {
@@ -331,7 +332,7 @@ fn what_is_no_store_is_refused_and_what_holds_something_is_not_overwritten() {
     rt.clear();
 }
 
-/// With any damage to the ring, opening ends, and it yields only content that was written.
+/// Whatever part of the ring is damaged, opening ends and yields only content that was written.
 #[test]
 fn a_damaged_ring_is_an_error_or_an_older_half_and_no_panic() {
     for seed in 0..150 {

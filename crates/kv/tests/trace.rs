@@ -66,7 +66,7 @@ fn a_recording_that_was_cut_off_counts_up_to_there() {
         let found = Recording::decode(&bytes[..end]).expect("the rest is missing, nothing more");
         assert!(!found.whole && found.records.len() >= seen, "{end}");
         seen = found.records.len();
-        // Calls of this recording ended in the order of their records.
+        // In this recording, calls ended in the order of their records.
         assert_eq!(found.records, run.records[..seen], "{end}");
     }
     assert_eq!(seen, run.records.len());
@@ -88,7 +88,7 @@ fn what_is_wrong_is_said() {
     let mut other = bytes.clone();
     other[HEAD_BYTES + 4] ^= 1;
     assert_eq!(kind(&other), ErrorKind::Corrupt);
-    // A length that no record can have.
+    // Lengths that no record can have.
     let mut huge = bytes[..HEAD_BYTES].to_vec();
     huge.extend([0xff, 0xff, 0xff, 0x7f, 0]);
     assert_eq!(kind(&huge), ErrorKind::Corrupt);
@@ -100,7 +100,8 @@ fn what_is_wrong_is_said() {
 #[test]
 fn a_call_waits_for_those_that_had_ended() {
     let close = || Op::Close { file: 1 };
-    // A long sync of one thread, two calls of another during it, and one without duration after it.
+    // A long sync of one thread, two calls of another thread during it, and then one call
+    // that took no time.
     let records = vec![
         record(0, 0, 0, 100, Op::Sync { file: 1 }),
         record(1, 1, 10, 20, close()),

@@ -1,4 +1,4 @@
-//! Where files go under each policy, and what is remembered of the zones they fill.
+//! Where files go under each policy, and what the store remembers about the zones they fill.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -49,8 +49,8 @@ fn a_writer_of_a_blob_holds_its_zone_and_the_next_goes_back_to_the_earlier() {
     rt.block_on(async move {
         let store = writing;
         let create = |number: u32, hint| store.create(&format!("{number:06}.blob"), hint).unwrap();
-        // Two files are written at once, and a third after both ended; lifetimes differ and do not
-        // matter.
+        // Two files are written at once, and a third after both ended. Their lifetimes differ,
+        // which must not matter.
         let (one, two) = (create(1, Lifetime::Medium), create(2, Lifetime::Long));
         append(&store, one, 64).await;
         append(&store, two, 64).await;
@@ -60,7 +60,7 @@ fn a_writer_of_a_blob_holds_its_zone_and_the_next_goes_back_to_the_earlier() {
         let three = create(3, Lifetime::Short);
         append(&store, three, 64).await;
         store.close(three).await.unwrap();
-        // A table goes elsewhere.
+        // A table goes to another zone.
         let table = store.create("000004.sst", Lifetime::Medium).unwrap();
         append(&store, table, 64).await;
         store.close(table).await.unwrap();
@@ -101,7 +101,8 @@ fn equal_hints_share_a_zone_as_the_paper_says_and_have_one_each_as_zenfs_does() 
 fn nobody_waits_for_a_zone_that_an_open_file_holds() {
     for (_, policy) in Policy::NAMES {
         let rt = Rt::new(Config::simulated(3));
-        // The two halves of the ring and cleaning have a permit each: two are left for files.
+        // The two halves of the ring and cleaning have a permit each: two permits are
+        // left for files.
         let (_drive, store) = made(&rt, policy, 5);
         rt.block_on(async move {
             let mut files = Vec::new();
@@ -138,10 +139,10 @@ fn the_youngest_blob_of_a_full_zone_is_known_until_its_reset_across_restarts() {
         async move {
             let store = writing;
             store.make_directory("db").unwrap();
-            // Four files fill a zone: three of a family, one of another.
+            // Four files fill a zone: three belong to one family, one to another.
             for number in 1..=4 {
                 let path = format!("db/{number:06}.blob");
-                // The family is set before the file is made, or after.
+                // The family may be set before or after the file is made.
                 let name = if number == 4 { "other" } else { "default" };
                 if number % 2 == 0 {
                     store.set_family(&path, name).unwrap();
@@ -159,7 +160,7 @@ fn the_youngest_blob_of_a_full_zone_is_known_until_its_reset_across_restarts() {
             assert_eq!(full.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [3]);
             let of_other = store.youngest_in_full_zones(&other).unwrap();
             assert_eq!(of_other, [(full[0].0, 4)]);
-            // The youngest file may be gone.
+            // The youngest file may be gone: its number stays.
             store.remove("db/000003.blob").unwrap();
             assert_eq!(store.youngest_in_full_zones(&family).unwrap(), full);
             store.stop().await.unwrap();

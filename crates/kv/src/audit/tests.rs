@@ -1,6 +1,6 @@
-//! Each seeded corruption of the store (K1 to K8 of `docs/inside/structure/corruptions.md`) is
-//! noticed by the audit at once, by the account that it disagrees with; a sound store passes after
-//! every operation.
+//! The audit notices each seeded corruption of the store (K1 to K8 of
+//! `docs/structure/corruptions.md`) at once and names the account that is wrong; a sound store
+//! passes after every operation.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,8 +21,8 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).take(bytes).collect()
 }
 
-/// Runs `work` with a new store on a drive of 40 zones of 64 blocks, of which a half of the record
-/// ring takes two.
+/// Runs `work` with a new store on a drive of 40 zones of 64 blocks; each half of the record ring
+/// takes two zones.
 pub(crate) fn with_store<F: Future<Output = ()> + 'static>(
     policy: Policy,
     work: impl FnOnce(Rt, Store) -> F,
@@ -45,7 +45,8 @@ pub(crate) fn with_store<F: Future<Output = ()> + 'static>(
     rt.clear();
 }
 
-/// A table of three zones, a table of two, a log; all durable, nothing under way.
+/// Writes a table of three zones, a table of two and a log, all durable; nothing is under
+/// way afterwards.
 async fn fill(store: &Store) {
     let files = [("000010.sst", 3 * ZONE), ("000011.sst", 2 * ZONE), ("000012.log", ZONE / 2)];
     for (seed, (name, bytes)) in files.into_iter().enumerate() {
@@ -71,7 +72,8 @@ fn extents(store: &Store, id: FileId, change: impl FnOnce(&mut Vec<Extent>)) {
     store.with(id, |file| change(&mut file.extents)).unwrap();
 }
 
-/// Applies a corruption between two operations: the audit fails with all of `words` in its message.
+/// Applies a corruption between two operations. The audit must fail, with all of `words`
+/// in its message.
 fn corrupted(words: &[&str], corrupt: impl FnOnce(&Store) + 'static) {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     with_store(Policy::Shared, |_, store| async move {
@@ -180,8 +182,8 @@ fn k8_a_write_that_ended_and_is_under_way() {
     });
 }
 
-/// Every kind of operation, a store that is nearly full, cleaning, holes, reopening: the audit
-/// passes after each, and while others are under way.
+/// The audit passes after operations of every kind, and while others are under way: on a nearly
+/// full store, during cleaning, with holes, after reopening.
 #[test]
 fn a_sound_store_passes_after_every_operation() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {

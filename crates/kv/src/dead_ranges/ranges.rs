@@ -4,7 +4,7 @@ use crate::file::FileId;
 use furrow_rt::PAGE_SIZE;
 use std::collections::BTreeMap;
 
-/// Byte ranges of a file, end by beginning. They neither overlap nor touch.
+/// Byte ranges of a file, as a map from beginning to end. They neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
@@ -25,7 +25,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Keeps the ranges before `size`.
+    /// Drops what lies behind `size`.
     pub(super) fn truncate(&mut self, size: u64) {
         self.0.split_off(&size);
         if let Some(mut last) = self.0.last_entry() {
@@ -34,7 +34,7 @@ impl Ranges {
         }
     }
 
-    /// Whole blocks of `first..end` that lie in a range, as runs of first and end.
+    /// Returns the whole blocks of `first..end` that lie in a range, as runs of first and end.
     pub(super) fn blocks(&self, first: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
         let page = PAGE_SIZE as u64;
         let (from, to) = (u64::from(first) * page, u64::from(end) * page);
@@ -42,7 +42,7 @@ impl Ranges {
         let each = before.into_iter().chain(self.0.range(from..to));
         each.filter_map(move |(start, stop)| {
             let run = ((*start).max(from).div_ceil(page), (*stop).min(to) / page);
-            // Both fit: they lie between `first` and `end`.
+            // Both fit into 32 bits: they lie between `first` and `end`.
             (run.0 < run.1).then_some((run.0 as u32, run.1 as u32))
         })
     }
@@ -52,14 +52,14 @@ impl Ranges {
 #[derive(Default)]
 pub(crate) struct Forgotten {
     pub(super) files: BTreeMap<FileId, Ranges>,
-    /// There are holes, or will be: the superblock has to say so before the first is made.
+    /// Holes exist or will be made: the superblock must announce them before the first is made.
     pub(crate) wanted: bool,
-    /// The superblock that counts says that there are holes.
+    /// The present superblock announces holes.
     pub(crate) told: bool,
 }
 
 impl Forgotten {
-    /// For a store that has holes already, or none.
+    /// Creates the state for a store; `holes`: the store may have holes already.
     pub(crate) fn new(holes: bool) -> Forgotten {
         Forgotten { wanted: holes, ..Forgotten::default() }
     }

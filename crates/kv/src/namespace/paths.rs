@@ -22,7 +22,7 @@ pub(crate) struct Namespace {
     pub(crate) next_file: u64,
 }
 
-/// The path as stores have it: without empty parts, `.` and `..`.
+/// Normalizes a path to the form that stores use: without empty parts, `.` and `..`.
 ///
 /// # Errors
 /// `Invalid` if it leads out of the store, or is too long.
@@ -44,7 +44,7 @@ pub fn clean(path: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The prefix of everything below a directory.
+/// Returns the prefix of all paths below a directory.
 pub(super) fn below(directory: &str) -> String {
     if directory.is_empty() { String::new() } else { format!("{directory}/") }
 }
@@ -72,7 +72,7 @@ impl Namespace {
         }
     }
 
-    /// How many paths a renaming of this one changes, and the longest of them.
+    /// Counts the paths that renaming this one changes, and returns the length of the longest.
     pub(super) fn below(&self, path: &str) -> (usize, usize) {
         let prefix = below(path);
         let inside = self.nodes.range(prefix.clone()..).map(|(path, _)| path);

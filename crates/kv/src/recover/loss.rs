@@ -1,4 +1,4 @@
-//! What is lost where the record ring is damaged, and what can be used without it.
+//! What is lost where the record ring is damaged, and what can still be used.
 
 use super::{Opened, Replay};
 use crate::file::{Extent, FileId};
@@ -7,13 +7,13 @@ use furrow_log::BlockAddr;
 use furrow_zone::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where files go whose names are lost.
+/// Directory for files whose names are lost.
 const FOUND: &str = "lost+found";
-/// Most losses that an error names.
+/// Most losses that an error lists.
 const NAMED: usize = 4;
 
 impl Replay {
-    /// The files that paths name.
+    /// Returns the files that paths name.
     pub(super) fn named(&self) -> BTreeSet<FileId> {
         let files = self.nodes.values().filter_map(|node| match node {
             Node::File(id) => Some(*id),
@@ -22,9 +22,9 @@ impl Replay {
         files.collect()
     }
 
-    /// Makes a state that contradicts nothing of what is left behind damage: files that had a name
-    /// then and have none now get one, paths get their directories, and of two files with the same
-    /// blocks the one that was recorded behind the damage keeps them.
+    /// Makes the state consistent with what was recorded after damage. Files that had a name then
+    /// and have none now get one, paths get their directories, and where two files claim the same
+    /// blocks, the file recorded after the damage keeps them.
     pub(super) fn mend(&mut self) {
         let named = self.named();
         let nameless = self.fresh.iter().filter(|id| self.files.contains_key(id));
@@ -62,7 +62,7 @@ impl Replay {
 }
 
 impl Opened {
-    /// What is lost, a line for each place and for each file that is known to be concerned.
+    /// Describes what is lost, a line for each place and for each file known to be affected.
     pub(crate) fn losses(&self) -> Vec<String> {
         let place = |(zone, at)| format!("zone {zone} offset {at}");
         let places = self.damage.iter().map(|d| format!("{}: {}", place(d.place), d.what));
@@ -84,7 +84,7 @@ impl Opened {
         lines
     }
 
-    /// Why the store is refused, unless its user accepts what is lost.
+    /// Builds the error that refuses the store unless its user accepts the loss.
     pub(crate) fn refusal(&self, device: &str) -> Error {
         let losses = self.losses();
         let mut named = losses.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");

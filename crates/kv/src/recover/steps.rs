@@ -90,7 +90,7 @@ pub(crate) const READ: [Step<Reading>; 3] = [
     },
 ];
 
-/// A step ran before one it depends on: its table is wrong.
+/// A step ran before one it depends on: the table of steps is wrong.
 fn out_of_order() -> Error {
     Error::new(ErrorKind::Invalid, "steps of recovery are out of order")
 }
@@ -112,7 +112,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// The zone reports, and the opened half.
+    /// Returns the zone reports and the opened half.
     ///
     /// # Errors
     /// Never, after all steps.
@@ -162,16 +162,16 @@ pub(crate) struct Opening {
     reports: Vec<ZoneReport>,
     found: Option<Opened>,
     store: Option<Store>,
-    /// The zone of the half that was found which was written last, if records can follow there.
+    /// The zone written last in the half that was found, if records can follow there.
     last: Option<ZoneId>,
-    /// The half says what is now in memory.
+    /// The half's records add up to the state that is now in memory.
     same: bool,
 }
 
 /// The steps that write.
 pub(crate) const WRITE: [Step<Opening>; 5] = [
     Step {
-        // They hold older snapshots, or one that a crash truncated.
+        // These zones hold older snapshots, or one that a crash truncated.
         name: "empty the other zones of the record ring",
         run: |opening| Box::pin(opening.empty_others()),
         audit: |opening| {
@@ -224,7 +224,7 @@ impl Opening {
     async fn empty_others(&mut self) -> Result<()> {
         let found = self.found.as_mut().ok_or_else(out_of_order)?;
         let pool = ZonePool::new(&self.writer, &[], 1)?;
-        // If no power was lost, the half that was found may be in the drive's cache only.
+        // If no power was lost, the half that was found may still be only in the drive's cache.
         let durable = pool.snapshot().flushed().await?;
         for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
             let fine = !found.failed.contains(&zone);
@@ -238,8 +238,8 @@ impl Opening {
     /// A power cut can leave more zones active than permits were in use: full zones whose ends were
     /// lost with the cache. Finishes as many as the ring needs to begin a zone.
     ///
-    /// This comes before anything is written down. It changes no decision: in a finished zone,
-    /// content counts only if it is found there.
+    /// This comes before anything is written. It changes no decision: in a finished zone, content
+    /// counts only if it is found there.
     async fn finish_strays(&mut self) -> Result<()> {
         self.reports = survey::reports(&*self.device).await?;
         let surplus = survey::surplus(self.writer.geometry(), &self.reports);
@@ -248,7 +248,7 @@ impl Opening {
         }
         let mut strays: Vec<ZoneReport> =
             survey::strays(&self.reports, |_| false).copied().collect();
-        // Zones with the least space left lose the least.
+        // Finishing the fullest zones wastes the least space.
         strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
         for report in strays.into_iter().take(surplus) {
             survey::finish(&self.writer, &report).await?;
@@ -278,7 +278,7 @@ impl Opening {
         store.begin_half(bodies, marked).await.map(drop)
     }
 
-    /// Takes up partly written zones, and resets those without valid blocks.
+    /// Takes up partly written zones, and resets zones without valid blocks.
     async fn take_up_zones(&mut self) -> Result<()> {
         let store = self.store()?;
         let zones = &store.0.zones;
@@ -289,7 +289,8 @@ impl Opening {
             }
             let permit = zones.budget.try_acquire(Class::User, 1);
             zones.writer.open_reported(report);
-            // A damaged record may name blocks that were not written. No other file gets them.
+            // A damaged record may name blocks that were not written. No other file may
+            // get these blocks.
             let fits = store.last_block_in(report.zone) <= zones.writer.position(report.zone);
             match permit {
                 Some(permit) if fits && zones.writer.space_left(report.zone) > 0 => {
@@ -343,14 +344,14 @@ impl Store {
         })
     }
 
-    /// The use of a zone, judged by a file in it.
+    /// Returns the use of a zone, judged by a file in it.
     fn use_of(&self, zone: ZoneId) -> Use {
         let first = self.0.zones.files_in(zone).first().copied();
         let found = first.and_then(|id| self.with(id, |file| self.usage_of(file)).ok());
         found.unwrap_or(Use::Files(Lifetime::NotSet))
     }
 
-    /// The block behind the last one that a file names in the zone.
+    /// Returns the end of the last block that a file names in the zone.
     fn last_block_in(&self, zone: ZoneId) -> u32 {
         let files = self.0.files.borrow();
         let geometry = self.0.zones.writer.geometry();

@@ -9,11 +9,11 @@ use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ZoneAllocator {
-    /// Compares the accounts of zones with the counted valid blocks and the files that are logs,
+    /// Compares the accounts of zones with the counted valid blocks, with the files that are logs,
     /// and with the pool, the permits and the writer.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Corrupt`: names the account, the expected value and the value found.
     pub(crate) fn audit(
         &self,
         counted: &Residents,

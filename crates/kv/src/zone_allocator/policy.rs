@@ -16,18 +16,18 @@ pub enum Policy {
     /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, tables and
     /// blobs apart. A writer holds its file's zone, and a concurrent writer takes another.
     LizaPaper,
-    /// What the released ZenFS does: an empty zone for each writer as long as permits last; then
-    /// the zone whose files live longer by the least; else the zone with the least space is
-    /// finished and an empty one opened.
+    /// The rule of the released ZenFS: an empty zone for each writer as long as permits last; then
+    /// the zone whose files outlive the new file by the least; else the zone with the least space
+    /// is finished and an empty one opened.
     LizaZenfs,
     /// BAZA (§IV-A): blob files in the order of their creation. A writer holds its zone, a
     /// concurrent writer takes another, and the next file goes back to the earlier zone (§IV-B,
-    /// Fig. 5). Everything else as `LizaPaper`.
+    /// Fig. 5). Otherwise like `LizaPaper`.
     #[default]
     Baza,
-    /// As `Baza`, but blocks moved by cleaning go to zones of their own by how often they were
-    /// moved. Cleaning takes the zone that pays most by cost and benefit, not the one with the most
-    /// garbage.
+    /// Like `Baza`, but blocks moved by cleaning go to separate zones, sorted by how often they
+    /// were moved. Cleaning takes the zone that pays most by cost and benefit, not the one with
+    /// the most garbage.
     Generations,
 }
 
@@ -41,7 +41,7 @@ impl Policy {
         ("generations", Policy::Generations),
     ];
 
-    /// The use of the zone that takes a file of this kind and lifetime.
+    /// Returns the use of the zone that takes a file of this kind and lifetime.
     pub(crate) fn usage(self, kind: FileKind, lifetime: Lifetime) -> Use {
         match (self, kind) {
             (Policy::Baza | Policy::Generations, FileKind::Blob) => Use::Blobs(Lifetime::NotSet),
@@ -77,7 +77,7 @@ pub(crate) enum Use {
     Files(Lifetime),
     /// Blob files of a lifetime.
     Blobs(Lifetime),
-    /// Blocks moved by cleaning, by how often they were moved if the policy distinguishes that.
+    /// Blocks moved by cleaning, with the number of moves if the policy distinguishes it.
     Moved(u8),
 }
 
@@ -93,7 +93,7 @@ impl Use {
         matches!(self, Use::Moved(_))
     }
 
-    /// The cost of putting a file of this use into a zone of another use: less is better.
+    /// The cost of putting a file of this use into a zone of another use: lower is better.
     pub(crate) fn far(self, other: Use) -> i32 {
         if let (Use::Moved(a), Use::Moved(b)) = (self, other) {
             return i32::from(a.abs_diff(b));
@@ -103,8 +103,8 @@ impl Use {
         (a as i32 - b as i32).abs() + if apart { 10 } else { 0 }
     }
 
-    /// ZenFS's measure of a zone for a file: 100 if the zone's files die earlier, 50 if at the same
-    /// time, else by how much later.
+    /// Rates a zone for a file as ZenFS does: 100 if the zone's files die earlier, 50 if at the
+    /// same time, else by how much later they die.
     pub(crate) fn zenfs_diff(self, file: Use) -> i32 {
         let (Some(zone), Some(file)) = (self.lifetime(), file.lifetime()) else { return 100 };
         match file {

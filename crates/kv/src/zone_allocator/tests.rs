@@ -1,4 +1,4 @@
-//! Which request gets a zone, and in which order.
+//! Tests which request gets a zone, and in which order.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -26,7 +26,7 @@ fn requests_short_of_space_queue_in_order() {
         }
         rt.sleep(1_000_000).await;
         assert_eq!(*order.borrow(), [0; 0], "nobody passes the one who came earlier");
-        // Claims that free space by being written, and cleaning, have queues of their own, or none.
+        // Cleaning, and claims whose writing frees space, have other queues or none.
         store.zone_for(Want { claim: Claim::Compaction, ..want }).await.unwrap();
         store.zone_for(Want::moved(Use::Moved(0))).await.unwrap();
         store.audit().unwrap();
