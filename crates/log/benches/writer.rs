@@ -1,8 +1,8 @@
 //! Cost of a 4 KiB write through the ordered writer to a drive that answers at once.
 //!
-//! Run with `cargo bench -p furrow-log`. Nanoseconds per write, wall time, one core: for the call
-//! alone, and with dispatcher, merging and answer. For comparison: one command per write, submitted
-//! directly to the same drive.
+//! Run with `cargo bench -p furrow-log`. Prints nanoseconds of wall time per write on one core, for
+//! the call alone, and with dispatcher, merging and answer. For comparison it submits one command
+//! per write directly to the same drive.
 
 use furrow_log::{Kind, Order, Writer, ZoneWrite};
 use furrow_rt::{Completion, CompletionTable, Config, Page, Pages, Rt};
@@ -50,7 +50,8 @@ fn null() -> Rc<Null> {
     Rc::new(Null { geometry, table: CompletionTable::new() })
 }
 
-/// Submits `BATCH` writes of one page, to `spread` zones in turn, before the dispatchers run.
+/// Submits `BATCH` writes of one page, alternating among `spread` zones, before the
+/// dispatchers run.
 fn through_writer(order: Order, spread: u32) -> (u64, u64) {
     let rt = Rt::new(Config::real());
     let writer = Writer::new(&rt, null(), order, 1);

@@ -32,8 +32,8 @@ pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Blocks of a zone that were begun: all written blocks, and the block of which a torn write left a
-/// part, where logical blocks are smaller. The next write to the zone begins behind them.
+/// Blocks of a zone that were begun: all whole blocks, and the block of which a torn write left a
+/// part, where logical blocks are smaller. The zone's next write begins at the block after them.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {
@@ -46,7 +46,7 @@ pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     }
 }
 
-/// Whole blocks of a zone that were written.
+/// Number of whole blocks written in a zone.
 pub fn blocks_written(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let whole = report.write_pointer.0 / sectors_per_block(geometry);
     match report.state {
@@ -55,7 +55,7 @@ pub fn blocks_written(report: &ZoneReport, geometry: &Geometry) -> u32 {
     }
 }
 
-/// Largest command to use, in 4 KiB blocks: the drive's limit, at most 1 MiB.
+/// Size in 4 KiB blocks of the largest command to use: the drive's limit, at most 1 MiB.
 pub(crate) fn blocks_per_command(geometry: &Geometry) -> u32 {
     let most = (1 << 20) / BLOCK_SIZE as u64;
     let limit =
@@ -64,10 +64,10 @@ pub(crate) fn blocks_per_command(geometry: &Geometry) -> u32 {
 }
 
 impl BlockAddr {
-    /// No block: a hole of a file, a pointer not set.
+    /// Stands for no block: a hole of a file, or a pointer that is not set.
     pub const HOLE: BlockAddr = BlockAddr(u32::MAX);
 
-    /// The address of block `offset` of `zone`.
+    /// Builds the address of block `offset` of `zone`.
     ///
     /// # Panics
     /// If the drive has more blocks than addresses: [`BlockAddr::check`] it first.
@@ -81,7 +81,8 @@ impl BlockAddr {
     /// Whether every block of a drive of `geometry` has an address.
     ///
     /// # Errors
-    /// `Unsupported` if it is larger than 16 TiB, or its blocks are larger than 4 KiB.
+    /// `Unsupported` if the drive is larger than 16 TiB, or its blocks are neither 512 bytes
+    /// nor 4 KiB.
     pub fn check(geometry: &Geometry) -> Result<()> {
         let size = geometry.block_size.0;
         if !matches!(size, 512 | 4096) {
@@ -112,8 +113,8 @@ impl BlockAddr {
         self == BlockAddr::HOLE
     }
 
-    /// The zone. Not checked against the drive: addresses read from media go through
-    /// [`BlockAddr::locate`].
+    /// Returns the block's zone without checking it against the drive; addresses read from media go
+    /// through [`BlockAddr::locate`].
     pub fn zone(self, geometry: &Geometry) -> ZoneId {
         ZoneId(self.0 / blocks_per_zone(geometry))
     }
@@ -123,7 +124,7 @@ impl BlockAddr {
         self.0 % blocks_per_zone(geometry)
     }
 
-    /// Zone and offset, `None` if the drive has no such block.
+    /// Returns zone and offset; `None` if the drive has no such block.
     pub fn locate(self, geometry: &Geometry) -> Option<(ZoneId, u32)> {
         let zone = self.0 / blocks_per_zone(geometry).max(1);
         (zone < geometry.zones).then(|| (self.zone(geometry), self.offset(geometry)))
@@ -135,7 +136,7 @@ impl BlockAddr {
         Lba(start + u64::from(self.offset(geometry)) * sectors_per_block(geometry))
     }
 
-    /// The address `blocks` further.
+    /// Returns the address `blocks` blocks further on.
     #[must_use]
     pub fn plus(self, blocks: u32) -> BlockAddr {
         BlockAddr(self.0.saturating_add(blocks))
@@ -154,8 +155,8 @@ impl fmt::Debug for BlockAddr {
     }
 }
 
-/// Reads `blocks` blocks from `from` on, in commands of at most the drive's size and at most one
-/// zone, all in flight at once. Pages come from `pool`.
+/// Reads `blocks` blocks from `from` on. Each command is at most as long as the drive allows and
+/// stays in one zone; all commands are in flight at once. Pages come from `pool`.
 ///
 /// # Errors
 /// `Corrupt` if the drive has no such blocks, `Io` with the drive's status.
@@ -216,7 +217,8 @@ mod tests {
     use furrow_zone::ByteLen;
     use proptest::prelude::*;
 
-    /// Every block of a drive of odd capacity has one address and one logical block, and back.
+    /// Each block of a drive of odd capacity has one address, and each address one logical block;
+    /// both lead back to the block.
     #[test]
     fn addresses_are_dense_and_one_to_one() {
         for (capacity, sector) in [(13, 4096), (16, 4096), (8 * 13 + 5, 512)] {
@@ -254,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// A read of any range gives the blocks of that range, across zones and commands.
+        /// A read of any range returns the blocks of that range, across zones and commands.
         #[test]
         fn reads_span_zones_and_commands(
             from in 0..39u32, blocks in 0..60u32, seed in any::<u64>(),

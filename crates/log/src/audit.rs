@@ -1,8 +1,8 @@
 //! The parts of every audit of accounts: a comparison, and the error that refuses it.
 //!
 //! An audit compares an account with the things it counts, and changes nothing. Simulation and
-//! tests run audits after every operation, engines at checkpoints in debug builds. A refusal is a
-//! defect of the program, never of a medium.
+//! tests run audits after every operation, engines at checkpoints in debug builds. A refusal means
+//! a defect of the program, never of a medium.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ pub fn holds(account: &str, holds: bool, what: impl FnOnce() -> String) -> Resul
     if holds { Ok(()) } else { Err(broken(account, what())) }
 }
 
-/// The error of a broken account.
+/// Builds the error of a broken account.
 pub fn broken(account: &str, what: String) -> Error {
     Error::new(ErrorKind::Internal, format!("audit: {account}: {what}"))
 }

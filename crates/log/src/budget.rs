@@ -8,7 +8,7 @@
 //!   need the shared rest are served in the order of arrival too: while the oldest request does not
 //!   fit, no younger request may take from the rest. So small requests do not starve a large one.
 //!
-//! The budget knows nothing of zones: the writer ties permits to zones.
+//! The budget does not know zones: the writer ties permits to zones.
 
 use crate::audit::{equal, holds};
 use furrow_zone::Result;
@@ -33,7 +33,7 @@ pub enum Class {
 
 const CLASSES: usize = 3;
 
-/// Permits that are held together.
+/// Permits that are held, and given back, together.
 struct Share {
     class: Class,
     count: Cell<u32>,
@@ -43,7 +43,7 @@ struct Waiter {
     class: Class,
     count: u32,
     arrival: u64,
-    /// Permits that were granted and that the waiter has not taken yet.
+    /// Permits that were granted to this request and not taken yet.
     granted: RefCell<Option<Rc<Share>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -79,13 +79,13 @@ impl Books {
         (self.held[class] + more).max(reserved) - reserved
     }
 
-    /// Permits of the shared rest that granting `count` to `class` would take.
+    /// Permits that granting `count` to `class` would take from the shared rest.
     fn shared_needed(&self, class: usize, count: u32) -> u32 {
         self.beyond_reserve(class, count) - self.beyond_reserve(class, 0)
     }
 
-    /// The next request that may be granted: the head of a class that stays within its reserve,
-    /// or the oldest head if the shared rest covers it.
+    /// Finds the next request that may be granted: the oldest of a class that stays within its
+    /// reserve, or the oldest of all if the shared rest covers it.
     fn next_grantable(&self) -> Option<usize> {
         let mut oldest: Option<(u64, usize)> = None;
         for class in 0..CLASSES {
@@ -121,7 +121,7 @@ impl Books {
         share
     }
 
-    /// Removes returned permits from the accounts, and grants them to waiting requests.
+    /// Removes returned permits from the accounts, and grants waiting requests.
     fn give_back(&mut self, share: &Rc<Share>) {
         self.shares.retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(share)));
         let held = &mut self.held[share.class as usize];
@@ -147,7 +147,7 @@ impl Books {
 pub struct Budget(Rc<RefCell<Books>>);
 
 impl Budget {
-    /// `total` permits, some of them reserved for the classes in `reserved`.
+    /// Creates `total` permits, some of them reserved for the classes in `reserved`.
     ///
     /// # Panics
     /// If the reserves exceed `total`: the caller checks the sum first.
@@ -168,24 +168,24 @@ impl Budget {
         })))
     }
 
-    /// Permits in all.
+    /// Number of all permits, held or not.
     pub fn total(&self) -> u32 {
         self.0.borrow().total
     }
 
-    /// Permits that no class holds, the reserved ones included.
+    /// Number of permits that no class holds, including reserved ones.
     pub fn available(&self) -> u32 {
         let books = self.0.borrow();
         books.total - books.held.iter().sum::<u32>()
     }
 
-    /// Permits `class` could hold if no other class went beyond its reserve.
+    /// The most permits that `class` could hold if no other class went beyond its reserve.
     pub fn limit(&self, class: Class) -> u32 {
         let books = self.0.borrow();
         books.reserved[class as usize] + books.shared_total()
     }
 
-    /// Permits `class` could take now without waiting.
+    /// Number of permits that `class` could take now without waiting.
     fn available_to(&self, class: Class) -> u32 {
         let books = self.0.borrow();
         let class = class as usize;
@@ -223,7 +223,7 @@ impl Budget {
     /// Compares what each class holds with the permits that exist, and with the limits.
     ///
     /// # Errors
-    /// `Internal`: which account, what was expected and what was found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub fn audit(&self) -> Result<()> {
         let books = self.0.borrow();
         let mut sums = [0; CLASSES];
@@ -246,7 +246,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// Permits that are held. They are given back on drop.
+/// Permits that are held. Dropping the value gives them back.
 pub struct Permit {
     budget: Budget,
     share: Rc<Share>,
@@ -258,7 +258,7 @@ impl Permit {
         self.share.count.get()
     }
 
-    /// The class that took them.
+    /// The class that took the permits.
     pub fn class(&self) -> Class {
         self.share.class
     }
@@ -266,7 +266,7 @@ impl Permit {
     /// Splits `count` permits off, to be held and given back separately.
     ///
     /// # Panics
-    /// If this holds fewer than `count`.
+    /// If `self` holds fewer than `count` permits.
     #[must_use]
     pub fn split(&mut self, count: u32) -> Permit {
         let left = self.count().checked_sub(count);
@@ -289,7 +289,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// See [`Budget::acquire`].
+/// Future of the permits: see [`Budget::acquire`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire {
     budget: Budget,
@@ -337,7 +337,7 @@ impl Drop for Acquire {
             Some(share) => books.give_back(&share),
             None => {
                 books.waiting[self.class as usize].retain(|other| !Rc::ptr_eq(other, &waiter));
-                // The request behind it may be granted now.
+                // The request after the dropped one may be granted now.
                 books.grant();
             }
         }
@@ -420,9 +420,9 @@ mod tests {
     }
 
     proptest! {
-        /// Random acquirers of random sizes, some cancelled: the total is never exceeded, a class
-        /// gets its permits in order, and at the end every request was served and every permit is
-        /// back.
+        /// Random acquirers take random numbers of permits, and some cancel. The total is never
+        /// exceeded, a class gets its permits in order, and in the end every request was served and
+        /// every permit is back.
         #[test]
         fn everyone_is_served_in_order(
             seed in any::<u64>(),

@@ -2,7 +2,7 @@
 //!
 //! The log has two halves of whole zones. A checkpoint appends the entries that changed since the
 //! last checkpoint, with their positions, as checksummed blocks. The checkpoint's own record stores
-//! the *extents* of this checkpoint and of its predecessors since the tables were last written
+//! the *extents* of this checkpoint and of all earlier ones since the tables were last written
 //! whole. When a half fills, the engine switches to the other half, merges the entries into the
 //! tables, and releases the first half.
 //!
@@ -12,8 +12,8 @@
 //! - Each block states its place (half and block), its checkpoint and its epoch.
 //! - Extents are in the order of writing; adjacent extents are merged into one.
 //! - [`DeltaLog::append`] changes nothing if it fails.
-//! - The log needs one active-zone permit: it begins a zone only when the zone before it is full or
-//!   reset.
+//! - The log needs one active-zone permit: it begins a zone only when the zone before it is full
+//!   or reset.
 //!
 //! The log does not know what the tables are, and does not store its extents.
 
@@ -30,9 +30,9 @@ use furrow_zone::{
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of an entry's index.
+/// Bytes of the index in an entry.
 const INDEX: usize = 4;
-/// Blocks read ahead of their replay.
+/// Number of blocks read at a time for replay, if one command reads less.
 const REPLAY_CHUNK: u32 = 256;
 
 /// A run of blocks of the log that belongs to a checkpoint.
@@ -44,12 +44,12 @@ pub struct Extent {
     pub first: u32,
     /// Number of blocks.
     pub blocks: u32,
-    /// CRC32C over all their bytes, in order.
+    /// CRC32C over all bytes of the blocks, in order.
     pub crc: u32,
 }
 
 impl Extent {
-    /// The extent as it is stored.
+    /// Encodes the extent for storage.
     pub fn entry(&self) -> ExtentEntry {
         ExtentEntry {
             half: self.half,
@@ -60,7 +60,7 @@ impl Extent {
         }
     }
 
-    /// The extent from its stored form.
+    /// Decodes a stored extent.
     ///
     /// # Errors
     /// `Corrupt` if `entry` is not a valid extent.
@@ -87,16 +87,16 @@ pub struct DeltaLayout {
     tables: Vec<u16>,
     kind: u16,
     capacity: u32,
-    /// The defect built in, if any.
+    /// The built-in defect, if any.
     pub defect: Option<LogDefect>,
 }
 
 impl DeltaLayout {
-    /// A log in the zones of `halves`, for tables whose entries have `tables[t]` bytes of payload,
-    /// in records of `kind`.
+    /// Describes a log in the zones of `halves`, for tables whose entries have `tables[t]` bytes of
+    /// payload, in records of `kind`.
     ///
     /// # Errors
-    /// `Invalid` if a half has no zone, a zone is not of the drive or named twice, or a payload
+    /// `Invalid` if a half has no zone, a zone is not on the drive or is named twice, or a payload
     /// does not fit a block.
     pub fn new(
         geometry: &Geometry,
@@ -129,12 +129,12 @@ impl DeltaLayout {
         })
     }
 
-    /// Blocks of a half.
+    /// Number of blocks of a half.
     pub fn half_blocks(&self, half: u8) -> u32 {
         (self.half_zones(half).len() as u32).saturating_mul(self.capacity)
     }
 
-    /// Zones of a half, in order.
+    /// Returns the zones of a half, in order.
     ///
     /// # Panics
     /// If `half` is neither 0 nor 1.
@@ -142,15 +142,15 @@ impl DeltaLayout {
         &self.halves[usize::from(half)]
     }
 
-    /// Zone and offset of a block of a half.
+    /// Returns zone and offset of a block of a half.
     fn place(&self, half: u8, block: u32) -> Option<(ZoneId, u32)> {
         let zones = self.halves.get(usize::from(half))?;
         let zone = zones.get((block / self.capacity.max(1)) as usize)?;
         Some((*zone, block % self.capacity))
     }
 
-    /// Most blocks that one append takes of `counts[t]` entries of each table t, if the entries are
-    /// passed table by table.
+    /// The most blocks that one append takes for `counts[t]` entries of each table t, if the
+    /// entries are passed table by table.
     pub fn worst_case_blocks(&self, counts: &[u32]) -> u32 {
         let tables = self.tables.iter().zip(counts);
         tables.map(|(size, count)| count.div_ceil(entries_per_block(*size))).sum()
@@ -218,7 +218,7 @@ impl DeltaLayout {
         Ok(())
     }
 
-    /// The extents to replay. A built-in defect leaves the last one out.
+    /// Returns the extents to replay. A built-in defect leaves the last one out.
     fn replayed<'a>(&self, extents: &'a [Extent]) -> &'a [Extent] {
         match (self.defect, extents) {
             (Some(LogDefect::IgnoredExtent), [first @ .., _]) => first,
@@ -226,8 +226,7 @@ impl DeltaLayout {
         }
     }
 
-    /// Reads blocks from `block` on, up to `end`, the end of the zone, or the most that one read
-    /// takes.
+    /// Reads blocks from `block` on, up to `end`, the end of the zone, or the limit of one read.
     async fn read(
         &self,
         device: &dyn ZonedDevice,
@@ -306,12 +305,12 @@ impl DeltaLayout {
     }
 }
 
-/// Entries of `payload` bytes that fit a block.
+/// Number of entries with `payload` bytes that fit a block.
 fn entries_per_block(payload: u16) -> u32 {
     ((BLOCK_BODY - DeltaGroup::SIZE) / (INDEX + usize::from(payload))) as u32
 }
 
-/// The place of a block, as its header states it.
+/// Encodes the place of a block as the block's header states it.
 fn sequence(half: u8, block: u32) -> u64 {
     u64::from(half) << 32 | u64::from(block)
 }
@@ -319,7 +318,7 @@ fn sequence(half: u8, block: u32) -> u64 {
 /// Packs entries into the bodies of blocks.
 struct Packer {
     bodies: Vec<Vec<u8>>,
-    /// Table and place of the open group of the last body.
+    /// Table of the open group in the last body, and the group's place there.
     group: Option<(u8, usize)>,
 }
 
@@ -360,7 +359,7 @@ impl Packer {
 /// An append in flight.
 #[must_use = "the entries are durable when its writes are"]
 pub struct Appended {
-    /// Blocks it took.
+    /// Number of blocks of the append.
     pub blocks: u32,
     written: SmallVec<[WriteHandle; 2]>,
 }
@@ -369,7 +368,7 @@ impl Appended {
     /// Waits until the drive has answered all blocks of the append.
     ///
     /// # Errors
-    /// If a write failed: the extents of this append must not be used then.
+    /// The error of a write that failed: then the extents of this append must not be used.
     pub async fn written(self) -> Result<()> {
         for written in self.written {
             written.await?;
@@ -392,12 +391,12 @@ pub struct DeltaLog {
     half: u8,
     /// Next block of the half.
     block: u32,
-    /// Whether a half is empty on the drive.
+    /// For each half, whether it is empty on the drive.
     clean: [bool; 2],
 }
 
 impl DeltaLog {
-    /// A log in empty zones, as after mkfs. `permit` is for the zone that is written.
+    /// Creates a log in empty zones, as after mkfs. `permit` is for the zone that is written.
     pub fn new(
         writer: &Writer,
         layout: DeltaLayout,
@@ -414,10 +413,11 @@ impl DeltaLog {
         DeltaLog { layout, writer, pages, half: 0, block: 0, clean: [true; 2] }
     }
 
-    /// The log as it is on the drive, positioned in `half`, for reading only: nothing is written.
+    /// Opens the log as it is on the drive, positioned in `half`, for reading only: nothing
+    /// is written.
     ///
     /// # Errors
-    /// `Io` if the drive does not report.
+    /// `Io` if the drive does not report its zones.
     pub async fn found(
         writer: &Writer,
         layout: DeltaLayout,
@@ -440,11 +440,12 @@ impl DeltaLog {
         Ok(DeltaLog { layout, writer, pages, half, block, clean })
     }
 
-    /// The log as it is on the drive, ready to append in `half` behind everything written there.
-    /// Earlier zones of the half that a power cut left short of their end are filled with zeros.
+    /// Opens the log as it is on the drive, ready to append in `half` after everything written
+    /// there. Earlier zones of the half that a power cut left short of their end are filled
+    /// with zeros.
     ///
     /// # Errors
-    /// `Io` if the drive does not report.
+    /// `Io` if the drive does not report its zones.
     pub async fn recover(
         writer: &Writer,
         layout: DeltaLayout,
@@ -492,14 +493,14 @@ impl DeltaLog {
         self.layout.half_blocks(self.half) - self.block
     }
 
-    /// See [`DeltaLayout::worst_case_blocks`].
+    /// The most blocks that an append takes: see [`DeltaLayout::worst_case_blocks`].
     pub fn worst_case_blocks(&self, counts: &[u32]) -> u32 {
         self.layout.worst_case_blocks(counts)
     }
 
-    /// Appends entries (table, index, payload) and dispatches them. Entries in the order of their
-    /// tables take the fewest blocks. `id` names the checkpoint; the log sets kind and sequence.
-    /// Adds to `extents`, the list that the checkpoint will store.
+    /// Appends entries (table, index, payload) and dispatches their blocks. Entries in the order of
+    /// their tables take the fewest blocks. `id` names the checkpoint; the log sets kind and
+    /// sequence. Adds the new blocks to `extents`, the list that the checkpoint will store.
     ///
     /// # Errors
     /// `NoSpace` if the half has too little space left, `Invalid` for an entry of an unknown table
@@ -591,8 +592,8 @@ impl DeltaLog {
         self.writer.keep_permit(zone);
     }
 
-    /// As [`DeltaLog::switch_half`], but later appends reach the drive before the present half is
-    /// released: the zone written last is filled with zeros.
+    /// Switches halves like [`DeltaLog::switch_half`], but fills the zone written last with zeros.
+    /// So later appends reach the drive before the present half is released.
     ///
     /// # Errors
     /// As [`DeltaLog::switch_half`].
@@ -611,8 +612,8 @@ impl DeltaLog {
     /// last in the present half is full or was released.
     ///
     /// # Errors
-    /// `Busy` if the other half was not released yet: the merge into the tables has to finish
-    /// first.
+    /// `Busy` if the other half was not released yet: the merge into the tables has to
+    /// finish first.
     pub fn switch_half(&mut self) -> Result<()> {
         let other = 1 - self.half;
         if !self.clean[usize::from(other)] {
@@ -626,7 +627,7 @@ impl DeltaLog {
             self.layout.place(self.half, last).expect("invariant: the position is in the half");
         self.follow(self.layout.half_zones(other)[0], last);
         if self.clean[usize::from(self.half)] {
-            // No write will fill that zone, and no release will reset it.
+            // The half is clean: no write will fill its zone, and no release will reset it.
             self.writer.forget(last);
         }
         (self.half, self.block) = (other, 0);
@@ -643,7 +644,7 @@ impl DeltaLog {
         self.layout.half_zones(half).to_vec()
     }
 
-    /// Notes that all zones of `half`, the half not in use, were released.
+    /// Notes that all zones of `half`, which is not in use, were released.
     ///
     /// # Panics
     /// If `half` is the one in use.
@@ -658,7 +659,7 @@ impl DeltaLog {
     }
 }
 
-/// The reports of `zones`, in their order.
+/// Returns the reports of `zones`, in the order of `zones`.
 async fn reports_of(writer: &Writer, zones: &[ZoneId]) -> Result<Vec<ZoneReport>> {
     let device = writer.device();
     let mut reports = Vec::with_capacity(zones.len());

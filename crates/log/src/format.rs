@@ -4,9 +4,9 @@
 //! - All numbers are little-endian, no structure has padding, reserved bytes are zero.
 //! - A *block* is 4 KiB for every size of the drive's logical blocks.
 //! - A record is whole blocks: header, body, zeros to the end of its last block. Its CRC32C covers
-//!   the header (with `crc` as 0) and the body; the zeros are checked as zeros.
+//!   the header (with `crc` as 0) and the body; a reader checks that the rest is zeros.
 //! - A delta block is a record of one block whose `sequence` is its place: half × 2³² + block of
-//!   the half. Its body is groups, up to its end.
+//!   the half. Its body consists of groups only.
 
 use crate::record::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -17,10 +17,10 @@ pub const BLOCK_SIZE: usize = 4096;
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"FRW1");
 /// Version of the record header this program writes.
 pub const RECORD_VERSION: u16 = 1;
-/// Longest record (header and body): a bound on the bytes that are read because of a damaged
-/// length. A table page that fills a zone of 96 MiB is below it.
+/// Longest record (header and body). It bounds how much is read if a length is damaged. A table
+/// page that fills a zone of 96 MiB is shorter.
 pub const RECORD_LENGTH_MAX: u32 = 128 << 20;
-/// Body bytes of a record of one block.
+/// Body bytes in a record of one block.
 pub const BLOCK_BODY: usize = BLOCK_SIZE - RecordHeader::SIZE;
 
 crate::layout! {

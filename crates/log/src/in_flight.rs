@@ -1,8 +1,8 @@
 //! Which writes have completed: the sequence numbers from the oldest write in flight to the newest.
 //!
 //! Every write gets the next number when it is dispatched. A [`SequencePoint`] lies between two
-//! numbers; it is reached when every write before it has completed. Later writes do not delay it,
-//! and it costs one byte per write in flight, not a list per waiter.
+//! numbers; it is reached when every write before it has completed. Later writes do not delay it.
+//! This bookkeeping takes one byte per write in flight, not a list per waiter.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -25,13 +25,13 @@ pub(crate) struct InFlight {
     completed: VecDeque<bool>,
     /// Pages of the writes that have not completed.
     pages: usize,
-    /// Writes of which a part at least has not been sent.
+    /// Number of writes that are not wholly sent.
     unsent: usize,
     waiters: Vec<(SequencePoint, Waker)>,
 }
 
 impl InFlight {
-    /// Enters a write of `pages` pages that is dispatched, and returns its number.
+    /// Enters a write of `pages` pages at its dispatch, and returns its number.
     pub(crate) fn begin(&mut self, pages: usize) -> u64 {
         self.pages += pages;
         self.unsent += 1;
@@ -39,17 +39,17 @@ impl InFlight {
         self.base + self.completed.len() as u64 - 1
     }
 
-    /// All of `count` writes has been sent, or never will be.
+    /// Notes that `count` more writes were wholly sent, or never will be.
     pub(crate) fn sent(&mut self, count: usize) {
         self.unsent -= count;
     }
 
-    /// Writes that are not wholly with the drive.
+    /// Number of writes that are not wholly with the drive.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// The write has completed.
+    /// Notes that a write has completed.
     pub(crate) fn complete(&mut self, sequence: u64, pages: usize) {
         self.pages -= pages;
         let index = (sequence - self.base) as usize;
@@ -64,7 +64,7 @@ impl InFlight {
         }
         let base = SequencePoint(self.base);
         if self.waiters.iter().any(|(point, _)| *point <= base) {
-            // Waiters are woken in the order in which they came, so that a run repeats.
+            // Waiters are woken in the order in which they came, so that a run is reproducible.
             let (due, rest) = std::mem::take(&mut self.waiters)
                 .into_iter()
                 .partition(|(point, _)| *point <= base);
@@ -94,7 +94,7 @@ impl InFlight {
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Pages of writes dispatched and not completed.
+    /// Pages of writes that were dispatched and have not completed.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }
@@ -105,8 +105,8 @@ impl InFlight {
         numbers.filter(|(_, completed)| !**completed).map(|(number, _)| number)
     }
 
-    /// Numbers from the oldest write that has not completed to the newest write, completed ones
-    /// between them included.
+    /// How many numbers lie between the oldest write that has not completed and the newest write,
+    /// including both and the completed ones between them.
     pub(crate) fn len(&self) -> usize {
         self.completed.len()
     }

@@ -1,20 +1,20 @@
-//! How many findings of a check are kept. Each file has its own number, so that the damage of one
-//! hides that of no other; memory is bounded by the number of damaged files.
+//! How many findings of a check are kept. Each file has its own limit, so that the damage of one
+//! file does not hide that of another; memory is bounded by the number of damaged files.
 
 use std::collections::BTreeMap;
 
-/// Most findings kept of one file.
+/// Most findings kept for one file.
 pub const KEPT_EACH: u32 = 100;
-/// When this many are kept in all, only the first of each further file is.
+/// Once this many findings are kept in total, only the first finding of each further file is kept.
 pub const KEPT_ALL: u32 = 10_000;
 
-/// Counts findings by what they are about.
+/// Counts findings by their subject.
 ///
-/// Invariant: of everything that has findings, one at least is kept.
+/// Invariant: of each subject with findings, at least one finding is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<K> {
     kept: u32,
-    /// Those kept, and those only counted.
+    /// For each subject, how many findings are kept and how many are only counted.
     of: BTreeMap<K, (u32, u64)>,
 }
 
@@ -25,7 +25,7 @@ impl<K> Default for Kept<K> {
 }
 
 impl<K: Ord> Kept<K> {
-    /// Counts a finding about `key`; true if it is to be kept.
+    /// Counts a finding about `key`; true if the caller is to keep it.
     pub fn takes(&mut self, key: K) -> bool {
         let (kept, more) = self.of.entry(key).or_default();
         let takes = *kept == 0 || *kept < KEPT_EACH && self.kept < KEPT_ALL;
@@ -37,17 +37,17 @@ impl<K: Ord> Kept<K> {
         takes
     }
 
-    /// Findings about `key` that are only counted.
+    /// Number of findings about `key` that are only counted.
     pub fn more(&self, key: &K) -> u64 {
         self.of.get(key).map_or(0, |(_, more)| *more)
     }
 
-    /// All findings about `key`.
+    /// Number of all findings about `key`.
     pub fn all(&self, key: &K) -> u64 {
         self.of.get(key).map_or(0, |(kept, more)| u64::from(*kept) + more)
     }
 
-    /// Everything of which findings are only counted, with their number.
+    /// Iterates over the subjects with findings that are only counted, with the number of those.
     pub fn counted(&self) -> impl Iterator<Item = (&K, u64)> {
         self.of.iter().map(|(key, (_, more))| (key, *more)).filter(|(_, more)| *more > 0)
     }

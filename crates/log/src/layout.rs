@@ -7,34 +7,34 @@
 /// One field of a structure on media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Bytes before it.
+    /// Offset of the field in bytes.
     pub offset: usize,
-    /// Bytes in it.
+    /// Size of the field in bytes.
     pub size: usize,
-    /// Its meaning: the doc comment in the source, with the blank after `///`.
+    /// Meaning of the field: the doc comment in the source, with the blank after `///`.
     pub doc: &'static str,
 }
 
 /// One structure on media: what the format document lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Its name.
+    /// Name of the structure.
     pub name: &'static str,
-    /// Bytes in it.
+    /// Size of the structure in bytes.
     pub size: usize,
-    /// Its fields, in order, without gaps.
+    /// Fields of the structure, in order, without gaps.
     pub fields: &'static [Field],
 }
 
 impl Layout {
-    /// How the format documents head the structure.
+    /// Returns the structure's heading in the format documents.
     pub fn heading(&self) -> String {
         format!("### `{}`, {} bytes", self.name, self.size)
     }
 
-    /// The structure as the format documents show it: heading and table of fields.
+    /// Returns the structure as the format documents show it: heading and table of fields.
     pub fn markdown(&self) -> String {
         let head = "| offset | bytes | field | meaning |\n|---|---|---|---|\n";
         let rows = self.fields.iter().map(|field| {
@@ -70,9 +70,9 @@ macro_rules! layout {
         const _: () = assert!(::core::mem::size_of::<$name>() == $size);
 
         impl $name {
-            /// Bytes on media.
+            /// Size of the structure in bytes.
             pub const SIZE: usize = $size;
-            /// The fields, in order.
+            /// Fields of the structure, in order.
             pub const FIELDS: &'static [$crate::layout::Field] = &[$(
                 $crate::layout::Field {
                     name: stringify!($field),
@@ -81,7 +81,7 @@ macro_rules! layout {
                     doc: concat!($($doc),+),
                 },
             )+];
-            /// The whole structure.
+            /// Name, size and fields of the structure.
             pub const LAYOUT: $crate::layout::Layout = $crate::layout::Layout {
                 name: stringify!($name),
                 size: $size,

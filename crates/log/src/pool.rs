@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Only this module sends a reset. Before a reset, a durable state of the engine shows that
-//!   nothing in the zones counts ([`DurableSnapshot`]), no read pins them, and no write of them is
+//!   nothing in the zones counts ([`DurableSnapshot`]), no read pins them, and no write to them is
 //!   in flight.
 //! - A superzone is handed out only in state free, with all its zones empty.
 //! - A zone that cannot be reset is removed from its superzone: each bad zone shortens the
@@ -27,7 +27,7 @@ use std::task::{Poll, Waker};
 pub const WIDTH_MAX: u8 = 32;
 /// One more than the largest value of a [`SuperzoneState`].
 const STATES: usize = 6;
-/// Times a reset is tried before the zone counts as bad.
+/// How often a reset is tried before the zone counts as bad.
 const RESET_TRIES: u32 = 2;
 
 /// Index of a superzone in its pool.
@@ -44,22 +44,22 @@ impl fmt::Display for SuperzoneId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SuperzoneState {
-    /// Empty, to be handed out.
+    /// Empty and ready to be handed out.
     Free = 0,
     /// A stream writes to it.
     Active = 1,
     /// Written to its end.
     Full = 3,
-    /// Out of use: it has no zones.
+    /// Out of use; the superzone has no zones.
     Retired = 4,
-    /// Its zones are used one by one, by the tables of an engine.
+    /// Zones of the superzone are used one by one, by the tables of an engine.
     Tables = 5,
 }
 
 impl SuperzoneState {
     fn from_byte(byte: u8) -> Option<SuperzoneState> {
         use SuperzoneState::{Active, Free, Full, Retired, Tables};
-        // 2 was never stored.
+        // Value 2 was never stored.
         [Free, Active, Full, Retired, Tables].into_iter().find(|state| *state as u8 == byte)
     }
 }
@@ -67,18 +67,18 @@ impl SuperzoneState {
 /// A group of zones used as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superzone {
-    /// Its index.
+    /// Index of the superzone.
     pub id: SuperzoneId,
-    /// Its usable zones, ascending.
+    /// Usable zones, ascending.
     pub zones: Vec<ZoneId>,
-    /// Times it was released.
+    /// How often the superzone was released.
     pub generation: u32,
-    /// Its use.
+    /// Use of the superzone.
     pub state: SuperzoneState,
     first: u32,
     width: u8,
     releasing: bool,
-    /// The first snapshot that shows it empty, since it was last in use.
+    /// The first snapshot that shows the superzone empty, since it was last in use.
     empty_since: Option<u64>,
 }
 
@@ -86,12 +86,12 @@ pub struct Superzone {
 /// superzone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupLoad {
-    /// Superzones that the stream itself writes to: in this group the stream would delay its own
-    /// writes.
+    /// Open superzones to which the stream itself writes: another one in this group would delay the
+    /// stream's own writes.
     pub own: u32,
     /// The amount expected to be written to the open superzones of all streams, in any unit.
     pub load: u64,
-    /// Superzones of the same class, data or nodes: they are written at the same times.
+    /// Open superzones of the same class (data or nodes), which are written at the same times.
     pub class: u32,
 }
 
@@ -109,13 +109,13 @@ struct Inner {
     superzones: RefCell<Vec<Superzone>>,
     /// Superzones by state. Every operation reads these counts.
     counts: [Cell<u32>; STATES],
-    /// Zone → superzone.
+    /// Superzone of each zone.
     owners: Vec<Option<SuperzoneId>>,
     /// Snapshots taken so far, and the newest that is durable.
     snapshots: Cell<u64>,
     durable: Cell<u64>,
     pins: RefCell<Pins>,
-    /// Some superzone lacks a zone.
+    /// A superzone lacks a zone.
     narrow: Cell<bool>,
 }
 
@@ -146,9 +146,9 @@ impl Drop for ReadPin {
     }
 }
 
-/// Descriptors for the zones from `first` to the end of the drive: superzones of `width`
-/// consecutive zones, without the zones in `bad`. Remaining zones at the end form a shorter
-/// superzone.
+/// Builds descriptors for the zones from `first` to the end of the drive: superzones of
+/// `width` consecutive zones, without the zones in `bad`. Remaining zones at the end form a
+/// shorter superzone.
 ///
 /// # Errors
 /// `Invalid` if `width` is 0 or above [`WIDTH_MAX`].
@@ -237,8 +237,8 @@ impl Superzone {
 }
 
 impl ZonePool {
-    /// A pool of the superzones described. `groups` is the number of interference groups: superzone
-    /// i shares dies with the superzones of its group, i mod `groups`.
+    /// Creates a pool from descriptors. `groups` is the number of interference groups: superzone i
+    /// shares dies with the superzones of its group, i mod `groups`.
     ///
     /// # Errors
     /// `Corrupt` if a descriptor does not fit the drive, or two share a zone.
@@ -278,7 +278,7 @@ impl ZonePool {
         })))
     }
 
-    /// The descriptors that the next checkpoint stores, in the order of the superzones.
+    /// Returns the descriptors that the next checkpoint stores, in the order of the superzones.
     pub fn descriptors(&self) -> Vec<Descriptor> {
         self.0.superzones.borrow().iter().map(Superzone::descriptor).collect()
     }
@@ -293,7 +293,7 @@ impl ZonePool {
         self.0.counts[state as usize].get()
     }
 
-    /// The one place where a superzone changes its state.
+    /// Changes the state of a superzone; nothing else does.
     fn turn(&self, superzone: &mut Superzone, state: SuperzoneState) {
         let (from, to) = (superzone.state as usize, state as usize);
         self.0.counts[from].set(self.0.counts[from].get() - 1);
@@ -314,7 +314,7 @@ impl ZonePool {
         self.0.narrow.get()
     }
 
-    /// Blocks the superzones in `state` hold.
+    /// Number of blocks that the superzones in `state` can hold.
     pub fn blocks(&self, state: SuperzoneState) -> u64 {
         let capacity = u64::from(blocks_per_zone(self.0.writer.geometry()));
         let superzones = self.0.superzones.borrow();
@@ -322,7 +322,7 @@ impl ZonePool {
         matching.map(|superzone| superzone.zones.len() as u64 * capacity).sum()
     }
 
-    /// A copy of the superzone in its present state.
+    /// Returns a copy of the superzone in its present state.
     ///
     /// # Panics
     /// If the pool has no such superzone.
@@ -330,7 +330,7 @@ impl ZonePool {
         self.0.superzones.borrow()[id.0 as usize].clone()
     }
 
-    /// Its state.
+    /// Returns the state of a superzone.
     ///
     /// # Panics
     /// If the pool has no such superzone.
@@ -338,7 +338,7 @@ impl ZonePool {
         self.0.superzones.borrow()[id.0 as usize].state
     }
 
-    /// Its generation.
+    /// Returns the generation of a superzone.
     ///
     /// # Panics
     /// If the pool has no such superzone.
@@ -346,7 +346,8 @@ impl ZonePool {
         self.0.superzones.borrow()[id.0 as usize].generation
     }
 
-    /// The superzone to which `zone` was assigned; `None` if the pool does not manage `zone`.
+    /// Returns the superzone to which `zone` was assigned; `None` if the pool does not
+    /// manage `zone`.
     pub fn owner(&self, zone: ZoneId) -> Option<SuperzoneId> {
         self.0.owners.get(zone.0 as usize).copied().flatten()
     }
@@ -354,24 +355,25 @@ impl ZonePool {
     /// Number of usable zones of a superzone.
     ///
     /// # Panics
-    /// If the pool has no such superzone. The same holds for the next two functions.
+    /// If the pool has no such superzone. [`ZonePool::zone`] and [`ZonePool::column`]
+    /// panic likewise.
     pub fn width(&self, id: SuperzoneId) -> u32 {
         self.0.superzones.borrow()[id.0 as usize].zones.len() as u32
     }
 
-    /// The usable zone number `column` of a superzone.
+    /// Returns usable zone number `column` of a superzone.
     pub fn zone(&self, id: SuperzoneId, column: u32) -> ZoneId {
         self.0.superzones.borrow()[id.0 as usize].zones[column as usize]
     }
 
-    /// The column of `zone` in a superzone.
+    /// Returns the column of `zone` in a superzone.
     pub fn column(&self, id: SuperzoneId, zone: ZoneId) -> Option<u32> {
         let superzones = self.0.superzones.borrow();
         let zones = &superzones[id.0 as usize].zones;
         zones.iter().position(|z| *z == zone).map(|column| column as u32)
     }
 
-    /// The interference group of a superzone.
+    /// Returns the interference group of a superzone.
     pub fn group(&self, id: SuperzoneId) -> u32 {
         id.0 % self.0.groups
     }
@@ -382,17 +384,17 @@ impl ZonePool {
     }
 
     /// Takes a free superzone into use. `loads` describes the open superzones of each group; it may
-    /// be empty. The group is chosen by these criteria, in this order: fewest superzones of the
-    /// stream itself; least load, in steps of an eighth of an even share; fewest superzones of the
-    /// class; fewest active superzones; most free superzones (Z-LFS, section 4.3). In the group,
-    /// the superzone that was released least often is taken. If a group has no free superzone, the
-    /// next best group is used. `None` if no superzone is free.
+    /// be empty. These criteria choose the group, in this order: fewest superzones of the stream
+    /// itself; least load, in steps of an eighth of an even share; fewest superzones of the class;
+    /// fewest active superzones; most free superzones (Z-LFS, section 4.3). In the group, the
+    /// superzone released least often is taken. If a group has no free superzone, the next best
+    /// group is used. `None` if no superzone is free.
     pub fn allocate(&self, loads: &[GroupLoad]) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
         let count = self.0.groups as usize;
         let total: u64 = loads.iter().map(|group| group.load).sum();
         let eighth = (total / (8 * count as u64)).max(1);
-        // For each group, the numbers of active and of free superzones.
+        // The numbers of active and of free superzones of each group.
         let mut groups = vec![(0u32, 0u32); count];
         for superzone in superzones.iter() {
             let group = &mut groups[self.group(superzone.id) as usize];
@@ -417,8 +419,8 @@ impl ZonePool {
         Some(best)
     }
 
-    /// Takes the last free superzone for tables: its zones are used one by one until the whole
-    /// superzone is released. `None` if no superzone is free.
+    /// Takes the highest-numbered free superzone for tables: its zones are used one by one until
+    /// the whole superzone is released. `None` if no superzone is free.
     pub fn allocate_for_tables(&self) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
         let free = |s: &&mut Superzone| s.state == SuperzoneState::Free && !s.releasing;
@@ -441,24 +443,24 @@ impl ZonePool {
     /// Marks a superzone as written to its end.
     ///
     /// # Panics
-    /// If it is retired or being released.
+    /// If the superzone is retired or being released.
     pub fn mark_full(&self, id: SuperzoneId) {
         self.set(id, SuperzoneState::Full);
     }
 
-    /// Marks a superzone as active: a stream writes to it again, or, at recovery, still writes to
-    /// it.
+    /// Marks a superzone as active, because a stream writes to it again or, at recovery,
+    /// still does.
     ///
     /// # Panics
-    /// As [`ZonePool::mark_full`].
+    /// If the superzone is retired or being released.
     pub fn activate(&self, id: SuperzoneId) {
         self.set(id, SuperzoneState::Active);
     }
 
-    /// Takes a superzone out of use for good. Blocks written in it can still be read.
+    /// Takes a superzone out of use for good. Blocks written in it remain readable.
     ///
     /// # Panics
-    /// If it is being released.
+    /// If the superzone is being released.
     pub fn retire(&self, id: SuperzoneId) {
         let superzone = &mut self.0.superzones.borrow_mut()[id.0 as usize];
         assert!(!superzone.releasing, "superzone {id} is being released");
@@ -478,7 +480,7 @@ impl ZonePool {
     }
 
     /// Removes read-only and offline zones from *free* superzones, at mount, after recovery's
-    /// roll-forward. A superzone that lost zones is full, like one after its release. Such zones of
+    /// roll-forward. A superzone that lost zones becomes full, as after a release. Such zones of
     /// other superzones hold data; they are removed when the superzone is released.
     pub fn adopt_reports(&self, reports: &[ZoneReport]) {
         let dead =
@@ -486,7 +488,7 @@ impl ZonePool {
         let free = |id: &SuperzoneId| self.state(*id) == SuperzoneState::Free;
         let owned = reports.iter().filter(dead).map(|report| report.zone);
         let owned = owned.filter_map(|zone| Some((zone, self.owner(zone).filter(free)?)));
-        // All are found before the first superzone changes.
+        // Collect all such zones before the first superzone changes.
         let narrowed: Vec<(ZoneId, SuperzoneId)> = owned.collect();
         for (zone, id) in narrowed {
             self.drop_zone(zone);
@@ -513,11 +515,11 @@ impl ZonePool {
         self.0.writer.has(furrow_policy::LogDefect::EarlyRelease)
     }
 
-    /// Releases a superzone: waits until no read pins it and no write of it is in flight, resets
+    /// Releases a superzone: waits until no read pins it and no write to it is in flight, resets
     /// its zones, removes the zones that cannot be reset, and makes the superzone free. A superzone
-    /// that lost zones stays full: the next checkpoint records which, and the release after it
-    /// makes the superzone free. The release continues if the future is dropped. A free superzone
-    /// can be released too: that empties zones in which a crash left blocks.
+    /// that lost zones stays full: the next checkpoint records which zones it lost, and the next
+    /// release makes it free. The release continues if the future is dropped. A free superzone can
+    /// be released too: that empties zones in which a crash left blocks.
     ///
     /// # Errors
     /// `Invalid` if `proof` does not show the superzone empty, `Busy` if the superzone is active,
@@ -544,7 +546,7 @@ impl ZonePool {
         self.verify(format_args!("superzone {id}"), Some(id), proof)?;
         self.0.superzones.borrow_mut()[id.0 as usize].releasing = true;
         let pool = self.clone();
-        // The release runs in a task of its own, so that a caller that is dropped leaves no
+        // The release runs in a separate task, so that dropping the caller leaves no
         // half-finished release.
         let task = self.0.writer.rt().spawn(async move {
             let result = pool.reset_all(&zones).await;
@@ -560,19 +562,20 @@ impl ZonePool {
                 (false, true) => SuperzoneState::Free,
             };
             pool.turn(superzone, state);
-            // A full superzone is released again by a snapshot that records which zones it lacks.
+            // A full superzone must be released again, by a snapshot that records which zones
+            // it lacks.
             superzone.empty_since = None;
             Ok(())
         });
         task.await
     }
 
-    /// Releases one zone that is in no superzone (of the checkpoint ring, the delta log or a
-    /// table), or a zone of a superzone of tables. Waits as [`ZonePool::release`] does.
+    /// Releases one zone that is in no superzone (a zone of the checkpoint ring, the delta log or a
+    /// table), or a zone of a superzone for tables. Waits as [`ZonePool::release`] does.
     ///
     /// # Errors
-    /// `Invalid` if `proof` is of another drive, or the zone belongs to a superzone that is not one
-    /// of tables; `Io` if the zone cannot be reset.
+    /// `Invalid` if `proof` belongs to another drive, or the zone belongs to a superzone that is
+    /// not for tables; `Io` if the zone cannot be reset.
     pub async fn release_zone(&self, zone: ZoneId, proof: &DurableSnapshot) -> Result<()> {
         if self.try_release_zone(zone, proof).await? {
             return Ok(());
@@ -587,8 +590,8 @@ impl ZonePool {
         Error::new(ErrorKind::Io, message)
     }
 
-    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if the zone
-    /// cannot be reset.
+    /// Releases a zone like [`ZonePool::release_zone`], for an engine that can do without the zone:
+    /// returns false if the zone cannot be reset.
     ///
     /// # Errors
     /// As [`ZonePool::release_zone`], but `Io` only if the drive does not answer.
@@ -606,8 +609,8 @@ impl ZonePool {
         Ok(task.await?.is_empty())
     }
 
-    /// Empties zones before an engine formats the drive: their content is lost. For this use only:
-    /// no zone may be open for writing.
+    /// Empties zones before an engine formats the drive, which destroys their content. No zone may
+    /// be open for writing.
     ///
     /// # Errors
     /// `Busy` if a zone is open in the writer; `Io` if a zone cannot be reset.
@@ -628,8 +631,8 @@ impl ZonePool {
     /// Resets `zones`, all at once. Returns the zones that cannot be reset.
     async fn reset_all(&self, zones: &[ZoneId]) -> Result<Vec<ZoneId>> {
         if !self.resets_early() {
-            // Wait for writes first: after the last write none can begin, while a new read can pin
-            // a zone until the reset.
+            // Wait for writes first: no write can begin after the last one, while a new read can
+            // pin a zone until the reset.
             for zone in zones {
                 self.0.writer.drained(*zone).await;
             }

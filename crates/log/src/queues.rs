@@ -1,4 +1,4 @@
-//! Which hardware queue zones are written through.
+//! The hardware queues through which zones are written.
 
 use furrow_zone::QueueId;
 use std::cell::Cell;
@@ -16,14 +16,14 @@ impl Queues {
         self.0.len() as u32
     }
 
-    /// The queue with the fewest zones.
+    /// Returns the queue with the fewest zones.
     pub(crate) fn least(&self) -> QueueId {
         let queues = self.0.iter().enumerate();
         queues.min_by_key(|(_, zones)| zones.get()).map_or(QueueId(0), |(i, _)| QueueId(i as u16))
     }
 }
 
-/// Counts a zone as written through a queue, for as long as the value lives.
+/// Counts a zone for its queue as long as this value lives.
 pub(crate) struct Bound(Rc<Queues>, QueueId);
 
 impl Bound {

@@ -22,7 +22,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32C of the bytes whose CRC32C is `crc`, followed by `bytes`. The CRC32C of no bytes is 0.
+/// Continues the CRC32C `crc` of earlier bytes with `bytes`. The CRC32C of no bytes is 0.
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     // The algorithm's state is the checksum before the final inversion.
     let state = u64::from(crc ^ u32::MAX);
@@ -55,7 +55,7 @@ impl Uuid {
     /// All zeros: no UUID.
     pub const NIL: Uuid = Uuid([0; 16]);
 
-    /// A random UUID (version 4).
+    /// Draws a random UUID (version 4).
     pub fn random(rng: &mut Rng) -> Uuid {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
@@ -87,7 +87,7 @@ impl fmt::Debug for Uuid {
 impl FromStr for Uuid {
     type Err = Error;
 
-    /// Parses the 8-4-4-4-12 form, either case.
+    /// Parses the 8-4-4-4-12 form, in upper or lower case.
     fn from_str(text: &str) -> Result<Uuid> {
         let bad = || {
             Error::new(
@@ -109,25 +109,25 @@ impl FromStr for Uuid {
     }
 }
 
-/// The kind of a record, and its place.
+/// Identity of a record: its kind, its engine and drive, and its place in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordId {
-    /// Its kind.
+    /// Kind of the record.
     pub kind: u16,
-    /// Mount epoch.
+    /// Mount epoch in which the record was written.
     pub epoch: u64,
     /// Checkpoint that the record belongs to.
     pub checkpoint: u64,
-    /// Place in its order.
+    /// Place of the record in the order of its log.
     pub sequence: u64,
-    /// The drive.
+    /// UUID of the drive.
     pub device: Uuid,
-    /// The engine.
+    /// UUID of the engine.
     pub object: Uuid,
 }
 
 impl Header {
-    /// The record's identity.
+    /// Returns the record's identity.
     pub fn id(&self) -> RecordId {
         RecordId {
             kind: self.kind.get(),
@@ -144,7 +144,7 @@ impl Header {
         self.length.get().div_ceil(BLOCK_SIZE as u32)
     }
 
-    /// Body bytes.
+    /// Number of bytes in the body.
     pub fn body_len(&self) -> usize {
         (self.length.get() as usize).saturating_sub(Header::SIZE)
     }
@@ -166,7 +166,7 @@ pub fn blocks_for(body: usize) -> u32 {
     (Header::SIZE + body).div_ceil(BLOCK_SIZE) as u32
 }
 
-/// A record of `body`, as whole blocks. It says nothing of the records before it.
+/// Builds a record of `body`, as whole blocks. The record says nothing about the records before it.
 ///
 /// # Panics
 /// If header and body exceed [`RECORD_LENGTH_MAX`].
@@ -174,8 +174,8 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
     seal_after(id, 0, body, pool)
 }
 
-/// A record of `body`, as whole blocks, that is written after the records of its log before
-/// sequence `durable` became durable: if one of them is missing, it was damaged, and is not the
+/// Builds a record of `body`, as whole blocks, to be written when the records of its log below
+/// sequence `durable` are durable. If one of those is missing later, it was damaged: it is not the
 /// torn end of the log.
 ///
 /// # Panics
@@ -215,8 +215,8 @@ pub fn seal_after(id: &RecordId, durable: u64, body: &[u8], pool: &Pool) -> Page
     pages
 }
 
-/// The header at the start of `first_block`, if its magic, version and length are plausible.
-/// Nothing else in the header is verified yet.
+/// Returns the header at the start of `first_block`, if its magic, version and length are
+/// plausible. Nothing else in the header is verified yet.
 pub fn peek(first_block: &[u8]) -> Option<Header> {
     let (header, _) = Header::read_from_prefix(first_block).ok()?;
     let length = header.length.get();
@@ -261,8 +261,8 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
     Ok((header, body))
 }
 
-/// True if the record in `blocks`, which is not whole, may have been torn in the last of them:
-/// where the record should end are zeros, and more than one bit of it is wrong.
+/// True if `blocks` hold a record that may have been torn in the last block: the record's end is
+/// zeros, and more than one bit is wrong. The caller knows that the record is not whole.
 pub fn may_be_cut_off(blocks: &[u8], sector: usize) -> bool {
     let (Some(header), Some(last)) = (peek(blocks), blocks.rchunks(BLOCK_SIZE).next()) else {
         return false;
@@ -280,25 +280,26 @@ fn has_one_flipped_bit(header: &Header, record: &[u8]) -> bool {
     of_the_checksum || is_within_one_bit(&bare, header.crc.get())
 }
 
-/// True if `last`, the last block of a record or of other content, was torn. `length` is the number
-/// of bytes in it. On a drive whose logical blocks, of `sector` bytes, are smaller than a
-/// block, a power cut can leave a part of a block. The missing part reads as zeros, because it was
+/// True if `last`, the last block of a record or of other content, looks torn. `length` is how many
+/// of its bytes hold content. On a drive whose logical blocks, of `sector` bytes, are smaller than
+/// a block, a power cut can leave part of a block. The missing part reads as zeros, because it was
 /// not written or because recovery filled it with zeros.
 pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
     let written = last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
 }
 
-/// True if a block whose content had the checksum `crc` may have been torn: that its end is zeros
-/// does not prove it. A torn block of zeros would be whole, and one flipped bit is damage.
+/// True if a block whose content should have the checksum `crc` may have been torn. Zeros at its
+/// end alone do not prove that: a block of zeros only would still be whole after tearing, and a
+/// single flipped bit is damage.
 pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
     let zeros = || crc == crc32c(&vec![0; block.len()]);
     is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
 }
 
-/// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. What a flip
-/// changes in a checksum depends only on how far from the end the bit is, so each further bit costs
-/// one step.
+/// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. The effect of a
+/// flip on a checksum depends only on the bit's distance from the end, so each bit further from the
+/// end costs one step.
 fn is_within_one_bit(bytes: &[u8], crc: u32) -> bool {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let change = crc32c(bytes) ^ crc;
@@ -434,7 +435,8 @@ mod tests {
             prop_assert!(open(&bytes, &expect()).is_err());
         }
 
-        /// A torn block may be torn, unless it was all zeros; a block with a flipped bit is not.
+        /// A torn block counts as possibly torn, unless it was all zeros; a block with a flipped
+        /// bit does not.
         #[test]
         fn a_flipped_bit_does_not_look_torn(
             body in proptest::collection::vec((0..64u8).prop_map(|byte| byte << 2 | 3), 0..=4096),
@@ -452,7 +454,8 @@ mod tests {
             prop_assert!(!may_be_torn(&block, crc, 512));
         }
 
-        /// The same of a record, whatever its content ends with.
+        /// The same holds for a record, whatever its content ends with: it may look torn after
+        /// tearing, but not after a flipped bit.
         #[test]
         fn a_flipped_bit_does_not_look_like_a_record_that_was_cut_off(
             body in proptest::collection::vec(1..=255u8, 0..5000),
@@ -466,7 +469,8 @@ mod tests {
             let mut torn = whole.clone();
             let last = whole.len() - BLOCK_SIZE;
             torn[last + sectors * 512..].fill(0);
-            // What is missing is more than a bit: no byte of the body before the zeros is zero.
+            // More than one bit is missing if two bytes differ: no byte of the body before the
+            // zeros is zero.
             let lost = whole.iter().zip(&torn).filter(|(a, b)| a != b).count();
             if lost > 1 && peek(&torn).is_some() {
                 prop_assert!(may_be_cut_off(&torn, 512));
@@ -477,7 +481,7 @@ mod tests {
             prop_assert!(!may_be_cut_off(&flipped, 512));
         }
 
-        /// No bytes cause a panic: neither random bytes, nor bytes that start like a record.
+        /// No bytes cause a panic, whether random or starting like a record.
         #[test]
         fn any_bytes_are_survived(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..9000),

@@ -11,12 +11,13 @@
 //!
 //! Invariants
 //! - A record never crosses the end of a zone: the rest of the zone is filled with zeros.
-//! - Records of a half lie in the order of their sequence numbers, and its zones in ascending
-//!   order.
+//! - Records of a half lie in the order of their sequence numbers, and its zones in
+//!   ascending order.
 //! - A half's first zone is emptied before its other zones, so that the remains of a half are not
 //!   taken for a half.
-//! - Each half needs one active-zone permit while it holds records: a zone of a half is begun only
-//!   when the zone before it is full. A turn fills and finishes no zone, unless a zone failed.
+//! - Each half needs one active-zone permit while it holds records: a zone of a half is begun
+//!   only when the zone before it is full. A turn neither fills nor finishes a zone, unless a
+//!   zone failed.
 //!
 //! The ring does not know the meaning of its records.
 
@@ -35,7 +36,7 @@ use furrow_zone::{
 };
 use std::collections::BTreeSet;
 
-/// Most zones of a half.
+/// Most zones in a half.
 pub const HALF_MAX: u32 = 64;
 /// Most zones beyond those of two halves.
 pub const SPARES_MAX: u32 = 8;
@@ -43,11 +44,11 @@ pub const SPARES_MAX: u32 = 8;
 /// The zones of a ring, which are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingZones {
-    /// The first.
+    /// First zone of the ring.
     pub start: u32,
     /// Zones of each half; fewer where zones failed.
     pub half: u32,
-    /// Zones beyond those of two halves.
+    /// Number of zones beyond those of two halves.
     pub spares: u32,
 }
 
@@ -62,7 +63,7 @@ impl RingZones {
         2 * self.half + self.spares
     }
 
-    /// The first zone behind the ring.
+    /// The first zone after the ring.
     pub fn end(&self) -> u32 {
         self.start + self.count()
     }
@@ -73,14 +74,14 @@ impl RingZones {
     }
 }
 
-/// A record that was found.
+/// A record found in a ring.
 #[derive(Clone, Debug)]
 pub struct FoundRecord {
-    /// Its header.
+    /// Header of the record.
     pub header: RecordHeader,
-    /// Its body.
+    /// Body of the record.
     pub body: Vec<u8>,
-    /// Its zone, and the block at which it begins there.
+    /// Zone of the record, and the block in the zone at which it begins.
     pub place: (ZoneId, u32),
 }
 
@@ -89,17 +90,17 @@ pub struct FoundRecord {
 pub enum Piece {
     /// A whole record.
     Record(FoundRecord),
-    /// Something that was written there and is no whole record: the end of the half, or damage.
+    /// A place that was written and holds no whole record: the end of the half, or damage.
     Gap(ZoneId, u32),
 }
 
-/// Blank blocks behind a gap after which no record is looked for in a zone.
+/// After a gap, the search for records in a zone stops after this many blank blocks.
 const BLANK_MAX: u32 = 256;
 
-/// Reads the records of a half in order. `each` gets them one by one, and returns whether to
-/// continue. It also gets each gap: behind it, all whole records follow that lie in the rest of the
-/// half, wherever they begin. Only the caller knows whether a record was expected in the gap, and
-/// whether those behind it count.
+/// Reads the records of a half in order, and passes each to `each`, which returns whether to
+/// continue. `each` also gets each gap. After a gap come all whole records in the rest of the half,
+/// wherever they begin. Only the caller knows whether a record was expected in the gap, and whether
+/// the later records count.
 ///
 /// # Errors
 /// `Io` if a block that was written cannot be read, or if a zone that may hold records is offline;
@@ -120,7 +121,8 @@ pub async fn read_half(
             return Err(is_offline(device, zone));
         }
         let (mut at, end) = (0, blocks_written(report, geometry));
-        // Where the present gap begins, whether it was told, and its last blocks that are blank.
+        // The start of the present gap, whether `each` was told of it, and the number of blank
+        // blocks at its end.
         let (mut from, mut told, mut blank) = (None, false, 0);
         while at < end && blank < BLANK_MAX {
             let record = record_at(device, zone, at, end, pages).await?;
@@ -131,7 +133,8 @@ pub async fn read_half(
             if record.is_none() {
                 from.get_or_insert(at);
             }
-            // What fills the rest of a zone, or was never written, is no gap.
+            // Zeros that fill the rest of a zone are no gap, nor are blocks that were
+            // never written.
             let is_gap = record.is_some() || at == 0 || filled == Some(false);
             if let Some(start) = from.filter(|_| is_gap && !told) {
                 (gap, told) = (true, true);
@@ -157,7 +160,7 @@ pub async fn read_half(
     Ok(())
 }
 
-/// The error of an offline zone of a ring: its records may have no other copy.
+/// Builds the error for an offline zone of a ring, whose records may have no other copy.
 pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
     let message = format!(
         "{}: zone {zone} is offline, and the newest records may have been there: older records do \
@@ -167,7 +170,7 @@ pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
     Error::new(ErrorKind::Io, message)
 }
 
-/// Reads blocks of a zone. `None` if the drive reports that some of the blocks were never written.
+/// Reads blocks of a zone; `None` if the drive reports that some of them were never written.
 async fn blocks_at(
     device: &dyn ZonedDevice,
     (zone, at): (ZoneId, u32),
@@ -182,7 +185,7 @@ async fn blocks_at(
     }
 }
 
-/// Whether block `at` holds zeros, as in the filled rest of a zone. `None` if it was never written.
+/// Whether block `at` holds zeros, as in the filled rest of a zone; `None` if it was never written.
 async fn is_filled(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -194,7 +197,8 @@ async fn is_filled(
     Ok(page.map(zeros))
 }
 
-/// The record at block `at` of a zone that was written up to `end`, if a whole record is there.
+/// Returns the record at block `at` of a zone that was written up to `end`, if a whole record
+/// is there.
 async fn record_at(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -224,20 +228,20 @@ async fn record_at(
     }
 }
 
-/// The role of a zone of a ring for the half that is written.
+/// The role of a zone of a ring, as seen by the half that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RingRole {
-    /// Available to later halves.
+    /// The zone is available to later halves.
     Other = 0,
-    /// Of this half.
+    /// The zone belongs to this half.
     Half = 1,
     /// The zone failed: no later half uses it.
     Failed = 2,
 }
 
 impl RingRole {
-    /// The role from its stored form.
+    /// Decodes a stored role.
     pub fn from_byte(byte: u8) -> Option<RingRole> {
         [RingRole::Other, RingRole::Half, RingRole::Failed].get(usize::from(byte)).copied()
     }
@@ -247,7 +251,7 @@ impl RingRole {
 ///
 /// Invariants
 /// - No zone is in `half`, `old`, `kept` or `failed` twice, or in two of them.
-/// - Zones of the half before `current` are written to their ends, and zones behind it are empty.
+/// - Zones of the half before `current` are written to their ends, and zones after it are empty.
 ///   Every zone of the ring that is in none of `half`, `old`, `kept` and `failed` is empty.
 /// - Zones of `half` and `old` are emptied only with the proof that a whole beginning in another
 ///   half is durable, zones of `kept` only while the present half holds one.
@@ -262,8 +266,8 @@ pub struct RecordRing {
     current: usize,
     /// Zones of earlier halves that are not empty yet, in the order in which to empty them.
     old: Vec<ZoneId>,
-    /// Zones of the half before the present one, if that is kept as a second copy of what the
-    /// present one begins with.
+    /// Zones of the half before the present one, if it is kept as a second copy of the present
+    /// half's beginning.
     kept: Vec<ZoneId>,
     failed: BTreeSet<ZoneId>,
     /// The permit for the zone of an earlier half that a power cut left active.
@@ -271,9 +275,9 @@ pub struct RecordRing {
 }
 
 impl RecordRing {
-    /// A ring that writes no half yet: [`RecordRing::turn`] begins one. `old` are the zones of the
-    /// half that counts; all zones in neither `old` nor `failed` are empty. `other_permit` is for
-    /// the half that counts.
+    /// Creates a ring that writes no half yet: [`RecordRing::turn`] begins one. `old` are the zones
+    /// of the half that counts, and `other_permit` is its permit. All zones in neither `old` nor
+    /// `failed` are empty.
     pub fn new(
         writer: &Writer,
         pages: &Pool,
@@ -295,7 +299,7 @@ impl RecordRing {
         &self.half
     }
 
-    /// The role of each zone of the ring, in order.
+    /// Returns the role of each zone of the ring, in order.
     pub fn roles(&self) -> Vec<RingRole> {
         let role = |zone| match () {
             () if self.half.contains(&zone) => RingRole::Half,
@@ -305,31 +309,32 @@ impl RecordRing {
         self.zones.zones().map(role).collect()
     }
 
-    /// Blocks that every later half has, as far as known.
+    /// Number of blocks that every later half has, as far as known.
     pub fn half_blocks(&self) -> u32 {
         let usable = self.zones.count().saturating_sub(self.failed.len() as u32);
         (usable / 2).clamp(1, self.zones.half) * self.capacity()
     }
 
-    /// Blocks left in the half, if no blocks are lost at the ends of zones.
+    /// Number of blocks left in the half, if none are lost at the ends of zones.
     pub fn space_left(&self) -> u32 {
         let Some(zone) = self.half.get(self.current) else { return 0 };
         let behind = self.half.len() - self.current - 1;
         self.writer.space_left(*zone) + behind as u32 * self.capacity()
     }
 
-    /// Whether records of `blocks` in all, the longest of `longest`, certainly fit into the half,
-    /// with `more` left behind them.
+    /// Whether records certainly fit into the half and leave `more` blocks: records of `blocks`
+    /// blocks in total, the longest of `longest` blocks.
     pub fn has_space(&self, (blocks, longest): (u32, u32), more: u32) -> bool {
         // A record that does not fit into the rest of a zone leaves the rest empty.
         let ends = self.half.len().saturating_sub(1) as u32;
         longest <= self.capacity() && blocks + more + ends * longest <= self.space_left()
     }
 
-    /// Appends a record and dispatches it. The records before sequence `durable` are durable.
+    /// Appends a record and dispatches it. The caller states that records below sequence `durable`
+    /// are durable.
     ///
     /// # Errors
-    /// `NoSpace` if it does not fit: the ring has to turn. Nothing was done then.
+    /// `NoSpace` if the record does not fit: the ring has to turn. Nothing was done then.
     pub fn append(&mut self, id: &RecordId, durable: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, room) = (blocks_for(body.len()), self.space_left());
         let full = || {
@@ -350,8 +355,9 @@ impl RecordRing {
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
-    /// Begins another half, of empty zones, with a permit for them. The half has more zones than
-    /// usual if its beginning needs them: `blocks` in records of at most `longest` blocks.
+    /// Begins another half in empty zones, with a permit for them. The half has more zones
+    /// than usual if its beginning needs them, which takes `blocks` in records of at most
+    /// `longest` blocks.
     ///
     /// # Errors
     /// `Io` if no empty zone is left.
@@ -376,7 +382,7 @@ impl RecordRing {
             );
             return Err(Error::new(ErrorKind::Io, message));
         };
-        // Zones that were not begun are empty.
+        // Zones that were not begun are still empty, so they need not be emptied.
         self.half.truncate(self.current + 1);
         self.old.append(&mut self.half);
         (self.half, self.current) = (next, 0);
@@ -393,8 +399,8 @@ impl RecordRing {
         self.half.iter().take(self.current + 1).copied().collect()
     }
 
-    /// Ends the half after a zone failed: no half is written then. If the half does not count, its
-    /// zones that were not begun are available to later halves.
+    /// Ends the half after a zone failed, so that no half is being written. If the half does not
+    /// count, its zones that were not begun are available to later halves.
     pub fn end_half(&mut self, counts: bool) {
         if !counts {
             self.half.truncate(self.current + 1);
@@ -403,8 +409,8 @@ impl RecordRing {
         self.current = 0;
     }
 
-    /// Zones of earlier halves, in the order in which to empty them once the present half is
-    /// durable.
+    /// Zones of earlier halves, in the order in which to empty them once the present half
+    /// is durable.
     pub fn old(&self) -> Vec<ZoneId> {
         self.old.clone()
     }
@@ -433,8 +439,8 @@ impl RecordRing {
     }
 }
 
-/// Empties a zone of a ring. False if the zone failed: it cannot be reset, and is read-only or
-/// offline.
+/// Empties a zone of a ring. False if the zone failed: it cannot be reset, and is read-only
+/// or offline.
 ///
 /// # Errors
 /// As [`ZonePool::release_zone`].
@@ -453,8 +459,8 @@ pub async fn empty_zone(
     if state().await? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
         return Ok(true);
     }
-    // The zone holds an older half and could still be written. It must not stay next to a newer
-    // half.
+    // The zone holds an older half and could still be written. An older half must not remain
+    // alongside a newer half.
     match is_bad(state().await?) {
         true => Ok(false),
         false => Err(Error::new(

@@ -1,14 +1,15 @@
 //! The course of a scrub, for every engine: orders, pauses, pace, and the report.
 //!
 //! An engine reads in small batches. Between two batches it asks [`Scrub::may_continue`], and then
-//! rests. What it reads, and what it can repair, is the engine's.
+//! rests. The engine alone decides what it reads and repairs.
 
 use furrow_rt::{Nanos, Notify, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Findings kept in a report, which has to fit into an extended attribute; more are only counted.
+/// Most findings in a report, which has to fit into an extended attribute; further ones are
+/// only counted.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
 /// While requests are served, a rest is this many times as long as the batch before it.
 const REST: u64 = 3;
@@ -18,10 +19,10 @@ const REST: u64 = 3;
 pub enum ScrubOrder {
     /// Begin a scrub.
     Start {
-        /// Write again what is damaged and known from elsewhere.
+        /// Write damaged data again, if it is known from elsewhere.
         repair: bool,
     },
-    /// Rest until told to resume.
+    /// Pause until told to resume.
     Pause,
     /// Resume after a pause.
     Resume,
@@ -30,7 +31,7 @@ pub enum ScrubOrder {
 }
 
 impl ScrubOrder {
-    /// The order that a word means: start, repair, pause, resume or stop.
+    /// Parses an order: start, repair, pause, resume or stop.
     pub fn parse(word: &str) -> Option<ScrubOrder> {
         Some(match word {
             "start" => ScrubOrder::Start { repair: false },
@@ -43,24 +44,24 @@ impl ScrubOrder {
     }
 }
 
-/// How far a scrub has got.
+/// How far a scrub has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubState {
-    /// It runs.
+    /// The scrub runs.
     #[default]
     Running,
-    /// It rests, by request.
+    /// The scrub is paused, by request.
     Paused,
-    /// It has read everything.
+    /// The scrub has read everything.
     Finished,
-    /// It was stopped, by request or because the engine ended.
+    /// The scrub was stopped, by request or because the engine ended.
     Stopped,
-    /// It ended early: see [`ScrubReport::error`].
+    /// The scrub ended with an error: see [`ScrubReport::error`].
     Failed,
 }
 
 impl ScrubState {
-    /// Its name in reports.
+    /// Name of the state in reports.
     pub fn name(self) -> &'static str {
         match self {
             ScrubState::Running => "running",
@@ -71,35 +72,35 @@ impl ScrubState {
         }
     }
 
-    /// It has not ended.
+    /// Whether the scrub has not ended.
     pub fn is_under_way(self) -> bool {
         matches!(self, ScrubState::Running | ScrubState::Paused)
     }
 }
 
-/// Something damaged.
+/// A damaged structure, or damaged blocks of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubFinding {
     /// The kind of the damaged structure, by its name in the format; `data` for content of files.
     pub structure: &'static str,
-    /// The file concerned, by its inode number.
+    /// Inode number of the file concerned.
     pub inode: Option<u32>,
-    /// The file concerned, by a path.
+    /// A path of the file concerned.
     pub path: Option<String>,
-    /// The first of its blocks concerned, if content is damaged.
+    /// The first damaged block of the file, if content is damaged.
     pub block: Option<u32>,
-    /// Blocks concerned.
+    /// Number of damaged blocks.
     pub blocks: u64,
-    /// Where on the drive.
+    /// Place on the drive.
     pub place: String,
     /// What is wrong.
     pub what: String,
-    /// It was written again, from a copy that was whole.
+    /// Whether the structure was written again, from an intact copy.
     pub repaired: bool,
 }
 
 impl ScrubFinding {
-    /// The file concerned, if it is one.
+    /// Identifies the file concerned, if there is one.
     fn file(&self) -> (Option<u32>, Option<String>) {
         (self.inode, self.path.clone())
     }
@@ -113,41 +114,41 @@ impl ScrubFinding {
     }
 }
 
-/// The running scrub, or the last one.
+/// A report on the running scrub, or on the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// How far it has got.
+    /// How far the scrub has come.
     pub state: ScrubState,
-    /// Whether it repairs.
+    /// Whether the scrub repairs.
     pub repair: bool,
-    /// When it began, seconds since 1970.
+    /// When the scrub began, in seconds since 1970.
     pub begun: i64,
-    /// When it began, by the engine's clock.
+    /// When the scrub began, by the engine's clock.
     since: Nanos,
-    /// How long it has run, pauses included, in nanoseconds.
+    /// How long the scrub has run, including pauses, in nanoseconds.
     pub took: u64,
-    /// Blocks of files to read, as many as there were at the beginning.
+    /// Number of blocks of files to read, as of the beginning.
     pub total: u64,
-    /// Blocks of files read and compared.
+    /// Number of blocks of files read and compared.
     pub done: u64,
-    /// Blocks and records of the engine itself that were read and compared.
+    /// Number of blocks and records of the engine itself that were read and compared.
     pub records: u64,
-    /// Damaged blocks and records.
+    /// Number of damaged blocks and records.
     pub damaged: u64,
-    /// Those of them that were written again.
+    /// Number of damaged blocks and records that were written again.
     pub repaired: u64,
-    /// The first of each file; damaged blocks in a row are one finding.
+    /// The first findings of each file; consecutive damaged blocks are one finding.
     pub findings: Vec<ScrubFinding>,
-    /// Findings beyond those.
+    /// Number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// Files that have findings only beyond those.
+    /// Files without a finding in `findings`.
     unnamed: BTreeSet<(Option<u32>, Option<String>)>,
-    /// Why it ended early.
+    /// The error that ended the scrub early.
     pub error: Option<String>,
 }
 
 impl ScrubReport {
-    /// Percent of the blocks of files that were read; 100 only when it has read everything.
+    /// Percentage of the blocks of files that were read; 100 only once everything was read.
     pub fn percent(&self) -> f64 {
         match (self.state, self.total) {
             (ScrubState::Finished, _) => 100.0,
@@ -156,7 +157,7 @@ impl ScrubReport {
         }
     }
 
-    /// Notes something damaged.
+    /// Adds a finding.
     pub fn add(&mut self, finding: ScrubFinding) {
         self.damaged += finding.blocks;
         self.repaired += if finding.repaired { finding.blocks } else { 0 };
@@ -178,8 +179,8 @@ impl ScrubReport {
         self.findings.push(finding);
     }
 
-    /// The last finding of the file that has the most, if it has several: a file that has none yet
-    /// takes its place.
+    /// Returns the last finding of the file with the most findings, if it has several: a file that
+    /// has none yet takes its place.
     fn surplus(&self) -> Option<usize> {
         let mut of: BTreeMap<_, (u32, usize)> = BTreeMap::new();
         for (at, finding) in self.findings.iter().enumerate() {
@@ -189,7 +190,7 @@ impl ScrubReport {
         of.into_values().max().filter(|(count, _)| *count > 1).map(|(_, last)| last)
     }
 
-    /// Damaged files that no finding names.
+    /// Number of damaged files that no finding names.
     pub fn more_files(&self) -> u64 {
         self.unnamed.len() as u64
     }
@@ -197,21 +198,22 @@ impl ScrubReport {
 
 /// The scrub of an engine.
 ///
-/// Invariant: at most one runs, from an order to start until [`Scrub::end`].
+/// Invariant: at most one scrub runs, from an order to start until [`Scrub::end`].
 #[derive(Default)]
 pub struct Scrub {
     report: RefCell<Option<ScrubReport>>,
     stopping: Cell<bool>,
-    /// Wakes a scrub that rests, and those that wait for the end of one.
+    /// Wakes a scrub that rests, and tasks that wait for the end of a scrub.
     changed: Notify,
 }
 
 impl Scrub {
-    /// Gives an order. If a scrub is to begin, returns whether it repairs; it has `total` blocks of
-    /// files to read. The caller then starts a task, which calls [`Scrub::end`] in the end.
+    /// Gives an order. If that begins a scrub, which has `total` blocks of files to read,
+    /// returns whether it repairs. The caller then starts a task, which must call [`Scrub::end`]
+    /// when it ends.
     ///
     /// # Errors
-    /// `Busy` if a scrub runs already, or, for the other orders, if none does.
+    /// `Busy` for an order to start while a scrub runs, and for any other order while none runs.
     pub fn order(&self, rt: &Rt, order: ScrubOrder, total: u64) -> Result<Option<bool>> {
         let mut report = self.report.borrow_mut();
         let running = report.as_mut().filter(|report| report.state.is_under_way());
@@ -238,7 +240,7 @@ impl Scrub {
         Ok(None)
     }
 
-    /// Ends a scrub early: none runs when this returns.
+    /// Stops the scrub early, and returns once none runs.
     pub async fn stop(&self) {
         self.stopping.set(true);
         self.changed.notify_all();
@@ -252,7 +254,7 @@ impl Scrub {
         }
     }
 
-    /// False if the scrub is to end. Waits while it is paused.
+    /// Waits while the scrub is paused. False if the scrub is to end.
     pub async fn may_continue(&self) -> bool {
         loop {
             let changed = self.changed.wait();
@@ -267,7 +269,7 @@ impl Scrub {
         }
     }
 
-    /// Rests after a batch that began at `began`; for longer if the engine is `busy`.
+    /// Rests after a batch that began at `began`, longer if the engine is `busy`.
     pub async fn rest(&self, rt: &Rt, began: Nanos, busy: bool) {
         match busy {
             true => rt.sleep(rt.now().since(began) * REST).await,
@@ -282,7 +284,7 @@ impl Scrub {
         }
     }
 
-    /// The scrub has ended: whole, early by request, or by an error.
+    /// Records the end of the scrub: complete, stopped by request, or with an error.
     pub fn end(&self, rt: &Rt, ended: Result<bool>) {
         let now = rt.now();
         self.note(|report| {
@@ -299,7 +301,7 @@ impl Scrub {
         self.changed.notify_all();
     }
 
-    /// The running scrub, or the last one.
+    /// Returns a report on the running scrub, or on the last one.
     pub fn report(&self, rt: &Rt) -> Option<ScrubReport> {
         let mut report = self.report.borrow().clone()?;
         if report.state.is_under_way() {
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(report.findings.len(), SCRUB_FINDINGS_MAX);
         let named: BTreeSet<_> = report.findings.iter().filter_map(|f| f.inode).collect();
         assert_eq!(named, (1..65).collect());
-        // Those of the first file and of five that have no room.
+        // Findings of the first file, and of five files for which there is no space.
         assert_eq!((report.more_findings, report.more_files()), (199 + 5 + 1, 5));
         assert_eq!(report.damaged, 200 + 68 + 1);
     }

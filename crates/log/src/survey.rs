@@ -1,8 +1,7 @@
-//! A drive's reports of its zones when an engine starts, and the zones that a power cut left
-//! active.
+//! A drive's zone reports when an engine starts, and the zones that a power cut left active.
 //!
-//! Reports are checked here, once: an engine may index them by zone. How far a zone is written is
-//! [`blocks_written`] and [`blocks_begun`] of its report. An active zone that no owner claims holds
+//! Reports are checked here once, so that an engine may index them by zone. [`blocks_written`] and
+//! [`blocks_begun`] say how far a zone is written. An active zone that no owner claims holds
 //! resources without a permit. The zone is finished, which keeps its blocks. It is reset only when
 //! a durable state shows that nothing in it counts.
 //!
@@ -12,7 +11,7 @@
 use crate::writer::Writer;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 
-/// The report of every zone, zone z at index z.
+/// Returns the report of every zone, zone z at index z.
 ///
 /// # Errors
 /// `Io` if the drive does not answer, or does not report each zone exactly once.
@@ -35,8 +34,8 @@ pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     }
 }
 
-/// Refuses a drive whose zones differ in capacity, before an engine is made on it. Zones that
-/// cannot be used and conventional ones may.
+/// Refuses a drive whose zones differ in capacity, before an engine is made on it. Conventional
+/// zones and zones that cannot be used may differ.
 ///
 /// # Errors
 /// `Unsupported`, with the first zone that differs.
@@ -57,7 +56,7 @@ pub fn check_capacities(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Res
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// Active zones that no owner claims.
+/// Returns the active zones that no owner claims.
 pub fn strays<'a>(
     reports: &'a [ZoneReport],
     owned: impl Fn(ZoneId) -> bool + 'a,

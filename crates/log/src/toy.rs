@@ -1,5 +1,5 @@
-//! A zoned drive for this crate's tests. It obeys the rules, answers in an order drawn from a seed,
-//! and can be told to be slow, to let commands overtake each other, and to fail.
+//! A zoned drive for this crate's tests. It obeys the zone rules and answers in an order drawn from
+//! a seed. Tests can make it slow, let commands overtake each other, and make it fail.
 
 use furrow_rt::{Completion, CompletionTable, Pages, Rng, Rt, Source, Ticket};
 use furrow_zone::machine::{Effect, Machine};
@@ -90,7 +90,7 @@ impl Toy {
         Rc::new(Toy { geometry, table: CompletionTable::new(), state: RefCell::new(state) })
     }
 
-    /// The drive as a source of `rt`, which polls it.
+    /// Makes a drive and adds it to `rt`, which polls it.
     pub(crate) fn on(rt: &Rt, geometry: Geometry, seed: u64) -> Rc<Toy> {
         let toy = Toy::new(geometry, seed);
         rt.add_source(toy.clone());
@@ -101,7 +101,7 @@ impl Toy {
         change(&mut self.state.borrow_mut().wishes);
     }
 
-    /// Power cut: commands that have not started never start.
+    /// Cuts power: commands that have not started never start.
     pub(crate) fn cut(&self) {
         let mut state = self.state.borrow_mut();
         state.queues.iter_mut().for_each(VecDeque::clear);
@@ -114,29 +114,29 @@ impl Toy {
         ask(&mut self.state.borrow_mut().machine)
     }
 
-    /// The commands in the order they started.
+    /// Returns the commands in the order in which they started.
     pub(crate) fn log(&self) -> Vec<Command> {
         self.state.borrow().log.clone()
     }
 
-    /// Whether a change of zones was submitted and has not started.
+    /// Whether a zone management command was submitted and has not started.
     pub(crate) fn owes_a_change(&self) -> bool {
         let is_change =
             |(request, _): &(Request, _)| matches!(request.command, Command::Manage { .. });
         self.state.borrow().queues.iter().flatten().any(is_change)
     }
 
-    /// Most write commands of one zone that were in flight at once.
+    /// The most write commands of one zone that were in flight at once.
     pub(crate) fn most_in_flight(&self) -> u32 {
         self.state.borrow().most_in_flight
     }
 
-    /// The logical block, if it is written.
+    /// Returns the logical block, if it is written.
     pub(crate) fn sector(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
         self.state.borrow().data.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
 
-    /// The out-of-band bytes of the logical block; `None` if it was written without.
+    /// Returns the out-of-band bytes of the logical block; `None` if it was written without any.
     pub(crate) fn oob(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
         self.state.borrow().oob.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }

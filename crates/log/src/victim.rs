@@ -1,10 +1,11 @@
 //! Which superzone to clean next.
 //!
-//! Pure functions over an engine's facts about its superzones: how many blocks of each are valid,
-//! how long ago these last changed, and its interference group. Nothing here knows the content.
+//! Pure functions over an engine's facts about its superzones: how many blocks of each are
+//! valid, how long ago its valid blocks last changed, and its interference group. Nothing here
+//! knows the content.
 //!
-//! - [`Policy::Greedy`] takes the superzone whose cleaning copies least. It suits cleaning that a
-//!   user waits for.
+//! - [`Policy::Greedy`] takes the superzone whose cleaning copies the least. It suits cleaning that
+//!   a user waits for.
 //! - [`Policy::CostBenefit`] weighs the space gained against the cost, and prefers superzones that
 //!   have not changed for long: a superzone that still changes becomes cheaper without cleaning.
 //!   (Sprite LFS: free space generated × age / cost, where the cost is one read and one write of
@@ -12,24 +13,24 @@
 //!
 //! Victims come from the interference group with the fewest free superzones, so that streams find
 //! space on every die. The preference has a limit: a victim of another group that is more than
-//! [`GROUP_FACTOR`] times better is taken instead. Candidates that are *not worth it* — see
-//! [`Worth`] — are never taken, so cleaning ends.
+//! [`GROUP_FACTOR`] times better is taken instead. Candidates that are *not worth it* (see
+//! [`Worth`]) are never taken, so cleaning ends.
 //!
-//! Not here: how fast to clean, how much may be reserved for cleaning, and which superzones are
-//! candidates.
+//! The engine decides how fast to clean, how much to reserve for cleaning, and which superzones
+//! are candidates.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// How much better a victim of another interference group must be to be preferred.
+/// How many times better a victim of another interference group must be to be preferred.
 pub const GROUP_FACTOR: u64 = 2;
 
 /// How victims are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Least to copy.
+    /// Fewest blocks to copy.
     Greedy,
-    /// Most gain for the cost, weighed by age.
+    /// Most space gained for the cost, weighted by age.
     #[default]
     CostBenefit,
 }
@@ -46,11 +47,11 @@ impl fmt::Display for Policy {
 /// A superzone that could be cleaned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its number.
+    /// Number of the superzone.
     pub id: u32,
-    /// Blocks that would have to be moved.
+    /// Blocks that cleaning would have to move.
     pub valid: u32,
-    /// Blocks it can hold.
+    /// Blocks that the superzone can hold.
     pub capacity: u32,
     /// How long ago its valid blocks last changed: in seconds, or in another unit that all
     /// candidates share.
@@ -61,19 +62,19 @@ pub struct Candidate {
 
 impl Candidate {
     /// Blocks that hold nothing valid: the space that cleaning frees. `None` if more blocks are
-    /// valid than fit: then the account of the superzone is broken, and the superzone is no victim.
-    /// An audit of the engine must notice such an account: a choice has no place to note it.
+    /// valid than fit: then the superzone's account is broken, and the superzone is no victim. The
+    /// engine's audit must notice such an account, because choosing a victim cannot report it.
     fn garbage(&self) -> Option<u32> {
         self.capacity.checked_sub(self.valid)
     }
 
-    /// How good a victim it is: more is better, 0 is no victim.
+    /// How good a victim the superzone is: higher is better, 0 is no victim.
     fn score(&self, policy: Policy) -> u64 {
         let Some(garbage) = self.garbage().map(u64::from) else { return 0 };
         let valid = u64::from(self.valid);
         match policy {
             Policy::Greedy => garbage,
-            // (1 − u) · age ÷ (1 + u), in 2^-16; a year of age is as good as any longer time.
+            // (1 − u) · age ÷ (1 + u), in units of 2^-16. Ages above a year count as a year.
             Policy::CostBenefit => {
                 let capacity = u64::from(self.capacity);
                 let age = self.age.min(365 * 86_400) + 1;
@@ -83,10 +84,10 @@ impl Candidate {
     }
 }
 
-/// When a victim is worth its cleaning.
+/// Conditions under which a victim is worth cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worth {
-    /// Least share of its blocks that must be garbage, in thousandths.
+    /// Least share of the superzone's blocks that must be garbage, in thousandths.
     pub garbage_permille: u32,
     /// Most blocks that may have to be moved.
     pub valid_max: u32,
@@ -101,9 +102,9 @@ impl Worth {
     }
 }
 
-/// The best victim among `candidates`, as an index into them; `None` if no candidate is worth
-/// cleaning. `free` is the number of free superzones of each interference group (0 for those not
-/// listed).
+/// Returns the index of the best victim among `candidates`; `None` if no candidate is worth
+/// cleaning. `free` is the number of free superzones of each interference group (0 for groups
+/// not listed).
 pub fn choose(
     candidates: &[Candidate],
     free: &[u32],
@@ -143,7 +144,7 @@ mod tests {
         let list = [one(0, 40, 1, 0), one(1, 30, 1, 0), one(2, 60, 1000, 0)];
         assert_eq!(choose(&list, &[], Policy::Greedy, ANY), Some(1));
         assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(2));
-        // Of candidates of the same age the cheapest is chosen.
+        // Among candidates of the same age the cheapest is chosen.
         let list = [one(0, 40, 9, 0), one(1, 30, 9, 0)];
         assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(1));
     }
@@ -183,7 +184,7 @@ mod tests {
             id in 0u32..1000, valid in 0u32..120, age in prop_oneof![0u64..100, any::<u64>()],
             group in 0u32..5,
         ) -> Candidate {
-            // More valid blocks than fit: damaged tables must not cause a panic.
+            // Used with more valid blocks than fit too: damaged tables must not cause a panic.
             Candidate { id, valid, capacity: 100, age, group }
         }
     }

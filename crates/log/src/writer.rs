@@ -51,9 +51,9 @@ use std::task::Poll;
 pub enum Order {
     /// One command in flight per zone.
     Blocking,
-    /// Many in flight per zone, in order on the zone's hardware queue.
+    /// Many commands in flight per zone, in order on the zone's hardware queue.
     Queued,
-    /// As `Queued`, but writes with [`Placement::Append`] go by Zone Append: the drive reports the
+    /// Like `Queued`, but writes with [`Placement::Append`] use Zone Append: the drive reports the
     /// place of each at completion.
     Append,
 }
@@ -63,25 +63,25 @@ pub enum Order {
 pub struct WriterOptions {
     /// Order policy.
     pub order: Order,
-    /// Hardware queues of the drive. A zone is written through the queue with the fewest zones; a
-    /// zone opened after another uses the other's queue.
+    /// Number of hardware queues of the drive. A zone is written through the queue with the fewest
+    /// zones; a zone opened after another uses the other's queue.
     pub queues: u16,
     /// Most write commands in flight per zone under [`Order::Queued`] and [`Order::Append`].
     pub depth: u32,
-    /// Most blocks of a write command, if that is less than the drive's limit.
+    /// Most blocks in a write command, if lower than the drive's limit.
     pub command_blocks: Option<u32>,
     /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
-    /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that is on
+    /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that spans
     /// several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
-    /// Whether the writer learns which is faster for blocks that wait for a zone without commands
-    /// in flight: one command or `pieces`. Under [`Order::Queued`] only.
+    /// Whether the writer learns the faster way to write blocks that wait for a zone without
+    /// commands in flight: one command or `pieces`. Under [`Order::Queued`] only.
     pub learns_pieces: bool,
-    /// Whether adjacent writes that wait for a zone are joined in one command.
+    /// Whether adjacent writes that wait for a zone are joined into one command.
     pub join: bool,
-    /// As `pieces`, for appends; 0: each append is a command.
+    /// Like `pieces`, for appends; 0: each append is a command.
     pub append_pieces: u32,
-    /// The defect built in, if any.
+    /// The built-in defect, if any.
     pub defect: Option<LogDefect>,
 }
 
@@ -90,7 +90,7 @@ impl Default for WriterOptions {
         WriterOptions {
             order: Order::Queued,
             queues: 1,
-            // 32 × up to 1 MiB keeps any drive's zone busy; more only adds latency.
+            // 32 commands of up to 1 MiB keep any drive's zone busy; more only add latency.
             depth: 32,
             command_blocks: None,
             pieces: 1,
@@ -112,14 +112,14 @@ pub(crate) struct Shared {
     pub(crate) bursts: RefCell<Bursts>,
     pub(crate) join: bool,
     pub(crate) append_pieces: u32,
-    /// Failures noted so far, and the notification of the next one.
+    /// Number of failures noted so far, and the notification of the next one.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
     /// Whether the engine writes the lost blocks of a failed zone elsewhere: see
     /// [`Writer::relocates`].
     pub(crate) relocates: Cell<bool>,
     pub(crate) blocks_per_command: u32,
-    /// Most blocks of an append; 0: appends are not available.
+    /// Most blocks in an append; 0: appends are not available.
     pub(crate) blocks_per_append: u32,
     pub(crate) zero: Page,
     pub(crate) in_flight: RefCell<InFlight>,
@@ -139,12 +139,12 @@ pub(crate) struct Shared {
 pub struct Writer(Rc<Shared>);
 
 impl Writer {
-    /// A writer with the default depth.
+    /// Creates a writer with the default depth.
     pub fn new(rt: &Rt, device: Rc<dyn ZonedDevice>, order: Order, queues: u16) -> Writer {
         Writer::with_options(rt, device, WriterOptions { order, queues, ..Default::default() })
     }
 
-    /// A writer for `device`. One per drive.
+    /// Creates the writer of `device`. A drive has only one.
     pub fn with_options(rt: &Rt, device: Rc<dyn ZonedDevice>, options: WriterOptions) -> Writer {
         let geometry = device.geometry();
         let depth = match options.order {
@@ -201,8 +201,8 @@ impl Writer {
         &self.0.rt
     }
 
-    /// The hardware queue of `zone`: the queue it is bound to while it is open, otherwise an
-    /// arbitrary one.
+    /// Returns the hardware queue of `zone`: the queue it is bound to while it is open, otherwise
+    /// an arbitrary one.
     pub fn queue(&self, zone: ZoneId) -> QueueId {
         let any = QueueId((zone.0 % self.0.queues.count()) as u16);
         self.zone_queue(zone).map_or(any, |zone_queue| zone_queue.queue)
@@ -250,21 +250,21 @@ impl Writer {
     /// Takes the empty `zone` into use.
     ///
     /// # Panics
-    /// If the drive has no such zone, or writes of the zone are in flight.
+    /// If the drive has no such zone, or writes to the zone are in flight.
     pub fn open_empty(&self, zone: ZoneId) {
         self.start(zone, 0, None, None);
     }
 
-    /// Takes a zone into use where the drive's report says its write pointer is: the only way to
+    /// Takes a zone into use at the write pointer that the drive's report states: the only way to
     /// continue writing a zone that is not empty. Returns the block of the next write. Where
-    /// logical blocks are of 512 bytes, a torn write may have left the pointer within a block. Then
-    /// the next write begins behind that block, and the rest of the block is filled with zeros
+    /// logical blocks are 512 bytes, a torn write may have left the pointer within a block. Then
+    /// the next write begins after that block, and the rest of the block is filled with zeros
     /// before the next write, or by [`Writer::level`]. If no whole block is left, there is no next
-    /// write: zeros are written at once up to the zone's capacity, including the part behind its
+    /// write: zeros are written at once up to the zone's capacity, including the part after its
     /// last whole block. A zone that cannot be written any more counts as full.
     ///
     /// # Panics
-    /// As [`Writer::open_empty`].
+    /// If the drive has no such zone, or writes to the zone are in flight.
     pub fn open_reported(&self, report: &ZoneReport) -> u32 {
         let geometry = self.geometry();
         let at = match report.state {
@@ -287,8 +287,8 @@ impl Writer {
         at
     }
 
-    /// Fills the rest of the block in which a torn write left the pointer of the open `zone`, now
-    /// instead of before the next write. A sequence point covers this write.
+    /// Fills the rest of the block in which a torn write left the write pointer of the open `zone`,
+    /// now instead of before the next write. A sequence point covers this write.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -297,11 +297,11 @@ impl Writer {
     }
 
     /// Takes the empty `zone` into use as the continuation of `previous`, which takes no further
-    /// writes. Nothing is sent to `zone` before `previous` is full or was reset, and `zone` takes
-    /// over the permit. So a stream of zones needs one permit, and no caller waits.
+    /// writes. Nothing is sent to `zone` before `previous` is full or was reset; then `zone` takes
+    /// over the permit. So a chain of zones needs one permit, and no caller waits.
     ///
     /// # Panics
-    /// As [`Writer::open_empty`].
+    /// If the drive has no such zone, or writes to the zone are in flight.
     pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
         let predecessor = self.zone_queue(previous).inspect(|zone_queue| zone_queue.seal());
         self.start(zone, 0, None, predecessor);
@@ -349,7 +349,7 @@ impl Writer {
         self.open_zone_queue(zone).position()
     }
 
-    /// Blocks that can still be written to `zone`.
+    /// Number of blocks that can still be written to `zone`.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -360,15 +360,16 @@ impl Writer {
     /// Sets blocks of the zone aside for a write, and dispatches the write. Never waits.
     ///
     /// # Panics
-    /// If the zone is not open or has too little space left ([`Writer::space_left`]), or an append
-    /// has more pages than [`Writer::append_limit`] or is not of pages ([`Payload::Pages`]).
+    /// If the zone is not open or has too little space left ([`Writer::space_left`]),
+    /// or if an append has more pages than [`Writer::append_limit`] or a payload other
+    /// than [`Payload::Pages`].
     pub fn submit<P>(&self, write: ZoneWrite<'_, P>) -> WriteHandle
     where
         P: IntoIterator<Item = Page, IntoIter: ExactSizeIterator>,
     {
         let ZoneWrite { zone, kind, payload, oob, placement, durability, observer } = write;
-        // A reserved block has no page yet, and zeros lead up to a block: the drive must not choose
-        // the place of either.
+        // The drive must not choose the place of a reserved block, which has no page yet, nor of
+        // zeros, which lead up to a given block.
         assert!(
             placement == Placement::Position || matches!(payload, Payload::Pages(_)),
             "zone {zone}: only pages can be appended"
@@ -419,14 +420,14 @@ impl Writer {
         WriteHandle { zone_queue, at, end: at + blocks, sequence: Some(sequence), fua, landed }
     }
 
-    /// Most blocks of an append ([`Placement::Append`]); 0 if the order is not [`Order::Append`],
+    /// Most blocks in an append ([`Placement::Append`]); 0 if the order is not [`Order::Append`],
     /// or the drive takes no append of a whole block.
     pub fn append_limit(&self) -> u32 {
         self.0.blocks_per_append
     }
 
-    /// How an append of `blocks` from `position` on is carried out: as a write, if it ends a zone
-    /// that holds a part of a block.
+    /// Decides how an append of `blocks` at `position` is carried out: as a write if it ends a zone
+    /// whose capacity includes part of a block.
     fn as_append(&self, zone: ZoneId, position: u32, blocks: u32) -> What {
         let limit = self.0.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
@@ -442,7 +443,7 @@ impl Writer {
         }
     }
 
-    /// The present point in the order of dispatch, to wait for with [`Writer::wait`].
+    /// Returns the present point in the order of dispatch, to wait for with [`Writer::wait`].
     pub fn sequence_point(&self) -> SequencePoint {
         self.0.in_flight.borrow().point()
     }
@@ -456,7 +457,7 @@ impl Writer {
         self.wait_excusing(point, |_| false).await
     }
 
-    /// As [`Writer::wait`], but ignores failures of zones for which `excused` is true.
+    /// Waits like [`Writer::wait`], but ignores failures of zones for which `excused` is true.
     ///
     /// # Errors
     /// As [`Writer::wait`], for the zones that are not excused.
@@ -509,14 +510,14 @@ impl Writer {
         self.wait(self.sequence_point()).await
     }
 
-    /// Waits until no write of `zone` is in flight or queued, whether the writes succeeded or not.
+    /// Waits until no write to `zone` is in flight or queued, whether the writes succeeded or not.
     pub async fn drained(&self, zone: ZoneId) {
         if let Some(zone_queue) = self.zone_queue(zone) {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
         }
     }
 
-    /// Writes dispatched and not completed (an upper bound).
+    /// Upper bound of the number of writes dispatched and not completed.
     pub fn in_flight(&self) -> usize {
         self.0.in_flight.borrow().len()
     }
@@ -530,13 +531,12 @@ impl Writer {
     /// drives this costs about as much as writing the rest. The permit is given back.
     ///
     /// # Errors
-    /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's
-    /// refusal.
+    /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's refusal.
     pub async fn finish(&self, zone: ZoneId) -> Result<()> {
         let zone_queue = self.zone_queue(zone).ok_or_else(|| not_open(zone))?;
         zone_queue.seal();
         let shared = self.0.clone();
-        // The finish runs in a task of its own, so that a caller that is dropped leaves no
+        // The finish runs in a separate task, so that dropping the caller leaves no
         // half-done finish.
         let task = self.0.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
@@ -565,7 +565,7 @@ impl Writer {
     /// the zone's permit and forgets its failure.
     ///
     /// # Panics
-    /// If writes of the zone are in flight.
+    /// If writes to the zone are in flight.
     pub fn forget(&self, zone: ZoneId) {
         let zone_queue = self.0.zone_queues.borrow_mut()[zone.0 as usize].take();
         if let Some(zone_queue) = zone_queue {
@@ -575,7 +575,7 @@ impl Writer {
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// The writer's counters.
+    /// Returns the writer's counters.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
     }
@@ -584,8 +584,8 @@ impl Writer {
         self.0.counters.borrow_mut().resets += 1;
     }
 
-    /// As [`Writer::forget`], but does nothing while writes of the zone are in flight, which
-    /// happens only with the defect that resets zones too early.
+    /// Does what [`Writer::forget`] does, unless writes to the zone are in flight, which happens
+    /// only with the defect that resets zones too early.
     pub(crate) fn forget_reset(&self, zone: ZoneId) {
         if self.zone_queue(zone).is_none_or(|zone_queue| zone_queue.is_idle()) {
             self.forget(zone);

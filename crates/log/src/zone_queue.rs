@@ -2,26 +2,26 @@
 //!
 //! Invariants
 //! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
-//!   from `done` to `sent` are in commands in flight; blocks from `sent` to `position` wait in the
-//!   queue.
+//!   from `done` to `sent` are in commands in flight; blocks from `sent` to `position` wait in
+//!   the queue.
 //! - Commands go to the drive in address order, through the one hardware queue to which the zone is
 //!   bound while it is written. Their answers are taken in the same order, so a success at the
 //!   front means that the whole prefix succeeded.
-//! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
-//!   while an earlier command was in flight. The earlier command has succeeded by the time the
-//!   refusal is taken, so nothing is before the command then, and it is sent again at most once.
-//! - Any other refusal fails the queue for good. Its writes complete once no command is in flight.
-//!   If the engine relocates, a queue that follows a failed queue waits until the failed one is
-//!   closed.
+//! - A command refused with Zone Invalid Write is retried at the same address if it was sent while
+//!   an earlier command was in flight. By the time the refusal is taken, the earlier command has
+//!   succeeded, and no command precedes the refused one. So it is retried at most once.
+//! - Any other refusal fails the queue for good. Its writes complete once no command is in
+//!   flight. If the engine relocates, a queue that follows a failed queue waits until the failed
+//!   one is closed.
 //! - A queue holds its zone's permit until the drive has freed the zone's resources.
 //! - Writes and Zone Appends are never in flight together. Appends in flight together fill exactly
 //!   the blocks that were set aside for them, in an order that the drive chooses. `done` counts
 //!   their blocks in the order of the calls: it gives the number of blocks answered, not the
 //!   places; each append keeps its own place. Waiting appends may go in one command; their blocks
 //!   are then consecutive.
-//! - An observer is called once for each write, while nothing here is borrowed, so it may submit
-//!   writes.
-//! - Nothing is sent behind a block whose content is not known yet.
+//! - An observer is called once for each write, while nothing here is borrowed, so it may
+//!   submit writes.
+//! - Nothing is sent after a block whose content is not known yet.
 
 mod audit;
 mod burst;
@@ -49,11 +49,11 @@ const PIECE_MIN: u32 = 4;
 
 /// The content of a write.
 pub(crate) enum What {
-    /// Its pages at its position, or zeros if it has no pages.
+    /// The pages at the write's position, or zeros if it has no pages.
     Here,
-    /// A page that is not known yet.
+    /// A page that may not be known yet.
     Late(Option<Page>),
-    /// Its pages, at a place that the drive chooses among the blocks of the appends in flight.
+    /// The pages, at a place that the drive chooses among the blocks of the appends in flight.
     Append,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Tell {
     Nobody,
     /// A cell that holds the place once the write has completed.
     Place(Rc<Cell<u32>>),
-    /// The observer, and its number for the write.
+    /// The observer, and the number under which it knows the write.
     Observer(Rc<dyn WriteObserver>, u32),
 }
 
@@ -77,17 +77,17 @@ struct Dispatched {
     end: u32,
     sequence: u64,
     fua: bool,
-    /// Number of its pages in the queue; 0 for zeros and for a late page.
+    /// Number of the write's pages in the queue; 0 for zeros and for a late page.
     pages: usize,
-    /// Out-of-band bytes of its blocks that are not sent yet; 0 if there are none.
+    /// Number of out-of-band bytes of the write that are not sent yet; 0 if it has none.
     oob: usize,
     what: What,
     tell: Tell,
 }
 
 impl Dispatched {
-    /// The block at which the write begins, if its command's first block, `first`, was written at
-    /// `at`. The write may begin before `first`.
+    /// The block at which the write begins, if the first block of its command, `first`, was written
+    /// at `at`. The write may begin before `first`.
     fn place(&self, first: u32, at: u32) -> u32 {
         self.end - self.blocks + at - first
     }
@@ -101,12 +101,14 @@ struct Flight {
     answer: Completion<Outcome>,
     end: u32,
     append: bool,
-    /// The request to send again if it is refused; kept if an earlier command was in flight when
+    /// The request to retry if this one is refused; kept if an earlier command was in flight when
     /// this one was sent.
     again: Option<Request>,
 }
 
-/// Invariants: see the module. With them, for a queue that has not failed
+/// Invariants, in addition to those of the module, for a queue that has not failed
+/// - the commands in flight end one after the other, the first beyond `done`, the last at `sent`;
+/// - every write that has not completed ends beyond `done`, and at most at `position`.
 /// - the commands in flight end one behind the other, the first beyond `done`, the last at `sent`;
 /// - every write that has not completed ends beyond `done`, and at most at `position`.
 #[derive(Default)]
@@ -119,19 +121,19 @@ struct State {
     oob: VecDeque<u8>,
     /// Writes that have not completed, in order.
     writes: VecDeque<Dispatched>,
-    /// The first of `writes` that is not wholly sent.
+    /// Index of the first of `writes` that is not wholly sent.
     next: usize,
     flights: VecDeque<Flight>,
     /// The last burst, until it is answered.
     burst: Option<Burst>,
-    /// First block that was set aside for the appends in flight together.
+    /// The first block that was set aside for the appends in flight together.
     append_from: u32,
     failed: Option<Error>,
     /// The queue failed, and the drive's status blames this zone alone.
     of_zone: bool,
     /// The zone takes no more writes, and the drive holds no resources for it.
     over: bool,
-    /// Sorted by the offset waited for.
+    /// Wakers by the block that they wait for, in ascending order.
     waiters: VecDeque<(u32, Waker)>,
     idle_waiters: Vec<Waker>,
     dispatcher: Option<Waker>,
@@ -142,9 +144,9 @@ struct State {
     /// The queue before this one: nothing is sent until it is full or its zone was reset.
     predecessor: Option<Rc<ZoneQueue>>,
     /// Logical blocks of the zone to fill before the first write, so that the write pointer is at a
-    /// whole block.
+    /// block boundary.
     rest: Option<Range<u64>>,
-    /// Forgotten by the writer: the dispatcher ends.
+    /// The writer has forgotten the queue, so the dispatcher ends.
     gone: bool,
     /// Counts the zone as written through its hardware queue, until the zone is full or closed.
     bound: Option<Bound>,
@@ -182,14 +184,15 @@ impl State {
 
 pub(crate) struct ZoneQueue {
     pub(crate) zone: ZoneId,
-    /// The hardware queue it is bound to.
+    /// The hardware queue to which the zone is bound.
     pub(crate) queue: QueueId,
     capacity: u32,
     state: RefCell<State>,
 }
 
 impl ZoneQueue {
-    /// A queue whose next write is at block `at`, once the logical blocks in `rest` are filled.
+    /// Creates a queue whose next write is at block `at`, once the logical blocks in `rest`
+    /// are filled.
     pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> ZoneQueue {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
         // With a `rest`, the last block is not done: a zone counts as full only when the drive has
@@ -199,7 +202,7 @@ impl ZoneQueue {
         ZoneQueue { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
     }
 
-    /// The queue bound to a hardware queue. A zone that is already full is not counted for it.
+    /// Binds the queue to a hardware queue. A zone that is already full is not counted there.
     pub(crate) fn bound_to(mut self, queue: QueueId, queues: &Rc<Queues>) -> ZoneQueue {
         self.queue = queue;
         let state = self.state.get_mut();
@@ -271,7 +274,7 @@ impl ZoneQueue {
             drop(in_flight);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
             if let Tell::Observer(observer, part) = tell {
-                // The observer is not called within the call that submits.
+                // The observer must not be called within the call that submits.
                 let error = error.clone();
                 shared.rt.spawn_detached(async move { observer.on_complete(part, Err(error)) });
             }
@@ -372,7 +375,7 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Notes that the zone takes no more writes, but the drive did not finish it.
+    /// Notes that the zone takes no more writes, although the drive did not finish it.
     pub(crate) fn cannot_end(&self, error: &Error) {
         let mut state = self.state.borrow_mut();
         state.failed.get_or_insert_with(|| error.clone());
@@ -393,7 +396,7 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Ends the queue: the zone was reset, or takes no more writes.
+    /// Ends the queue because its zone was reset or takes no more writes.
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;
@@ -444,24 +447,24 @@ impl ZoneQueue {
     }
 }
 
-/// Logical blocks at the end of a zone that do not make a whole block.
+/// Number of logical blocks at the end of a zone that do not make a whole block.
 pub(crate) fn tail_sectors(geometry: &Geometry) -> u64 {
     geometry.zone_capacity.0 % sectors_per_block(geometry)
 }
 
-/// Most blocks of a write command. Leaves space for the zone's tail of less than a block.
+/// Most blocks in a write command. Leaves space for the zone's tail of less than a block.
 pub(crate) fn largest_command(geometry: &Geometry) -> u32 {
     let most = blocks_per_command(geometry);
     if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
 }
 
-/// Most blocks of an append.
+/// Most blocks in an append.
 pub(crate) fn largest_append(geometry: &Geometry) -> u32 {
     let limit = geometry.append_limit().map_or(u64::MAX, |limit| limit.0);
     (limit / sectors_per_block(geometry)).min(u64::from(blocks_per_command(geometry))) as u32
 }
 
-/// The error for a zone that is not open.
+/// Builds the error for a zone that is not open.
 pub(crate) fn not_open(zone: ZoneId) -> Error {
     Error::new(ErrorKind::Invalid, format!("zone {zone} is not open for writing"))
 }

@@ -6,10 +6,10 @@ use furrow_zone::Result;
 
 impl DeltaLog {
     /// Compares the halves with the blocks that the writer placed in their zones, and with
-    /// `extents`: the extents of the durable checkpoint, and of later appends if there are any.
+    /// `extents`: those of the durable checkpoint, and of later appends if there are any.
     ///
     /// # Errors
-    /// `Internal`: which account, what was expected and what was found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub fn audit(&self, extents: &[Extent]) -> Result<()> {
         let blocks = self.layout.half_blocks(self.half);
         holds("delta log position", self.block <= blocks, || {

@@ -1,4 +1,4 @@
-//! The log against a plain model: a map per table, and the extents a checkpoint would store.
+//! Tests the log against a simple model: a map per table, and the extents a checkpoint would store.
 
 use super::*;
 use crate::budget::{Budget, Class};
@@ -28,7 +28,7 @@ fn layout(toy: &Toy) -> DeltaLayout {
     DeltaLayout::new(toy.geometry(), halves, &TABLES, KIND).unwrap()
 }
 
-/// A drive that allows one active zone: the log must not need more.
+/// A drive that allows one active zone, which must be enough for the log.
 fn drive(rt: &Rt, seed: u64, capacity: u64) -> Rc<Toy> {
     let mut shape = geometry(4, capacity);
     (shape.max_open, shape.max_active) = (Some(1), Some(1));
@@ -45,7 +45,7 @@ fn entries(changes: &[Change]) -> impl Iterator<Item = (u8, u32, &[u8])> {
     changes.iter().map(|(table, index, payload)| (*table, *index, &payload[..]))
 }
 
-/// The tables that a replay of `extents` gives.
+/// Returns the tables that a replay of `extents` gives.
 fn replay(rt: &Rt, toy: &Rc<Toy>, upto: RecordId, extents: &[Extent]) -> Result<Tables> {
     let (toy, extents) = (toy.clone(), extents.to_vec());
     rt.block_on(async move {
@@ -69,7 +69,7 @@ fn append(rt: &Rt, log: &mut DeltaLog, id: RecordId, changes: &[Change], list: &
 enum Op {
     /// A checkpoint that becomes durable.
     Checkpoint(Vec<Change>),
-    /// A checkpoint that wrote its deltas and then failed: its extents are discarded.
+    /// A checkpoint that wrote its deltas and then failed, so its extents are discarded.
     Attempt(Vec<Change>),
     /// A power cut while deltas are in flight, then a mount.
     Crash(Vec<Change>),
@@ -95,7 +95,7 @@ struct Run {
     epoch: u64,
     checkpoint: u64,
     extents: Vec<Extent>,
-    /// The tables as merged at the start of the extents, and as they are now.
+    /// The tables as of the last merge, after which the extents begin; and as they are now.
     merged: Tables,
     model: Tables,
 }
@@ -114,8 +114,8 @@ impl Run {
         Run { rt, toy, budget, seed, log, pool, epoch, checkpoint, extents, merged, model }
     }
 
-    /// Does what an engine does when the half is too full: merges, switches to the other half,
-    /// releases the full one.
+    /// Does what an engine does when the half is too full: merges, switches to the other half, and
+    /// releases the full half.
     fn make_room(&mut self, changes: &[Change]) {
         let mut counts = [0; 3];
         changes.iter().for_each(|change| counts[usize::from(change.0)] += 1);
@@ -146,7 +146,7 @@ impl Run {
         let id = id(self.epoch, self.checkpoint);
         let (Op::Checkpoint(mut changes) | Op::Attempt(mut changes) | Op::Crash(mut changes)) =
             op.clone();
-        // Sorted by table: the worst case is promised for this order.
+        // Sort by table: the worst case holds only for this order.
         changes.sort_by_key(|change| change.0);
         self.make_room(&changes);
         let mut list = self.extents.clone();
@@ -166,7 +166,7 @@ impl Run {
     }
 
     fn crash(&mut self) {
-        // Lets a part of the writes complete before the cut.
+        // Let part of the writes complete before the power cut.
         for _ in 0..self.seed % 7 {
             furrow_rt::Source::poll(&*self.toy);
             if self.seed.is_multiple_of(2) {
@@ -210,7 +210,7 @@ impl Drop for Run {
 }
 
 /// The audit finds a half that is called clean and holds blocks that count: by the writer's account
-/// alone, and by the extents alone.
+/// alone, or by the extents alone.
 #[test]
 fn the_audit_finds_a_half_that_is_not_clean() {
     let mut run = Run::new(1, 12);
@@ -227,9 +227,9 @@ fn the_audit_finds_a_half_that_is_not_clean() {
 }
 
 proptest! {
-    /// Checkpoints, failed attempts, power cuts and half switches in any order: the tables at the
-    /// last merge and the extents since then always give the model, on a drive with one active
-    /// zone. Blocks of failed attempts lie between them and are never seen.
+    /// After checkpoints, failed attempts, power cuts and half switches in any order, the tables of
+    /// the last merge and the extents since then give the model, on a drive with one active zone.
+    /// Blocks of failed attempts lie between the extents and are never seen.
     #[test]
     fn extents_give_exactly_what_was_checkpointed(
         seed in any::<u64>(),
@@ -243,7 +243,7 @@ proptest! {
         }
     }
 
-    /// No flipped bit of any block in the extents goes unnoticed.
+    /// A flipped bit in any block of the extents is noticed.
     #[test]
     fn damage_is_found(
         seed in any::<u64>(),
@@ -262,7 +262,8 @@ proptest! {
         prop_assert!(error.to_string().contains(&place), "{}", error);
     }
 
-    /// Well-sealed blocks with any body: an error or entries of the right size, no panic.
+    /// Blocks with a valid checksum and any body give an error or entries of the right size, and
+    /// no panic.
     #[test]
     fn any_body_is_survived(
         mut body in proptest::collection::vec(0..8u8, 0..200),
@@ -279,7 +280,7 @@ proptest! {
         let _ = layout(&toy).apply(&body, apply);
     }
 
-    /// The worst case covers every append that comes table by table.
+    /// The worst case covers every append whose entries come table by table.
     #[test]
     fn the_worst_case_is_one(counts in [0..500u32, 0..300u32, 0..20u32]) {
         let rt = Rt::new(Config::simulated(1));
@@ -313,8 +314,8 @@ fn extents_merge_only_when_adjacent() {
     run.check();
 }
 
-/// Whole blocks of another checkpoint are refused: an extent list reaches past the blocks of its
-/// checkpoint, or names the blocks of a later attempt.
+/// Whole blocks of another checkpoint are refused, whether an extent list reaches past the blocks
+/// of its checkpoint or names the blocks of a later attempt.
 #[test]
 fn blocks_of_other_checkpoints_are_refused() {
     let mut run = Run::new(4, 32);
@@ -337,8 +338,8 @@ fn blocks_of_other_checkpoints_are_refused() {
     refused(&listed, id(0, 9), "epoch");
 }
 
-/// Two blocks that changed places are each whole, and an extent made to fit them has the right
-/// checksum. The places in their headers reveal the swap.
+/// Two exchanged blocks are each whole, and an extent made to fit them has the right checksum. The
+/// places in their headers reveal the exchange.
 #[test]
 fn misplaced_blocks_are_refused() {
     let mut run = Run::new(8, 32);
@@ -353,7 +354,7 @@ fn misplaced_blocks_are_refused() {
     assert!(error.to_string().contains("place"), "{error}");
 }
 
-/// An append that does not fit changes nothing; neither does an entry of the wrong size.
+/// An append that does not fit changes nothing; nor does an append with an entry of the wrong size.
 #[test]
 fn a_refused_append_changes_nothing() {
     let mut run = Run::new(5, 12);
@@ -375,8 +376,8 @@ fn a_refused_append_changes_nothing() {
     assert_eq!(run.log.switch_half().unwrap_err().kind(), ErrorKind::Busy);
 }
 
-/// Recovery behind a zone that a power cut left short: the zone is filled, and the log continues at
-/// the write pointer of the last zone written.
+/// If a power cut left a zone short, recovery fills it, and the log continues at the write pointer
+/// of the last zone written.
 #[test]
 fn recovery_fills_what_a_power_cut_left_short() {
     let rt = Rt::new(Config::shuffled(6));
@@ -399,8 +400,8 @@ fn recovery_fills_what_a_power_cut_left_short() {
     rt.clear();
 }
 
-/// The drive allows one active zone, and a power cut left a zone short before zones that are full:
-/// the log's next zone waits until the short one is filled.
+/// On a drive with one active zone, a power cut left a zone short that precedes full zones: the
+/// log's next zone waits until the short zone is filled.
 #[test]
 fn recovery_keeps_to_one_active_zone() {
     let rt = Rt::new(Config::shuffled(7));

@@ -9,7 +9,7 @@ impl ZonePool {
     /// writer placed in their zones. The cost is proportional to the number of zones.
     ///
     /// # Errors
-    /// `Internal`: which account, what was expected and what was found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub fn audit(&self) -> Result<()> {
         let superzones = self.0.superzones.borrow();
         let mut counts = [0; STATES];
@@ -24,7 +24,7 @@ impl ZonePool {
             })?;
             for zone in &superzone.zones {
                 equal(&format!("owner of zone {zone}"), Some(id), self.owner(*zone))?;
-                // Zones of a free superzone were reset, or were never written to.
+                // Zones of a free superzone were reset, or never written.
                 if state == SuperzoneState::Free && !superzone.releasing {
                     let written = self.0.writer.written(*zone);
                     holds("free superzones", written == 0, || {

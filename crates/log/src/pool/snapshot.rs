@@ -1,6 +1,6 @@
 //! The proof that a release needs: a durable state of the engine that shows a superzone empty.
 //!
-//! An engine takes a [`Snapshot`] of its state, notes with it which superzones hold nothing that
+//! An engine takes a [`Snapshot`] of its state, notes in it which superzones hold nothing that
 //! counts, and makes the state durable: by a record on the medium ([`Snapshot::committed`]), or by
 //! a flush if the state is on the drive already ([`Snapshot::flushed`]). Both wait for the drive,
 //! and nothing else makes a [`DurableSnapshot`]. A release needs a [`DurableSnapshot`], and is
@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub struct Snapshot {
     pool: ZonePool,
     number: u64,
-    /// The number of the first write that was not dispatched when it was taken.
+    /// Number of the first write that was not yet dispatched when the snapshot was taken.
     first: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct DurableSnapshot {
 }
 
 impl Snapshot {
-    /// Notes that in this state the superzone holds nothing that counts.
+    /// Notes that the superzone holds nothing that counts in this state.
     pub fn note_empty(&self, id: SuperzoneId) {
         self.pool.note_empty(id, self.number);
     }
@@ -46,7 +46,7 @@ impl Snapshot {
     /// the snapshot was taken. Flushes if `record` was not written with FUA.
     ///
     /// # Errors
-    /// `Invalid` if `record` was written before the snapshot was taken, or writes nothing; or the
+    /// `Invalid` if `record` was written before the snapshot was taken, or has no blocks; or the
     /// failure of the write or of the flush.
     pub async fn committed(self, record: WriteHandle) -> Result<DurableSnapshot> {
         let (sequence, fua) = (record.sequence(), record.is_fua());
@@ -58,8 +58,7 @@ impl Snapshot {
         if fua { Ok(self.made_durable()) } else { self.flushed().await }
     }
 
-    /// Flushes the drive. Every write that this state consists of has to be answered before the
-    /// call.
+    /// Flushes the drive. Every write that this state consists of must be answered before the call.
     ///
     /// # Errors
     /// The failure of the flush.
@@ -68,8 +67,8 @@ impl Snapshot {
         Ok(self.made_durable())
     }
 
-    /// A proof without a durable state, for the defect that resets zones too early. `None` without
-    /// the defect.
+    /// Returns a proof without a durable state, for the defect that resets zones too early; `None`
+    /// without the defect.
     pub fn too_early(&self) -> Option<DurableSnapshot> {
         let (pool, number) = (self.pool.clone(), self.number);
         self.pool.resets_early().then_some(DurableSnapshot { pool, number })
@@ -83,13 +82,13 @@ impl Snapshot {
 }
 
 impl DurableSnapshot {
-    /// Notes that in this state the superzone holds nothing that counts, if that is found only when
-    /// the state is durable.
+    /// Notes that the superzone holds nothing that counts in this state, for callers that learn it
+    /// only after the state became durable.
     pub fn note_empty(&self, id: SuperzoneId) {
         self.pool.note_empty(id, self.number);
     }
 
-    /// Whether this snapshot, or an earlier one, shows the superzone empty: then a release with
+    /// Whether this snapshot, or an earlier one, shows the superzone empty. If so, a release with
     /// this snapshot as proof is not refused.
     pub fn shows_empty(&self, id: SuperzoneId) -> bool {
         let since = self.pool.0.superzones.borrow()[id.0 as usize].empty_since;
@@ -111,7 +110,7 @@ impl ZonePool {
         Snapshot { pool: self.clone(), number, first: self.0.writer.sequence_point().0 }
     }
 
-    /// The newest snapshot that is durable.
+    /// Returns the newest durable snapshot.
     pub fn durable(&self) -> Option<DurableSnapshot> {
         let number = self.0.durable.get();
         (number > 0).then(|| DurableSnapshot { pool: self.clone(), number })
@@ -126,7 +125,7 @@ impl ZonePool {
         }
     }
 
-    /// Refuses a proof of another drive, and a proof that does not show the superzone empty.
+    /// Refuses a proof that belongs to another drive, or does not show the superzone empty.
     pub(super) fn verify(
         &self,
         what: fmt::Arguments<'_>,

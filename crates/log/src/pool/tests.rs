@@ -1,4 +1,4 @@
-//! The pool's states, and each condition of a release on its own.
+//! Tests the pool's states, and each condition of a release separately.
 
 use super::*;
 use crate::toy::{Toy, geometry};
@@ -15,7 +15,7 @@ struct Bench {
     pool: ZonePool,
 }
 
-/// 13 zones: one outside the pool, then 3 superzones of 4 zones.
+/// Makes a drive of 13 zones: one outside the pool, then 3 superzones of 4 zones.
 fn bench(groups: u32) -> Bench {
     bench_of(groups, false)
 }
@@ -39,7 +39,7 @@ impl Bench {
         drop(self.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages)));
     }
 
-    /// A durable snapshot that shows superzones empty.
+    /// Makes a durable snapshot that shows superzones empty.
     fn empties(&self, ids: &[u32]) -> DurableSnapshot {
         let snapshot = self.pool.snapshot();
         ids.iter().for_each(|id| snapshot.note_empty(SuperzoneId(*id)));
@@ -52,7 +52,7 @@ impl Bench {
         self.release(id, durable)
     }
 
-    /// Starts a release and runs every task that is ready.
+    /// Starts a release and runs all ready tasks.
     fn release(&self, id: SuperzoneId, proof: DurableSnapshot) -> Option<Result<()>> {
         let pool = self.pool.clone();
         let task = self.rt.spawn(async move { pool.release(id, &proof).await });
@@ -78,7 +78,7 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     let pool = &bench.pool;
     assert_eq!((pool.total(), pool.free_count()), (3, 3));
     let order: Vec<u32> = (0..3).map(|_| pool.allocate(&[]).unwrap().0).collect();
-    // 0 (group 0), then 1 (group 1 is idle), then 2.
+    // First superzone 0 (group 0), then 1 (group 1 is idle), then 2.
     assert_eq!(order, [0, 1, 2]);
     assert_eq!(pool.allocate(&[]), None);
     pool.mark_full(SuperzoneId(0));
@@ -86,7 +86,7 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     for id in [0, 0, 2] {
         assert!(bench.note_and_release(SuperzoneId(id)).unwrap().is_ok());
     }
-    // Superzones 0 and 2 are of one group; 2 was released once, 0 twice.
+    // Superzones 0 and 2 belong to one group; 2 was released once, 0 twice.
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(2)));
     assert_eq!(pool.generation(SuperzoneId(0)), 2);
     assert_eq!(pool.owner(ZoneId(0)), None);
@@ -100,7 +100,8 @@ fn load_says_more_than_numbers() {
     let pool = &bench.pool;
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(0)));
     let [light, heavy] = [1, 100].map(|load| GroupLoad { load, class: 1, ..GroupLoad::default() });
-    // Group 1 has no active superzone, but the open superzone of group 0 is hardly written to.
+    // Group 1 has no active superzone, but little is expected to be written to the open superzone
+    // of group 0.
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(2)));
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(1)), "group 0 is exhausted");
 }
@@ -125,7 +126,7 @@ fn nothing_is_reset_before_every_condition_holds() {
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(bench.writer.counters().resets, 0);
     };
-    // Nothing is noted for a superzone that is written to.
+    // Nothing is noted for an active superzone.
     let early = bench.empties(&[0]);
     refused(&early, "Active");
     pool.mark_full(id);
@@ -217,7 +218,7 @@ fn a_bad_zone_shortens_its_superzone() {
     release().unwrap();
     let superzone = bench.pool.get(id);
     assert_eq!(superzone.zones, [ZoneId(5), ZoneId(7), ZoneId(8)]);
-    // It is not handed out before a snapshot records what it lacks.
+    // The superzone is not handed out before a snapshot records which zone it lacks.
     assert_eq!(superzone.state, SuperzoneState::Full);
     assert_eq!(superzone.descriptor().missing.get(), 0b10);
     let stored = bench.pool.descriptors();
@@ -276,7 +277,7 @@ fn single_zones_are_released_on_the_same_path() {
 }
 
 /// A record that reaches the medium makes the state before it durable: at once with FUA, otherwise
-/// by a flush. A record written before the snapshot, or without blocks, does not.
+/// by a flush. A record written before the snapshot does not, nor does one without blocks.
 #[test]
 fn a_snapshot_is_durable_by_a_record_written_after_it() {
     let bench = bench_of(1, true);
@@ -323,8 +324,8 @@ fn a_drive_in_use_is_not_wiped() {
     assert_eq!(wipe(2).unwrap_err().kind(), ErrorKind::Busy);
 }
 
-/// Zones found dead at mount are removed from free superzones, but not from superzones that hold
-/// data.
+/// Zones found dead at mount are removed from free superzones, but not from superzones that
+/// hold data.
 #[test]
 fn dead_zones_of_free_superzones_leave_at_mount() {
     let bench = bench(1);

@@ -11,7 +11,7 @@ impl RecordRing {
     /// zones of the ring.
     ///
     /// # Errors
-    /// `Internal`: which account, what was expected and what was found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub fn audit(&self) -> Result<()> {
         let mut zones = BTreeSet::new();
         for zone in self.half.iter().chain(&self.old).chain(&self.kept).chain(&self.failed) {
@@ -50,8 +50,8 @@ impl RecordRing {
         })
     }
 
-    /// Replaces the next zone of the half, which is not begun, by the first zone of the half; false
-    /// if there is no next zone. For tests of audits only.
+    /// Replaces the next zone of the half, which is not begun, with the first zone of the half;
+    /// false if there is no next zone. For tests of audits only.
     #[cfg(any(test, feature = "corrupt"))]
     pub fn corrupt_next_zone(&mut self) -> bool {
         let first = self.half.first().copied();

@@ -1,4 +1,4 @@
-//! Tests of the ring: records fit where it says that they do.
+//! Tests that records fit the ring whenever it says that they do.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,8 @@ use crate::toy::{Toy, geometry};
 use crate::writer::Order;
 use furrow_rt::{Config, Rng, Rt};
 
-/// Records that have space are appended, whatever the zones' ends waste.
+/// Records for which the ring reports space can be appended, whatever is wasted at the ends
+/// of zones.
 #[test]
 fn records_that_have_space_fit() {
     let id = RecordId { kind: 1, sequence: 1, ..RecordId::default() };
@@ -28,7 +29,7 @@ fn records_that_have_space_fit() {
                 (0..1 + rng.below(6)).map(|_| 1 + rng.below(most.into()) as u32).collect();
             let all = (blocks.iter().sum(), *blocks.iter().max().unwrap());
             if !ring.has_space(all, 0) {
-                // The half is not full: the bound was too careful for them.
+                // The half is not full: the bound was too cautious for these records.
                 refused += u32::from(ring.space_left() > 0);
                 break;
             }

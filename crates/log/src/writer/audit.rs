@@ -9,7 +9,7 @@ impl Writer {
     /// all zones. The cost is proportional to the number of open zones.
     ///
     /// # Errors
-    /// `Internal`: which account, what was expected and what was found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub fn audit(&self) -> Result<()> {
         let (mut open, mut pages, mut unsent) = (Vec::new(), 0, 0);
         for zone_queue in self.0.zone_queues.borrow().iter().flatten() {
@@ -23,19 +23,19 @@ impl Writer {
         equal("writes that are not wholly sent", unsent, in_flight.unsent())
     }
 
-    /// Blocks of `zone` that were placed since it was empty; 0 if the zone is not open in this
-    /// writer.
+    /// Number of blocks set aside in `zone` since it was empty; 0 if the zone is not open in
+    /// this writer.
     pub fn written(&self, zone: ZoneId) -> u32 {
         self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().0)
     }
 
-    /// Permits that the open zones hold.
+    /// Number of permits that the open zones hold.
     pub fn permits(&self) -> u32 {
         let zone_queues = self.0.zone_queues.borrow();
         zone_queues.iter().flatten().map(|zone_queue| zone_queue.holdings().1).sum()
     }
 
-    /// Permits that `zone` holds.
+    /// Number of permits that `zone` holds.
     pub fn permits_of(&self, zone: ZoneId) -> u32 {
         self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().1)
     }

@@ -18,7 +18,7 @@ pub enum Kind {
     Table,
     /// Sync-log records.
     Sync,
-    /// Zeros that fill a zone up.
+    /// Zeros that fill the rest of a zone.
     Padding,
 }
 
@@ -35,7 +35,7 @@ impl Kind {
         Kind::Padding,
     ];
 
-    /// Its name in reports.
+    /// Name of the kind in reports.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Data => "data",
@@ -50,14 +50,14 @@ impl Kind {
     }
 }
 
-/// Counts of the commands and bytes that went to the drive since the writer was made.
+/// Counts of the commands and bytes sent to the drive since the writer was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes dispatched, by [`Kind`] in the order of [`Kind::ALL`].
     pub bytes: [u64; 8],
-    /// Write commands sent, those sent again included.
+    /// Write commands sent, including retries.
     pub commands: u64,
-    /// Write commands sent again because an earlier one had not arrived yet.
+    /// Write commands retried because an earlier command had not arrived yet.
     pub retries: u64,
     /// Flushes sent.
     pub flushes: u64,
@@ -68,7 +68,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Bytes dispatched of `kind`.
+    /// Number of bytes of `kind` dispatched.
     pub fn of(&self, kind: Kind) -> u64 {
         self.bytes[kind as usize]
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// The failure of a zone: see [`Writer::failures`].
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The zone.
+    /// The zone that failed.
     pub zone: ZoneId,
     /// Blocks from this one on are not known to be written.
     pub from: u32,
@@ -16,12 +16,12 @@ pub struct Failure {
     pub of_zone: bool,
     /// The drive's error.
     pub error: Error,
-    /// The first write that failed.
+    /// Sequence number of the first write that failed.
     pub(crate) sequence: u64,
 }
 
 impl Shared {
-    /// Keeps the first failure of a zone until it is forgotten.
+    /// Notes a failure of a zone. Only the zone's first failure is kept, until it is forgotten.
     pub(crate) fn note_failure(&self, failure: Failure) {
         let mut failures = self.failures.borrow_mut();
         if failures.iter().any(|known| known.zone == failure.zone) {
@@ -38,17 +38,16 @@ impl Shared {
 }
 
 impl Writer {
-    /// Takes every zone out of use: writes that were submitted complete, and no more can be
-    /// submitted.
+    /// Takes every zone out of use: submitted writes complete, and no more writes can be submitted.
     pub fn let_go(&self) {
         for zone_queue in self.0.zone_queues.borrow_mut().iter_mut().filter_map(Option::take) {
             drop(zone_queue.retire());
         }
     }
 
-    /// Closes `zone`, of which a write may have failed, to further writes. Waits until none of its
-    /// writes is in flight, and finishes the zone if that is possible. Then writes to the zone
-    /// opened behind it are sent.
+    /// Closes `zone`, a write to which may have failed, to further writes. Waits until none of its
+    /// writes is in flight, and finishes the zone if that is possible. Then the writes to the zone
+    /// opened after it are sent.
     ///
     /// # Errors
     /// `Io` if the drive does not answer, or keeps the zone active.
@@ -56,13 +55,12 @@ impl Writer {
         let Some(zone_queue) = self.zone_queue(zone) else { return Ok(()) };
         zone_queue.seal();
         let this = self.clone();
-        // The close runs in a task of its own, so that a caller that is dropped leaves no half-done
-        // close.
+        // The close runs in a separate task, so that dropping the caller leaves no half-done close.
         let task = self.0.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             match this.finish_if_any(zone).await {
                 Ok(()) => zone_queue.is_over(),
-                // The zone opened behind it fails too.
+                // The zone opened after this one fails too.
                 Err(error) => {
                     zone_queue.cannot_end(&error);
                     return Err(error);
@@ -99,7 +97,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The state of `zone` that the drive reports.
+    /// Asks the drive for the state of `zone`.
     async fn state(&self, zone: ZoneId) -> Result<Option<ZoneState>> {
         let reports = self.0.device.report(zone, 1).await;
         let refused = |s| Error::device(&self.0.device.name(), format!("report zone {zone}"), s);
@@ -112,8 +110,8 @@ impl Writer {
         self.0.relocates.set(true);
     }
 
-    /// Announces that nothing will be relocated any more: writes held back behind failed zones fail
-    /// as well.
+    /// Announces that nothing will be relocated any more: writes held back by failed zones
+    /// fail too.
     pub fn give_up(&self) {
         self.0.relocates.set(false);
         let zone_queues: Vec<Rc<ZoneQueue>> =
@@ -121,26 +119,26 @@ impl Writer {
         zone_queues.iter().for_each(|zone_queue| zone_queue.wake_if_failed());
     }
 
-    /// Notes that the lost blocks of `zone` are elsewhere: waits do not return its failure any
-    /// more.
+    /// Notes that the lost blocks of `zone` are elsewhere now: waits no longer return its failure.
     pub fn forgive(&self, zone: ZoneId) {
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// The first failure of a write that was neither forgotten nor forgiven; if there is none, the
-    /// failure of a flush.
+    /// Returns the first write failure that was neither forgotten nor forgiven; if there is none,
+    /// the failure of a flush.
     pub fn failed(&self) -> Option<Error> {
         let first = self.0.failures.borrow().first().map(|failure| failure.error.clone());
         first.or_else(|| self.0.flush_failed.borrow().clone())
     }
 
-    /// Failures that were neither forgotten nor forgiven, in order: the first failure of each zone.
+    /// Returns the first failure of each zone, in order, except failures that were forgotten
+    /// or forgiven.
     pub fn failures(&self) -> Vec<Failure> {
         self.0.failures.borrow().clone()
     }
 
-    /// Waits until more than `seen` zones have failed since the writer was made, and returns their
-    /// number.
+    /// Waits until more than `seen` failures were noted since the writer was made, and returns the
+    /// number of failures.
     pub async fn more_failures(&self, seen: u64) -> u64 {
         while self.0.noted.get() <= seen {
             self.0.failing.wait().await;
@@ -148,12 +146,12 @@ impl Writer {
         self.0.noted.get()
     }
 
-    /// True if the failure of a write was neither forgotten nor forgiven.
+    /// True if some write failure was neither forgotten nor forgiven.
     pub fn has_failures(&self) -> bool {
         !self.0.failures.borrow().is_empty()
     }
 
-    /// The failure of a flush.
+    /// Returns the failure of a flush, if one failed.
     pub fn flush_failed(&self) -> Option<Error> {
         self.0.flush_failed.borrow().clone()
     }

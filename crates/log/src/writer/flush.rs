@@ -1,8 +1,8 @@
 //! Flushes: callers that ask while one is in flight share the next one.
 //!
-//! On a drive whose flushes cover what was submitted before them, a flush need not wait for the
-//! answers of the writes that it is to make durable ([`Writer::flush_early`]): the drive is asked
-//! once instead of twice in turn.
+//! On some drives a flush covers writes that were submitted before it and are not answered yet.
+//! There a flush need not wait for the answers ([`Writer::flush_early`]): writes and flush are sent
+//! together, and the caller waits once instead of twice.
 
 use super::{Shared, Writer};
 use furrow_policy::LogDefect;
@@ -31,11 +31,11 @@ impl Round {
     }
 }
 
-/// A flush of writes that were in flight when it was asked for: see [`Writer::flush_early`].
+/// A flush of writes that were in flight when it was requested: see [`Writer::flush_early`].
 #[must_use = "what it covers is durable after `Writer::flush_after`"]
 pub struct EarlyFlush {
     round: Rc<Round>,
-    /// What went wrong before the flush was asked for: [`Writer::mishaps`].
+    /// Failures and retries when the flush was requested: see [`Writer::mishaps`].
     mishaps: (u64, u64),
 }
 
@@ -45,8 +45,8 @@ impl Writer {
     /// flush continues if the future is dropped.
     ///
     /// # Errors
-    /// If the drive fails a flush. Every later call fails too, since the extent of the loss is
-    /// unknown.
+    /// The drive's error if it fails a flush. Every later call fails too, because nobody knows how
+    /// much was lost.
     pub async fn flush(&self) -> Result<()> {
         if self.has(LogDefect::SkippedFlush) {
             return Ok(());
@@ -60,9 +60,10 @@ impl Writer {
         self.ask_flush().done().await
     }
 
-    /// Asks for a flush of the writes dispatched before the call, without waiting for their
+    /// Requests a flush of the writes dispatched before the call, without waiting for their
     /// answers. `None` if the drive's flushes do not cover writes in flight, if not all writes are
-    /// with the drive yet, or if a flush is in flight. [`Writer::flush_after`] takes either.
+    /// with the drive yet, or if a flush is in flight. [`Writer::flush_after`] takes the result in
+    /// either case.
     pub async fn flush_early(&self) -> Option<EarlyFlush> {
         let covers = self.geometry().volatile_cache && self.0.device.flush_covers_submitted();
         if !covers || self.has(LogDefect::SkippedFlush) || self.flush_failed().is_some() {
@@ -71,15 +72,16 @@ impl Writer {
         if self.0.flushing.get() {
             return None;
         }
-        // The tasks that send what was just dispatched have a turn first.
+        // Let the tasks that send what was just dispatched run first.
         self.0.rt.yield_now().await;
         let all_sent = self.0.in_flight.borrow().unsent() == 0;
         all_sent.then(|| EarlyFlush { round: self.ask_flush(), mishaps: self.mishaps() })
     }
 
-    /// Makes durable what was dispatched before the call that returned `early`, and has been
-    /// answered by now. Flushes again if a zone has failed or a write has been sent again
-    /// meanwhile: blocks were written behind the early flush then.
+    /// Completes an early flush: on return, every write that was dispatched before
+    /// [`Writer::flush_early`] and has been answered is durable. Flushes again if a zone has
+    /// failed or a write was retried meanwhile, because blocks may then have been written after
+    /// the early flush.
     ///
     /// # Errors
     /// As [`Writer::flush`].
@@ -90,12 +92,12 @@ impl Writer {
         }
     }
 
-    /// Failures of zones noted, and writes sent again, since the writer was made.
+    /// Counts the noted failures of zones, and the retried writes, since the writer was made.
     fn mishaps(&self) -> (u64, u64) {
         (self.0.noted.get(), self.0.counters.borrow().retries)
     }
 
-    /// The next flush that is sent.
+    /// Joins the next flush that is sent.
     fn ask_flush(&self) -> Rc<Round> {
         let round = self.0.next_flush.borrow_mut().get_or_insert_default().clone();
         if !self.0.flushing.replace(true) {

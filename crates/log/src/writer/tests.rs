@@ -1,4 +1,4 @@
-//! The writer against a drive that answers in any order, fails, and lets commands overtake.
+//! The writer on a drive that answers in any order, fails, and lets commands overtake each other.
 
 use super::*;
 use crate::budget::{Budget, Class};
@@ -48,8 +48,8 @@ fn a_block_whose_page_comes_later_is_not_appended() {
     drop(writer.submit(ZoneWrite { placement: Placement::Append, ..reserve }));
 }
 
-/// For any set of open zones, all queues have equally many of them. A zone that follows another
-/// uses the other's queue.
+/// Whatever zones are open, they are spread evenly over the queues. A zone that continues another
+/// one uses the other's queue.
 #[test]
 fn open_zones_are_spread_evenly_over_the_queues() {
     let rt = Rt::new(Config::simulated(1));
@@ -60,7 +60,7 @@ fn open_zones_are_spread_evenly_over_the_queues() {
         zones.iter().for_each(|zone| counts[usize::from(writer.queue(ZoneId(*zone)).0)] += 1);
         counts
     };
-    // If the zone number chose the queue, all would be in one queue.
+    // If the zone number chose the queue, all these zones would be in one queue.
     let first: Vec<u32> = (0..12).map(|i| i * 4).collect();
     first.iter().for_each(|zone| writer.open_empty(ZoneId(*zone)));
     assert_eq!(spread(&first), [3; 4]);
@@ -69,7 +69,7 @@ fn open_zones_are_spread_evenly_over_the_queues() {
         writer.open_zone_after(ZoneId(zone + 1), ZoneId(*zone));
         assert_eq!(writer.queue(ZoneId(zone + 1)), writer.queue(ZoneId(*zone)));
     }
-    // Finished zones leave their queues: here, two of the four queues.
+    // Finished zones leave their queues: here two of the four queues lose zones.
     let ended = [0, 16, 4, 20];
     for zone in ended.map(ZoneId) {
         let (writer, next) = (writer.clone(), ZoneId(zone.0 + 1));
@@ -85,13 +85,14 @@ fn open_zones_are_spread_evenly_over_the_queues() {
     assert_eq!(spread(&[&left[..], &again[..]].concat()), [6; 4]);
 }
 
-/// A drive of `zones` zones of `capacity` blocks, and its number of logical blocks per block.
+/// Describes a drive of `zones` zones of `capacity` blocks, and returns its logical blocks
+/// per block.
 fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
     let mut shape = geometry(zones, capacity);
     if !small_sectors {
         return (shape, 1);
     }
-    // The capacity is not a whole number of blocks: the zone has to become full all the same.
+    // The capacity is not a whole number of blocks: the zone must become full nevertheless.
     shape.block_size = ByteLen(512);
     shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
     shape.zone_size = BlockCount(1024);
@@ -133,8 +134,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// For any order of answers, of tasks, and of commands within a queue: data is at its place
-    /// when the write counts as written, and no limit is exceeded.
+    /// Whatever the order of answers, of tasks, and of commands within a queue: data is in its
+    /// place when the write counts as written, and no limit is exceeded.
     #[test]
     fn data_lands_where_it_was_placed(
         seed in any::<u64>(),
@@ -237,7 +238,7 @@ fn numbered(next: &mut u32, count: u32) -> Vec<Page> {
         .collect()
 }
 
-/// Whether `page` is at `offset` of zone 0, and its write was answered.
+/// Whether `page` is at block `offset` of zone 0, and its write was answered.
 fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
     let size = 4096 / per_block as usize;
     (0..per_block).all(|i| {
@@ -248,9 +249,9 @@ fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
 }
 
 proptest! {
-    /// For any order in which the drive takes appends: each append is at the place that its
-    /// completion reports, no two are at one place, and the writes and reserved blocks between them
-    /// are where they were placed.
+    /// In whatever order the drive takes appends: each append is at the place that its completion
+    /// reports, no two are at one place, and the writes and reserved blocks between them are where
+    /// they were placed.
     #[test]
     fn appends_lie_where_they_say(
         seed in any::<u64>(),
@@ -338,16 +339,16 @@ fn what_depends_on_appends_waits_for_them() {
     let at = writer.submit(ZoneWrite::reserve(zone, Kind::Summary)).at();
     drop(writer.submit(ZoneWrite::pages(zone, Kind::Node, stamped(&writer, zone, 1))));
     rt.run_ready();
-    // Three appends are in flight at once; nothing behind the reserved block is sent.
+    // Three appends are in flight at once; nothing after the reserved block is sent.
     assert_eq!((toy.log().len(), toy.most_in_flight(), writer.in_flight()), (3, 3, 2));
     writer.fill_reserved(zone, at, stamp(zone, at));
     rt.run_ready();
     assert_eq!((toy.log().len(), writer.in_flight()), (4, 0));
     assert!(written(&toy, zone, 3, 1) && written(&toy, zone, 4, 1));
-    // Another order has no appends.
+    // Under other orders there are no appends.
     let queued = Writer::with_options(&rt, toy, options(Order::Queued, 1, 8));
     assert_eq!((queued.append_limit(), writer.append_limit()), (0, 8));
-    // Neither has a drive that takes none.
+    // A drive that takes no appends has none either.
     let none = Geometry { max_append: Some(BlockCount(0)), ..geometry(2, 64) };
     let block_device = Toy::on(&rt, none, 2);
     let writer = Writer::with_options(&rt, block_device, options(Order::Append, 1, 8));
@@ -376,7 +377,7 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
         async move {
             assert_eq!(good.await.unwrap(), 0);
             let failed = bad.await.unwrap_err();
-            // The reserved block's page is never set, and no wait for it hangs.
+            // The page of the reserved block is never set, and still no wait hangs.
             writer.drained(ZoneId(1)).await;
             (failed, writer.drain().await.unwrap_err())
         }
@@ -396,7 +397,7 @@ fn adjacent_writes_become_one_command() {
     (0..16).for_each(|_| drop(write(&writer, 0, 1)));
     let writer2 = writer.clone();
     rt.block_on(async move { writer2.drain().await }).unwrap();
-    // 16 blocks at 8 per command.
+    // 16 blocks, at 8 blocks per command, take two commands.
     assert_eq!((writer.counters().commands, toy.log().len()), (2, 2));
     assert_eq!(writer.counters().of(Kind::Data), 16 * 4096);
     drop(writer.submit(ZoneWrite::zeros_to(ZoneId(0), 64)));
@@ -406,7 +407,7 @@ fn adjacent_writes_become_one_command() {
     rt.clear();
 }
 
-/// Without joining, each call is a command, even if many wait.
+/// Without joining, each call is a command, even if many calls wait.
 #[test]
 fn calls_are_not_joined_where_that_is_not_wanted() {
     for order in [Order::Blocking, Order::Queued] {
@@ -423,7 +424,7 @@ fn calls_are_not_joined_where_that_is_not_wanted() {
     }
 }
 
-/// With `pieces`, waiting writes are divided into several commands.
+/// With `pieces`, the waiting writes are divided into several commands.
 #[test]
 fn what_waits_goes_in_pieces_where_asked() {
     let commands = |pieces, order| {
@@ -451,7 +452,8 @@ fn what_waits_goes_in_pieces_where_asked() {
     assert_eq!(commands(4, Order::Blocking), [40]);
 }
 
-/// Overtaken commands are refused, sent again at the same address, and succeed.
+/// Commands that are refused because others overtook them are retried at the same address,
+/// and succeed.
 #[test]
 fn overtaken_writes_are_sent_again() {
     let rt = Rt::new(Config::shuffled(3));
@@ -485,7 +487,7 @@ fn a_wrong_write_pointer_is_a_failure() {
     rt.clear();
 }
 
-/// After a failure: earlier writes of the zone are there, every later write of the zone fails,
+/// After a failure, earlier writes of the zone are there, every later write of the zone fails,
 /// other zones are not affected, sequence points before the failure are reached with success, and
 /// forgetting the zone ends the failure.
 #[test]
@@ -499,8 +501,8 @@ fn a_failure_stops_its_zone_only() {
         let good = write(&writer, 0, 16);
         let before = writer.sequence_point();
         let bad = write(&writer, 0, 16);
-        // These are more blocks than can be in flight: some are still queued when the failure
-        // comes.
+        // These are more blocks than can be in flight, so some are still queued when the
+        // failure comes.
         let behind = write(&writer, 0, 200);
         let other = write(&writer, 1, 40);
         let writer2 = writer.clone();
@@ -525,7 +527,7 @@ fn a_failure_stops_its_zone_only() {
     }
 }
 
-/// A drain waits for writes dispatched before it, and only for these.
+/// A drain waits only for writes dispatched before it.
 #[test]
 fn later_writes_do_not_delay_a_drain() {
     let rt = Rt::new(Config::shuffled(5));
@@ -553,8 +555,8 @@ fn later_writes_do_not_delay_a_drain() {
     rt.clear();
 }
 
-/// A chain of zones on a drive with one active zone: a zone is not begun before the zone before it
-/// is full, and takes over its permit.
+/// A chain of zones on a drive with one active zone: a zone is begun only when the zone before it
+/// is full, and takes over that zone's permit.
 #[test]
 fn a_chain_of_zones_needs_one_permit() {
     let rt = Rt::new(Config::shuffled(8));
@@ -597,8 +599,8 @@ fn finish_waits_for_writes_and_gives_the_permit_back() {
     rt.clear();
 }
 
-/// A torn write left the pointer within a block: the block is filled with zeros, and later writes
-/// go behind it.
+/// A torn write left the write pointer within a block: the block is filled with zeros, and later
+/// writes go after it.
 #[test]
 fn a_zone_torn_within_a_block_is_levelled() {
     let rt = Rt::new(Config::simulated(10));
@@ -619,9 +621,9 @@ fn a_zone_torn_within_a_block_is_levelled() {
     rt.clear();
 }
 
-/// The same without a write: `level` fills the torn block on request. If a zone has no whole block
-/// left, the rest of its last block and the part behind it are written at once. Then the drive
-/// holds no resources for the zone any more, and the zone that follows it is written.
+/// Without a write, `level` fills the torn block on request. If a zone has no whole block left, the
+/// rest of its last block and the part after it are written at once. Then the drive holds no
+/// resources for the zone any more, and writes go to the zone opened after it.
 #[test]
 fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
     let rt = Rt::new(Config::simulated(10));

@@ -1,9 +1,9 @@
 //! A write to a zone: its content, its placement, and how a caller learns of its completion.
 //!
 //! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and returns a [`WriteHandle`]. A
-//! caller that would otherwise wait for several writes in a task of its own names a
-//! [`WriteObserver`] instead. Handle and observer learn the same: where the write begins, or why it
-//! failed. One thing is told to the observer alone: the place of an append that has an observer.
+//! caller can name a [`WriteObserver`] instead of waiting for several writes in a task of its own.
+//! Handle and observer learn the same: where the write begins, or why it failed. Only the place of
+//! an append that has an observer goes to the observer alone.
 
 use super::Kind;
 use crate::zone_queue::ZoneQueue;
@@ -18,21 +18,21 @@ use std::task::{Context, Poll};
 /// When a write counts as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// When the drive has it; a volatile cache still needs a flush.
+    /// The write counts once the drive has it; a volatile cache still needs a flush.
     Cached,
-    /// When it is on the medium.
+    /// The write counts once it is on the medium.
     Fua,
 }
 
 /// How the block at which a write begins is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// By the order of the calls: the write begins at the zone's position.
+    /// The order of the calls decides: the write begins at the zone's position.
     Position,
-    /// By the drive, with Zone Append. Blocks are set aside at once. Appends in flight together
-    /// fill the blocks that were set aside for them; each completion reports the place of its
-    /// append. An append that reaches the end of a zone whose capacity is not in whole blocks is
-    /// written at the zone's position instead. At most
+    /// The drive decides, with Zone Append. Blocks are set aside at once. Appends in flight
+    /// together fill the blocks that were set aside for them; each completion reports the place of
+    /// its append. An append that reaches the end of a zone whose capacity is not in whole blocks
+    /// is written at the zone's position instead. At most
     /// [`Writer::append_limit`](super::Writer::append_limit) blocks.
     Append,
 }
@@ -40,12 +40,12 @@ pub enum Placement {
 /// The blocks of a write.
 #[derive(Debug)]
 pub enum Payload<P = Pages> {
-    /// These pages.
+    /// Pages to write.
     Pages(P),
     /// Zeros from the zone's position up to this block of the zone.
     ZerosTo(u32),
     /// One block, whose page [`Writer::fill_reserved`](super::Writer::fill_reserved) sets later.
-    /// Until then nothing behind the block in the zone is sent to the drive.
+    /// Until then nothing after the block in the zone is sent to the drive.
     Later,
 }
 
@@ -54,21 +54,21 @@ pub enum Payload<P = Pages> {
 ///
 /// `P` is the source of the pages: an iterator, if a caller has no list of pages.
 pub struct ZoneWrite<'a, P = Pages> {
-    /// The zone; it has to be open.
+    /// The zone, which must be open.
     pub zone: ZoneId,
     /// The kind of the blocks, for the counters.
     pub kind: Kind,
     /// The blocks.
     pub payload: Payload<P>,
-    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block. Empty:
-    /// zeros.
+    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block. If
+    /// empty, zeros are written.
     pub oob: &'a [u8],
     /// How the first block is chosen.
     pub placement: Placement,
     /// When the write counts as written.
     pub durability: Durability,
-    /// The observer of the write's completion, and the observer's number for this write. With an
-    /// observer, the handle does not return the place of an append; the observer gets it.
+    /// The observer of the write's completion, and the number under which it knows the write. With
+    /// an observer, the handle does not return the place of an append; the observer gets it.
     pub observer: Option<(Rc<dyn WriteObserver>, u32)>,
 }
 
@@ -85,32 +85,34 @@ impl<P> ZoneWrite<'_, P> {
         }
     }
 
-    /// A write of `pages`.
+    /// Creates a write of `pages`.
     pub fn pages(zone: ZoneId, kind: Kind, pages: P) -> Self {
         ZoneWrite::new(zone, kind, Payload::Pages(pages))
     }
 }
 
 impl ZoneWrite<'_> {
-    /// Zeros up to block `upto` of the zone, or nothing if the zone's position is beyond `upto`.
+    /// Creates a write of zeros up to block `upto` of the zone, or of nothing if the zone's
+    /// position is beyond `upto`.
     pub fn zeros_to(zone: ZoneId, upto: u32) -> Self {
         ZoneWrite::new(zone, Kind::Padding, Payload::ZerosTo(upto))
     }
 
-    /// One block whose page is set later.
+    /// Creates a write of one block whose page is set later.
     pub fn reserve(zone: ZoneId, kind: Kind) -> Self {
         ZoneWrite::new(zone, kind, Payload::Later)
     }
 }
 
-/// Learns the results of its writes from the task that takes the drive's answers.
+/// Learns the results of writes from the task that takes the drive's answers.
 pub trait WriteObserver {
-    /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
-    /// Called once for each write, while nothing of the writer is borrowed.
+    /// Reports that write number `part` begins at block `at` of its zone and is durable as
+    /// requested, or that it failed. Called once for each write, while nothing of the writer
+    /// is borrowed.
     fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
-/// Resolves to the block at which a write begins, when the write is durable as requested. A handle
+/// Resolves to the block at which a write begins, once the write is durable as requested. A handle
 /// can be dropped: the write continues.
 #[must_use = "a write's fate is told here; drop it only where something else learns of it"]
 pub struct WriteHandle {
@@ -120,12 +122,13 @@ pub struct WriteHandle {
     /// The write's number in the order of dispatch; `None` if the write has no blocks.
     pub(super) sequence: Option<u64>,
     pub(super) fua: bool,
-    /// Where an append landed, once it completed.
+    /// The block at which an append begins, once it has completed.
     pub(super) landed: Option<Rc<Cell<u32>>>,
 }
 
 impl WriteHandle {
-    /// The first block that was set aside for the write: where it begins, unless it is an append.
+    /// The first block that was set aside for the write: where the write begins, unless it is
+    /// an append.
     pub fn at(&self) -> u32 {
         self.at
     }

@@ -6,7 +6,7 @@ use furrow_zone::Result;
 
 impl ZoneQueue {
     /// Compares the counters of the queue with the commands in flight and the writes that wait.
-    /// Adds the numbers of the writes that have not completed to `open`, and returns the number of
+    /// Adds the numbers of the writes that have not completed to `open`. Returns the number of
     /// their pages, and how many of the writes are not wholly sent.
     ///
     /// # Errors
@@ -47,8 +47,8 @@ impl ZoneQueue {
             }
             before = flight.end;
         }
-        // With a `rest`, the filling of the torn block is not sent yet, and `done` is before that
-        // block.
+        // With a `rest`, the zeros that fill the torn block are not sent yet, and `done` is before
+        // that block.
         if state.rest.is_none() {
             equal(&format!("{account}, sent"), before, state.sent)?;
         }
@@ -70,7 +70,8 @@ impl ZoneQueue {
         })
     }
 
-    /// Blocks of the zone set aside since it was empty, and permits that the queue holds.
+    /// Returns how many blocks of the zone were set aside since it was empty, and how many permits
+    /// the queue holds.
     pub(crate) fn holdings(&self) -> (u32, u32) {
         let state = self.state.borrow();
         (state.position, state.permit.as_ref().map_or(0, crate::budget::Permit::count))

@@ -1,10 +1,10 @@
 //! Whether a burst is written faster by one command or by several.
 //!
-//! A burst is the blocks that wait for a zone of which no command is in flight: the blocks of a
-//! lone client's fsync, say. Drives differ. On one drive, a command's latency grows with its size,
-//! and commands are executed side by side. On another drive, each command occupies the whole drive
-//! for some microseconds. So the writer times bursts of both kinds, and writes later bursts in the
-//! faster way. Bursts of different sizes are compared apart. Blocks that wait while commands are in
+//! A burst is the blocks that wait for a zone that has no command in flight, for example the blocks
+//! of a lone client's fsync. Drives differ. On one drive, a command's latency grows with its size,
+//! and commands run in parallel. On another drive, each command occupies the whole drive for a few
+//! microseconds. So the writer times bursts of both kinds, and writes later bursts in the faster
+//! way. Bursts of different sizes are compared separately. Blocks that wait while commands are in
 //! flight are always divided: throughput limits such a zone, not latency.
 //!
 //! Invariant: the order in which bursts are timed as one command or as several has no period. So a
@@ -12,15 +12,16 @@
 
 use furrow_rt::Nanos;
 
-/// The first bursts of a size, which are all timed: a half is written as one command each.
+/// Number of first bursts of a size, all of which are timed: half of them are written as one
+/// command each.
 const FIRST: u32 = 64;
-/// Number of later bursts of which two are timed: one written as one command, one as several. So
-/// the writer notices that the other way has become faster.
+/// Two of this many later bursts are timed: one written as one command, one as several. So the
+/// writer notices when the other way has become faster.
 const EVERY: u32 = 64;
-/// Most times that a mean is taken over. When a mean has this many, a new time changes the mean by
-/// the reciprocal of this number.
+/// Most times over which a mean is taken. A mean of this many times changes by the difference to a
+/// new time, divided by this number.
 const WEIGHT: u64 = 32;
-/// Number of sizes. A size is a power of two and the numbers of blocks up to the next power; the
+/// Number of sizes. A size covers the numbers of blocks from one power of two up to the next; the
 /// first size begins at 4 blocks, and the last one has no end.
 const SIZES: usize = 7;
 
@@ -31,19 +32,19 @@ enum Way {
     Several = 1,
 }
 
-/// A burst on its way to the drive.
+/// A burst in flight to the drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
-    /// The block of the zone at which it ends.
+    /// The block of the zone at which the burst ends.
     pub(super) end: u32,
     way: Way,
     size: usize,
-    /// When it was sent, if it is timed.
+    /// When the burst was sent, if it is timed.
     sent: Option<Nanos>,
 }
 
 impl Burst {
-    /// Commands that are to be in flight: 1, or `several`.
+    /// Number of commands to keep in flight: 1, or `several`.
     pub(super) fn pieces(&self, several: u32) -> u32 {
         match self.way {
             Way::One => 1,
@@ -56,16 +57,17 @@ impl Burst {
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     bursts: u32,
-    /// Mean nanoseconds of a burst, by [`Way`], and the number of times in it, up to [`WEIGHT`].
+    /// For each [`Way`], the mean nanoseconds of a burst, and the number of times in the mean, up
+    /// to [`WEIGHT`].
     means: [(u64, u64); 2],
 }
 
-/// What is known of the bursts of a drive.
+/// What is known about the bursts of a drive.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts([Size; SIZES]);
 
 impl Bursts {
-    /// A burst of `blocks` that ends at block `end` and is sent `now`.
+    /// Begins a burst of `blocks` blocks that ends at block `end` and is sent `now`.
     pub(super) fn begin(&mut self, blocks: u32, end: u32, now: Nanos) -> Burst {
         let index = (blocks.max(4).ilog2() as usize - 2).min(SIZES - 1);
         let size = &mut self.0[index];
@@ -83,7 +85,7 @@ impl Bursts {
         Burst { end, way, size: index, sent: timed.then_some(now) }
     }
 
-    /// The last block of `burst` was answered at the time that `now` tells.
+    /// Notes that the last block of `burst` was answered at the time that `now` returns.
     pub(super) fn ended(&mut self, burst: Burst, now: impl FnOnce() -> Nanos) {
         let Some(sent) = burst.sent else { return };
         let (mean, times) = &mut self.0[burst.size].means[burst.way as usize];
@@ -100,8 +102,8 @@ mod tests {
     use furrow_rt::{Config, Page, Pages, Rt};
     use furrow_zone::{DeviceSpec, ZoneId};
 
-    /// Sends `count` bursts of 16 blocks, which take `times`, by way; returns how many went in
-    /// several commands.
+    /// Sends `count` bursts of 16 blocks; `times` is how long each way takes. Returns how many
+    /// bursts went as several commands.
     fn several(bursts: &mut Bursts, count: u32, times: [u64; 2]) -> u32 {
         let mut several = 0;
         for _ in 0..count {
@@ -117,7 +119,8 @@ mod tests {
         let mut bursts = Bursts::default();
         assert_eq!(several(&mut bursts, FIRST, [50_000, 30_000]), FIRST / 2);
         assert_eq!(several(&mut bursts, 640, [50_000, 30_000]), 630);
-        // The drive is a different one now: some turns later the other way is taken.
+        // The drive's behaviour has changed: after some timed bursts the writer switches to the
+        // other way.
         several(&mut bursts, 60 * EVERY, [20_000, 30_000]);
         assert_eq!(several(&mut bursts, 640, [20_000, 30_000]), 10);
     }
@@ -134,8 +137,8 @@ mod tests {
         assert!(bursts.0[2].bursts >= FIRST, "{bursts:?}");
     }
 
-    /// Latency that grows with a command's size speaks for four commands, a price for each command
-    /// for one.
+    /// A latency that grows with a command's size favours four commands; a fixed cost per command
+    /// favours one command.
     #[test]
     fn bursts_go_as_the_drive_answers_them_sooner() {
         for (preset, wanted) in [("j5100", 4), ("zn540-4t,model.service-spread=fixed", 1)] {
@@ -162,7 +165,7 @@ mod tests {
                 }
                 count.counters().commands - before
             });
-            // One of 64 goes the other way.
+            // One burst of 64 goes the other way.
             let other = bursts / 64;
             assert_eq!(commands, wanted * (bursts - other) + (5 - wanted) * other, "{preset}");
             rt.clear();

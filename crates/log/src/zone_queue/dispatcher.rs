@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 struct Next {
     request: Request,
     end: u32,
-    /// Earlier commands are in flight.
+    /// Whether earlier commands are in flight.
     behind: bool,
     append: bool,
 }
@@ -37,7 +37,8 @@ impl Future for Dispatcher {
         if self.pass_predecessor(cx).is_ready() {
             self.reap(cx);
             while self.send() {
-                // A drive that answers at once would otherwise never wake this task.
+                // Take answers again: a drive that answers at once would otherwise never wake
+                // this task.
                 self.reap(cx);
             }
         }
@@ -81,7 +82,7 @@ impl Dispatcher {
         *self.told.borrow_mut() = told;
     }
 
-    /// Waits for the queue before this one and takes over its permit.
+    /// Waits for the queue before this one, and takes over its permit.
     fn pass_predecessor(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(predecessor) = self.zone_queue.state.borrow().predecessor.clone() else {
             return Poll::Ready(());
@@ -117,7 +118,7 @@ impl Dispatcher {
                 self.take_answer(flight, outcome);
             }
         }
-        // No command is in flight any more: a failed queue's writes complete.
+        // No command is in flight any more: the writes of a failed queue complete.
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
             let mut in_flight = self.shared.in_flight.borrow_mut();
@@ -129,8 +130,8 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the answer of the oldest command: its writes complete, or the command is sent again,
-    /// or the queue fails.
+    /// Takes the answer of the oldest command: its writes complete, or the command is retried, or
+    /// the queue fails.
     fn take_answer(&self, flight: Flight, outcome: Outcome) {
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
@@ -178,7 +179,7 @@ impl Dispatcher {
         let (first, zone) = (state.done, self.zone_queue.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
-        // Any other status is about the drive as a whole, or is a defect of this program.
+        // Any other status concerns the drive as a whole, or is a defect of this program.
         let of_zone = matches!(
             outcome.status,
             Status::WriteFault | Status::ZoneFull | Status::ZoneReadOnly | Status::ZoneOffline
@@ -186,9 +187,9 @@ impl Dispatcher {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// The block at which an append begins. It has to be among the blocks set aside for the appends
-    /// in flight together. Otherwise returns the error, and whether only this zone is to blame: an
-    /// append torn within a block shifts the others.
+    /// Returns the block at which an append begins. It must be among the blocks set aside for the
+    /// appends in flight together. Otherwise returns the error, and whether only this zone is to
+    /// blame: an append torn within a block shifts the others.
     fn appended_at(
         &self,
         state: &State,
@@ -246,7 +247,7 @@ impl Dispatcher {
         let Some(Next { request, end, behind, append }) = self.next_request() else {
             return false;
         };
-        // Only a write that may overtake an earlier command may have to be sent again.
+        // Keep a copy for a retry only for a write that may overtake an earlier command.
         let again = (behind && !append).then(|| Request {
             command: request.command,
             data: request.data.clone(),
@@ -258,7 +259,7 @@ impl Dispatcher {
         true
     }
 
-    /// The next command. It joins adjacent queued writes where that is allowed.
+    /// Builds the next command, which joins adjacent queued writes where that is allowed.
     fn next_request(&self) -> Option<Next> {
         let state = &mut *self.zone_queue.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
@@ -292,7 +293,7 @@ impl Dispatcher {
         let per_block = sectors_per_block(geometry);
         let mut sectors = u64::from(state.sent - from) * per_block;
         if state.sent == self.zone_queue.capacity {
-            // The tail of less than a block is written too, so that the zone becomes full.
+            // The tail, which is less than a block, is written too, so that the zone becomes full.
             let tail = tail_sectors(geometry);
             sectors += tail;
             data.extend((tail > 0).then(|| self.shared.zero.clone()));
@@ -346,7 +347,7 @@ impl Dispatcher {
                 if oob.is_empty() {
                     oob.reserve_exact(most * block_oob);
                 }
-                // Blocks taken before may have no out-of-band bytes: these are zeros.
+                // Blocks taken earlier may have no out-of-band bytes: fill their places with zeros.
                 oob.resize((state.sent - from) as usize * block_oob, 0);
                 let now = (count as usize * block_oob).min(write.oob);
                 write.oob -= now;
@@ -365,7 +366,7 @@ impl Dispatcher {
         (data, oob)
     }
 
-    /// Write commands of the zone to keep in flight.
+    /// Number of write commands of the zone to keep in flight.
     fn pieces(&self, state: &mut State) -> u32 {
         let shared = &self.shared;
         let waiting = state.position - state.sent;
@@ -379,7 +380,7 @@ impl Dispatcher {
         burst.map_or(shared.pieces, |burst| burst.pieces(shared.pieces))
     }
 
-    /// Most blocks of the next command: `most`, or a share of the waiting blocks if several
+    /// Most blocks in the next command: `most`, or a share of the waiting blocks if several
     /// commands are to keep several dies busy.
     fn piece(&self, state: &State, pieces: u32, most: u32) -> u32 {
         let missing = pieces.saturating_sub(state.flights.len() as u32).max(1);
@@ -387,8 +388,8 @@ impl Dispatcher {
         if missing == 1 { most } else { waiting.div_ceil(missing).max(PIECE_MIN).min(most) }
     }
 
-    /// A write of zeros to the rest of the block in which a torn write left the write pointer, and
-    /// to the tail of the zone behind its last block.
+    /// Builds a write of zeros to the rest of the block in which a torn write left the write
+    /// pointer, and to the tail of the zone after its last block.
     fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
         let blocks = BlockCount(rest.end - rest.start);

@@ -21,7 +21,7 @@ fn the_audit_finds_blocks_that_are_called_done_too_early() {
     rt.clear();
 }
 
-/// The audit finds a write whose number `InFlight` forgot, or never had.
+/// The audit finds a write whose number is missing in `InFlight`.
 #[test]
 fn the_audit_compares_numbers_in_flight_with_the_writes() {
     let rt = Rt::new(Config::simulated(1));

@@ -1,8 +1,8 @@
-//! Flushes: who shares one, and which go beside the writes that they cover.
+//! Flushes: which callers share one, and which flushes are sent along with the writes they cover.
 
 use super::*;
 
-/// Concurrent flushes are two commands at most: one that has started, and one for all later
+/// Concurrent flushes take two commands at most: one that has started, and one for all later
 /// callers. A drive without a volatile cache gets no flush. A failed flush is never forgotten.
 #[test]
 fn flushes_are_shared_and_their_failure_sticks() {
@@ -37,13 +37,13 @@ fn flushes_are_shared_and_their_failure_sticks() {
     rt.clear();
 }
 
-/// A flush that begins while another is in flight covers writes that the other does not cover.
+/// A flush requested while another is in flight covers writes that the other does not cover.
 #[test]
 fn a_flush_in_flight_is_not_enough() {
     let mut shape = geometry(1, 64);
     shape.volatile_cache = true;
     let rt = Rt::new(Config::simulated(7));
-    // The drive is not a source yet: it answers nothing.
+    // The drive is not a source yet, so it answers nothing.
     let toy = Toy::new(shape, 7);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
     let flush = |writer: &Writer| {
@@ -62,15 +62,16 @@ fn a_flush_in_flight_is_not_enough() {
     rt.clear();
 }
 
-/// A flush goes early only if all that it is to cover is with the drive, if the drive's flushes
-/// cover that, and if no flush is in flight. After a failure it counts for nothing.
+/// A flush goes early only if all writes that it must cover are with the drive, if the drive's
+/// flushes cover writes in flight, and if no flush is in flight. After a failure the early flush
+/// counts for nothing.
 #[test]
 fn a_flush_goes_beside_the_writes_that_it_covers() {
     let mut shape = geometry(2, 64);
     shape.volatile_cache = true;
     let asked = |depth, covers| {
         let rt = Rt::new(Config::simulated(7));
-        // The drive is not a source yet: it answers nothing.
+        // The drive is not a source yet, so it answers nothing.
         let toy = Toy::new(shape.clone(), 7);
         toy.wish(|wishes| wishes.covers = covers);
         let options = WriterOptions { join: false, ..options(Order::Queued, 1, depth) };
@@ -119,8 +120,7 @@ fn a_flush_goes_beside_the_writes_that_it_covers() {
     }
 }
 
-/// A write that is sent again reaches the drive behind the early flush, which counts for nothing
-/// then.
+/// A retried write reaches the drive after the early flush, which then counts for nothing.
 #[test]
 fn a_write_that_is_sent_again_is_flushed_again() {
     let mut shape = geometry(1, 64);

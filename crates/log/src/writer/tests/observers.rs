@@ -4,7 +4,7 @@ use super::*;
 use crate::writer::WriteObserver;
 use std::cell::RefCell;
 
-/// Notes the results, and writes one more block for each, `more` times at most.
+/// Notes the results, and writes one more block after each, up to `more` times.
 struct Told {
     writer: Writer,
     more: Cell<u32>,
@@ -37,7 +37,8 @@ impl WriteObserver for Told {
     }
 }
 
-/// For any order of the drive, an observer learns of each write once, with the place of its block.
+/// In whatever order the drive answers, an observer learns of each write once, with the place of
+/// its block.
 #[test]
 fn an_observer_is_told_of_each_write_where_it_is() {
     for (seed, append_pieces) in (0..40).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 3)]) {
@@ -73,7 +74,7 @@ fn appends_that_wait_go_in_one_command() {
     let told = Told::new(&writer, 0);
     (0..20).for_each(|part| told.send(0, part, true));
     let limit = writer.append_limit();
-    // No two of these three fit in one command: an append is not split.
+    // No two of these three appends fit in one command, and an append is not split.
     let most = Pages::from_iter(numbered(&mut 0, limit - 1));
     let wide: Vec<_> = (0..3).map(|_| append(&writer, ZoneId(0), most.clone())).collect();
     rt.run_ready();
@@ -83,8 +84,8 @@ fn appends_that_wait_go_in_one_command() {
     rt.clear();
 }
 
-/// Writes before a failure succeed. Observers of all writes behind it, and of later writes, get the
-/// error.
+/// Writes before a failure succeed. Observers of the failed write and of all later writes get
+/// the error.
 #[test]
 fn an_observer_is_told_of_a_failure_once() {
     for order in [Order::Blocking, Order::Queued, Order::Append] {
@@ -112,7 +113,7 @@ fn an_observer_is_told_of_a_failure_once() {
     }
 }
 
-/// After a power cut no observer is called, and none is kept in memory, though the observer holds
+/// After a power cut no observer is called, and none stays in memory, although the observer holds
 /// the writer.
 #[test]
 fn a_party_goes_with_the_executor() {
