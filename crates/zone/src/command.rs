@@ -5,7 +5,7 @@ use crate::{BlockCount, Lba, ZoneId};
 /// State of a zone (ZNS Command Set 1.1, Zone State Machine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZoneState {
-    /// Nothing written, holds no resources.
+    /// Nothing is written; the zone holds no resources.
     Empty,
     /// Opened by a write or append; the drive may close it to open another zone.
     ImplicitlyOpen,
@@ -41,7 +41,7 @@ pub enum Action {
 pub enum Target {
     /// The zone that starts at this address.
     Zone(Lba),
-    /// Every zone the action applies to (Select All).
+    /// Every zone to which the action applies (Select All).
     All,
 }
 
@@ -52,30 +52,30 @@ pub enum Command {
     Read {
         /// First block.
         lba: Lba,
-        /// How many.
+        /// Number of blocks.
         blocks: BlockCount,
     },
     /// Write `blocks` at `lba`, which must be the zone's write pointer.
     Write {
         /// First block.
         lba: Lba,
-        /// How many.
+        /// Number of blocks.
         blocks: BlockCount,
     },
     /// Append `blocks` to the zone that starts at `zone_start`.
     Append {
         /// First block of the zone.
         zone_start: Lba,
-        /// How many.
+        /// Number of blocks.
         blocks: BlockCount,
     },
     /// Make all completed writes durable.
     Flush,
-    /// Change the state of zones.
+    /// Change the state of one zone or of all zones.
     Manage {
-        /// Which.
+        /// The zones to change.
         target: Target,
-        /// To what.
+        /// The action to apply.
         action: Action,
     },
 }
@@ -184,7 +184,7 @@ impl ZoneState {
 }
 
 impl Command {
-    /// The reset of `zone` on a drive of `geometry`.
+    /// Builds the reset of `zone` on a drive of `geometry`.
     pub fn reset(geometry: &crate::Geometry, zone: ZoneId) -> Command {
         Command::Manage { target: Target::Zone(geometry.start(zone)), action: Action::Reset }
     }

@@ -1,4 +1,5 @@
-//! The interface of a zoned drive. `emu` and `linux` implement it; wrappers compose.
+//! The interface of a zoned drive. The crates `emu` and `linux` implement it, and so do wrappers
+//! around other drives.
 
 use crate::fault::FaultInjection;
 use crate::{BlockCount, Command, Geometry, Lba, QueueId, Status, ZoneId, ZoneState};
@@ -9,7 +10,7 @@ use std::pin::Pin;
 /// A command with its payload.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// The command to execute.
     pub command: Command,
     /// Write and append: the payload, exactly `blocks × block_size` bytes in pages that are full
     /// except for the last. Read: pages to fill, as many as the blocks need.
@@ -21,12 +22,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request without payload.
+    /// Builds a request without payload.
     pub fn bare(command: Command) -> Request {
         Request { command, data: Pages::new(), oob: Vec::new(), fua: false }
     }
 
-    /// A read into `data`, or a write or append of it.
+    /// Builds a read into `data`, or a write or append of `data`.
     pub fn with_data(command: Command, data: Pages) -> Request {
         Request { command, data, oob: Vec::new(), fua: false }
     }
@@ -48,22 +49,23 @@ pub struct Outcome {
 /// The drive's report of one zone (a zone descriptor of Report Zones).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneReport {
-    /// Which zone.
+    /// Number of the zone.
     pub zone: ZoneId,
-    /// Its state.
+    /// State of the zone.
     pub state: ZoneState,
-    /// Blocks that can be written in it now; may be less than the geometry's (VZC).
+    /// Blocks of the zone that can be written at present; may be less than the geometry's
+    /// capacity (VZC).
     pub capacity: BlockCount,
-    /// The write pointer as an offset in the zone; valid in Empty, open and Closed. For a Full zone
-    /// it is `capacity`, for a read-only or offline one 0. Conventional zones report Full unless
-    /// they have failed.
+    /// The write pointer as an offset in the zone; valid for Empty, open and Closed zones. For a
+    /// Full zone it is `capacity`, for a read-only or offline zone 0. Conventional zones report
+    /// Full unless they have failed.
     pub write_pointer: BlockCount,
 }
 
-/// A drive's reports on their way.
+/// The future that returns a drive's reports.
 pub type Reports<'a> = Pin<Box<dyn Future<Output = Result<Vec<ZoneReport>, Status>> + 'a>>;
 
-/// Reports that are known already, as those of an emulated drive.
+/// Wraps reports that are known already, such as those of an emulated drive.
 pub fn reported<'a>(reports: Result<Vec<ZoneReport>, Status>) -> Reports<'a> {
     Box::pin(ready(reports))
 }
@@ -81,11 +83,11 @@ pub trait ZonedDevice {
     /// the command.
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome>;
 
-    /// State of `count` zones from `first` (fewer at the end of the drive). The states are those of
-    /// some moment between the call and the answer.
+    /// Reports `count` zones from `first` on, or fewer at the end of the drive. The states are
+    /// those of some moment between the call and the answer.
     ///
     /// # Errors
-    /// With the drive's status if it does not report.
+    /// The drive's status if it does not report.
     fn report(&self, first: ZoneId, count: u32) -> Reports<'_>;
 
     /// False if the drive is known to be gone: removed, or without power.
@@ -93,21 +95,21 @@ pub trait ZonedDevice {
         true
     }
 
-    /// True if a flush also makes those writes durable that were submitted before it and have not
-    /// been answered. They count as written only if they are answered with success.
+    /// True if a flush also makes writes durable that were submitted before it and have not been
+    /// answered. Such a write counts as written only if it is answered with success.
     fn flush_covers_submitted(&self) -> bool {
         false
     }
 
-    /// The number of the oldest command that the drive has not answered, counted from 0; `None` if
-    /// all are answered, or it cannot tell.
+    /// Number of the oldest command that the drive has not answered, counted from 0; `None` if all
+    /// are answered, or if the drive does not know.
     fn oldest(&self) -> Option<u64> {
         None
     }
 
     /// Gives the drive up: every pending command is answered with
-    /// [`InternalError`](Status::InternalError) at once, and so are all later ones. Whether the
-    /// pending commands take effect is unknown. A drive that cannot do that ignores the call.
+    /// [`InternalError`](Status::InternalError) at once, and so are all later ones. Nobody knows
+    /// whether the pending commands take effect. A drive that cannot be given up ignores the call.
     fn give_up(&self) {}
 
     /// The interface for fault injection; `None` for a drive without one, such as every real drive.
@@ -115,7 +117,7 @@ pub trait ZonedDevice {
         None
     }
 
-    /// Damage that was repaired when the drive was opened, a line each.
+    /// Damage that was repaired when the drive was opened, one line each.
     fn warnings(&self) -> &[String] {
         &[]
     }

@@ -3,22 +3,22 @@
 
 use crate::Status;
 
-/// What a caller can do about an error. Each maps to an errno ([`ErrorKind::errno`]).
+/// What a caller can do about an error. Each kind maps to an errno ([`ErrorKind::errno`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No such file, directory, attribute value or object.
     NotFound,
     /// The name exists already.
     Exists,
-    /// A path component that must be a directory is none.
+    /// A path component that must be a directory is something else.
     NotDirectory,
-    /// The object is a directory, where none may be.
+    /// The object is a directory, where none is allowed.
     IsDirectory,
     /// The directory still has entries.
     NotEmpty,
     /// An argument is invalid: fix the call.
     Invalid,
-    /// A name is longer than 255 bytes, a link target longer than 4095.
+    /// A name is longer than 255 bytes, or a link target longer than 4095.
     NameTooLong,
     /// No space or no inode left.
     NoSpace,
@@ -26,21 +26,21 @@ pub enum ErrorKind {
     TooManyOpen,
     /// The object has 65,535 links.
     TooManyLinks,
-    /// Past the largest file offset.
+    /// The offset is past the largest file offset.
     TooLarge,
-    /// Mounted read-only, or read-only after an error.
+    /// The file system is mounted read-only, or became read-only after an error.
     ReadOnly,
     /// The device failed.
     Io,
     /// Bytes on the medium are not what was written there.
     Corrupt,
-    /// In use by somebody else.
+    /// The object is in use by somebody else.
     Busy,
     /// Not supported.
     Unsupported,
     /// The attribute does not exist.
     NoAttribute,
-    /// Data of another kind or of a newer version: a wrong device.
+    /// The device holds data of another kind or of a newer version: it is the wrong device.
     WrongFormat,
     /// Permission denied.
     Denied,
@@ -89,18 +89,19 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of this kind with this message.
+    /// Creates an error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), gone: false }
     }
 
-    /// The kind, on which a caller can act.
+    /// The kind of the error, on which a caller can act.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The error for `what` that a device refused. Its kind is `Io`, or `Corrupt` if the drive
-    /// reports that the blocks were never written: then a retry would not help.
+    /// Creates the error for `what`, an operation that a device refused. Its kind is `Io`, or
+    /// `Corrupt` if the drive reports that the blocks were never written: then a retry would
+    /// not help.
     pub fn device(name: &str, what: impl std::fmt::Display, status: Status) -> Error {
         let kind = match status {
             Status::Unwritten => ErrorKind::Corrupt,
@@ -117,13 +118,13 @@ impl Error {
         Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}{advice}")) }
     }
 
-    /// Whether the device answered as one that has disappeared: a retry may succeed when it is
-    /// back.
+    /// Whether the device answered as one that has disappeared: a retry may succeed once
+    /// it is back.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// The same error with the place in front of its message.
+    /// Puts the place in front of the error's message.
     #[must_use]
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
         self.message = format!("{place}: {}", self.message);

@@ -1,5 +1,5 @@
-//! Faults that can be injected into a drive, and the interface for that: the emulated drive
-//! implements it, a real drive does not.
+//! Faults that can be injected into a drive, and the interface for injecting them: the emulated
+//! drive implements it, a real drive does not.
 //!
 //! | fault | what happens | what must survive it, and how |
 //! |---|---|---|
@@ -15,16 +15,17 @@
 //! | [`ReorderAppends`] | appends in flight to a zone swap places | appender: by the answer |
 //! | [`BitFlip`] | one bit of a stored block changes, without an error | readers: 6 |
 //!
-//! 1. Unflushed blocks stay or are lost by [`Geometry::volatile_cache`]; the drive answers nothing
-//!    but errors until [`power_on`].
+//! 1. Unflushed blocks survive or are lost, depending on [`Geometry::volatile_cache`]; the drive
+//!    answers nothing but errors until [`power_on`].
 //! 2. Flushed data is found again at the next mount.
 //! 3. Drains, asks where the write pointer is, writes elsewhere, and only then acknowledges.
-//! 4. Goes on in another zone; the budget gets its permit back.
+//! 4. Continues in another zone; the budget gets its permit back.
 //! 5. Read-only with an error; after the drive's return, a new mount.
-//! 6. By the CRC32C in the pointer; cleaning carries that CRC, so it never launders a flip.
+//! 6. By the CRC32C in the pointer; cleaning carries that CRC along, so it never launders a flip.
 //!
-//! Where the file system has no other place (checkpoints, tables) it stops writing instead, and
-//! loses nothing it has acknowledged: docs/inside/design/file-system.md, "When the drive fails".
+//! Where the file system has no other place to write (checkpoints, tables), it stops writing
+//! instead, and loses nothing that it has acknowledged: docs/design/file-system.md, "When the
+//! drive fails".
 //!
 //! [`Geometry::volatile_cache`]: crate::Geometry::volatile_cache
 //! [`power_on`]: FaultInjection::power_on
@@ -41,9 +42,9 @@
 //! [`BitFlip`]: FaultKind::BitFlip
 //!
 //! A fault has a place (anywhere, a range of blocks, a zone), a moment among the commands that
-//! touch that place (always, the Nth, every Kth, one in N by the seed) and a number of times. A
-//! zone-state fault of one zone, or a bit flip of given blocks, with the moment *always* needs no
-//! command: it happens when it is injected.
+//! touch that place (always, the Nth, every Kth, one in N by the seed) and a number of times. Some
+//! faults need no command, and happen when they are injected: a zone-state fault of one zone and a
+//! bit flip of given blocks, each with the moment *always*.
 //!
 //! Not covered: misdirected writes, and writes that are lost after an acknowledged flush. No design
 //! without replicas survives those, and Furrow does not claim to.
@@ -51,13 +52,13 @@
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
 
-/// Most faults one drive holds.
+/// Most faults that one drive can hold.
 pub const MAX_FAULTS: usize = 256;
 
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The power fails before the command; commands in flight meet seeded fates.
+    /// The power fails before the command; the fates of commands in flight are drawn from the seed.
     PowerCut,
     /// A read answers Unrecovered Read Error.
     ReadError,
@@ -71,23 +72,23 @@ pub enum FaultKind {
     ZoneOffline,
     /// An active zone becomes full.
     ZoneFull,
-    /// The drive is gone for `commands` commands (this one included), `None` = until
-    /// [`power_on`](FaultInjection::power_on).
+    /// The drive is gone for `commands` commands (this one included), or if `None`
+    /// until [`power_on`](FaultInjection::power_on).
     Disappear {
-        /// How many commands it refuses.
+        /// How many commands the drive refuses.
         commands: Option<u64>,
     },
-    /// The answer is delayed by both. What a command changes is changed at once; a read returns
-    /// what the blocks hold when it is answered.
+    /// The answer is delayed by both amounts. Changes that a command makes take effect at once; a
+    /// read returns what the blocks hold when it is answered.
     Slow {
-        /// Turns of the executor without other work in them.
+        /// Number of turns of the executor in which there is no other work.
         polls: u32,
-        /// Nanoseconds of the executor's clock.
+        /// Delay in nanoseconds of the executor's clock.
         nanoseconds: u64,
     },
-    /// An append overtakes others of its zone.
+    /// An append overtakes other appends to its zone.
     ReorderAppends,
-    /// A bit of a block of the command flips: after a write, before a read.
+    /// A bit in a block of the command flips: after a write, before a read.
     BitFlip,
 }
 
@@ -100,54 +101,54 @@ pub enum Place {
     Blocks {
         /// First block.
         first: Lba,
-        /// How many, at least 1.
+        /// Number of blocks, at least 1.
         blocks: BlockCount,
     },
     /// Commands for this zone.
     Zone(ZoneId),
 }
 
-/// At which of those commands the fault strikes.
+/// Selects the commands at the fault's place at which it strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At each of them.
+    /// Every command.
     Always,
-    /// At the Nth, counted from 1.
+    /// The Nth command, counted from 1.
     Nth(u64),
-    /// At every Kth, K ≥ 1.
+    /// Every Kth command, K ≥ 1.
     Every(u64),
-    /// At one in N, drawn from the drive's seed, N ≥ 1.
+    /// One command in N, drawn from the drive's seed, N ≥ 1.
     OneIn(u64),
 }
 
 /// A fault of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// The commands it applies to.
+    /// The commands to which the fault applies.
     pub place: Place,
-    /// At which of those it strikes.
+    /// Selects among these commands those at which the fault strikes.
     pub when: When,
-    /// How often it will still strike, `None` = without limit. At 0 the fault has ended and is
-    /// dropped.
+    /// How often the fault will still strike; `None` is without limit. At 0 the fault has ended and
+    /// is dropped.
     pub times: Option<u64>,
-    /// Commands it has applied to so far.
+    /// Number of commands so far to which the fault has applied.
     pub seen: u64,
 }
 
-/// What a command touches, as far as faults depend on it.
+/// The part of a command on which faults depend.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch {
-    /// Its zone.
+    /// Zone of the command.
     pub zone: ZoneId,
-    /// Its first block.
+    /// First block of the command.
     pub first: Lba,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
-/// A drive with fault injection, for tests of the code above it:
+/// A drive into which tests of the code above it inject faults:
 /// [`ZonedDevice::fault_injection`](crate::ZonedDevice::fault_injection).
 pub trait FaultInjection {
     /// The pending faults.
@@ -156,11 +157,11 @@ pub trait FaultInjection {
     /// Injects a fault. A fault that needs no command (see the module's text) happens now.
     ///
     /// # Errors
-    /// If it names a zone or blocks that the drive does not have, or cannot happen to that zone, or
-    /// there are too many faults already, or it cannot be stored.
+    /// If the fault names a zone or blocks that the drive does not have, or cannot happen to that
+    /// zone; if there are too many faults already; or if the fault cannot be stored.
     fn inject(&self, fault: Fault) -> Result<()>;
 
-    /// Removes fault number `index` (as in [`FaultInjection::faults`]), `None` = all.
+    /// Removes fault number `index` (as in [`FaultInjection::faults`]), or all faults if `None`.
     ///
     /// # Errors
     /// If there is no such fault, or the change cannot be stored.
@@ -169,13 +170,13 @@ pub trait FaultInjection {
     /// Cuts the drive's power now: commands in flight meet fates drawn from `seed`.
     fn power_cut(&self, seed: u64);
 
-    /// The drive answers again, after a power cut or a disappearance.
+    /// Makes the drive answer again, after a power cut or a disappearance.
     fn power_on(&self);
 }
 
 impl Fault {
-    /// A fault that strikes at every command it applies to: once for kinds with a lasting effect (a
-    /// power cut, zone states, bit flips), without limit for the others.
+    /// Creates a fault that strikes at every command it applies to: once for kinds with a lasting
+    /// effect (a power cut, zone states, bit flips), without limit for the others.
     pub fn new(kind: FaultKind) -> Fault {
         let lasting = matches!(
             kind,
@@ -189,31 +190,31 @@ impl Fault {
         Fault { kind, place: Place::Anywhere, when: When::Always, times, seen: 0 }
     }
 
-    /// Limits it to commands for `zone`.
+    /// Limits the fault to commands for `zone`.
     #[must_use]
     pub fn at_zone(self, zone: ZoneId) -> Fault {
         Fault { place: Place::Zone(zone), ..self }
     }
 
-    /// Limits it to commands that touch one of `blocks` blocks from `first`.
+    /// Limits the fault to commands that touch one of `blocks` blocks from `first` on.
     #[must_use]
     pub fn at_blocks(self, first: Lba, blocks: BlockCount) -> Fault {
         Fault { place: Place::Blocks { first, blocks }, ..self }
     }
 
-    /// Sets at which of these commands it strikes.
+    /// Selects among the fault's commands those at which it strikes.
     #[must_use]
     pub fn when(self, when: When) -> Fault {
         Fault { when, ..self }
     }
 
-    /// Limits it to `times` times.
+    /// Limits the fault to `times` strikes.
     #[must_use]
     pub fn times(self, times: u64) -> Fault {
         Fault { times: Some(times), ..self }
     }
 
-    /// True if it strikes without a command: see the module's text.
+    /// True if the fault strikes without a command: see the module's text.
     pub fn is_immediate(&self) -> bool {
         let victim = match self.kind {
             FaultKind::ZoneReadOnly | FaultKind::ZoneOffline | FaultKind::ZoneFull => {
@@ -243,7 +244,7 @@ impl Fault {
         strikes
     }
 
-    /// True if it will never strike again.
+    /// True if the fault will never strike again.
     pub fn is_over(&self) -> bool {
         self.times == Some(0) || matches!(self.when, When::Nth(n) if self.seen >= n)
     }

@@ -16,7 +16,7 @@ impl Geometry {
         })
     }
 
-    /// The first problem.
+    /// Finds the first problem.
     pub(crate) fn fault(&self) -> Result<(), Fault> {
         self.layout_fault()?;
         self.limits_fault()
@@ -111,19 +111,19 @@ impl Geometry {
         Ok(())
     }
 
-    /// Blocks of the whole address space, gaps between capacity and size included.
+    /// Number of blocks in the whole address space, including the gaps between capacity and size.
     pub fn blocks(&self) -> BlockCount {
         BlockCount(u64::from(self.zones).saturating_mul(self.zone_size.0))
     }
 
-    /// Largest append, `None` = no limit: ZASL, or MDTS if ZASL is 0. 0 on a drive that takes no
-    /// append: callers write at the write pointer instead.
+    /// Largest append in blocks; `None` is no limit. It is ZASL, or MDTS if ZASL is 0. A drive that
+    /// takes no append has 0: callers write at the write pointer instead.
     #[inline]
     pub fn append_limit(&self) -> Option<BlockCount> {
         self.max_append.or(self.max_transfer)
     }
 
-    /// `blocks` in bytes.
+    /// Converts `blocks` to bytes.
     pub fn bytes(&self, blocks: BlockCount) -> ByteLen {
         ByteLen(blocks.0.saturating_mul(self.block_size.0))
     }
@@ -133,8 +133,8 @@ impl Geometry {
         self.locate(lba).and_then(|(zone, offset)| (offset.0 == 0).then_some(zone))
     }
 
-    /// Where a range of blocks starts, if it is not empty and lies on the drive. It may extend into
-    /// further zones.
+    /// Returns zone and offset at which a range of blocks starts, if the range is not empty and
+    /// lies on the drive. The range may extend into further zones.
     ///
     /// # Errors
     /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves the
@@ -156,9 +156,9 @@ impl Geometry {
     }
 }
 
-/// What makes a geometry impossible.
+/// A reason why a geometry is impossible.
 pub(crate) struct Fault {
-    /// The field of [`Geometry`].
+    /// The field of [`Geometry`] at fault.
     pub field: &'static str,
     /// The defect of the field: the rest of the sentence.
     pub what: String,

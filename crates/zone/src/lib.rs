@@ -1,13 +1,14 @@
 //! The vocabulary and the rules of zoned drives.
 //!
 //! - [`types`], [`command`], [`error`]: units that do not mix, commands, states and statuses by
-//!   their NVMe names and codes, errors with a kind to act on.
-//! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
-//! - [`device`]: the interface every drive has, real or emulated; [`plain`]: that of a drive
-//!   without zones; [`overlay`]: a view of a drive that keeps its writes in memory.
+//!   their NVMe names and codes, errors with a kind on which a caller can act.
+//! - [`rules`] and [`machine`]: the zone state machine, for one zone as pure functions, and for a
+//!   whole drive.
+//! - [`device`]: the interface of every zoned drive, real or emulated; [`plain`]: the interface of
+//!   a drive without zones; [`overlay`]: a view of a drive that keeps its writes in memory.
 //! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
 //!
-//! Everything is deterministic and sees nothing of the outside: no I/O, no clock, no threads.
+//! Everything is deterministic and independent of the outside: no I/O, no clock, no threads.
 
 pub mod command;
 pub mod device;

@@ -1,6 +1,6 @@
-//! All zones of a drive under the rules: counts resources, and closes zones to open others.
+//! All zones of a drive under the zone rules: counts resources, and closes zones to open others.
 //!
-//! [`Machine`] holds the state that [`rules`] need to be applied to [`Command`]s: all zones, how
+//! [`Machine`] holds the state that is necessary to apply [`rules`] to [`Command`]s: all zones, how
 //! many are open and active, and the order in which zones were implicitly opened. It has no clock,
 //! no data and no durability; the emulator adds those.
 //!
@@ -14,9 +14,9 @@
 //!   "Zone Resources": the controller may).
 //!
 //! Conventional zones (`Geometry::conventional_zones`), which the ZNS Command Set does not know,
-//! are written anywhere below their capacity, over and over; a write stays in its zone. They have
-//! no state to manage: management and append are Invalid Field, Select All passes over them. They
-//! are reported full, and may go read-only or offline like any zone.
+//! can be written anywhere below their capacity, again and again; a write must stay in its zone.
+//! They have no state to manage: management and append are answered with Invalid Field, and Select
+//! All skips them. They are reported full, and may become read-only or offline like any zone.
 //!
 //! Not covered: ZRWA, descriptor extensions, zone attributes, the change log.
 
@@ -41,11 +41,11 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Read: nothing changed. The range starts at `offset` of `zone` and may continue into the
-    /// next.
+    /// next zone.
     Read {
         /// Zone of the first block.
         zone: ZoneId,
-        /// First block in it.
+        /// First block, as an offset in the zone.
         offset: BlockCount,
     },
     /// Write or append: the data belongs at `offset` of `zone`.
@@ -54,7 +54,7 @@ pub enum Effect {
         lba: Lba,
         /// The zone, which contains the whole write.
         zone: ZoneId,
-        /// First block in it.
+        /// First block, as an offset in the zone.
         offset: BlockCount,
         /// The zone's state afterwards.
         state: ZoneState,
@@ -63,13 +63,13 @@ pub enum Effect {
     Flushed,
     /// Management of one zone.
     Managed {
-        /// The zone.
+        /// The zone that was managed.
         zone: ZoneId,
-        /// Its state before.
+        /// The zone before the command.
         before: Zone,
     },
-    /// Management of every zone that it applies to; the observer of [`Machine::apply_observed`] is
-    /// called for each.
+    /// Management of every zone to which the action applies; the observer of
+    /// [`Machine::apply_observed`] is called for each.
     ManagedAll,
 }
 
@@ -91,13 +91,13 @@ pub struct Machine {
     open: u32,
     active: u32,
     implicit: u32,
-    /// Ends of the list of implicitly opened zones.
+    /// Both ends of the list of implicitly opened zones.
     oldest: u32,
     newest: u32,
 }
 
 impl Machine {
-    /// A drive with empty zones.
+    /// Creates a drive with empty zones.
     ///
     /// # Errors
     /// As [`Geometry::validate`].
@@ -119,7 +119,7 @@ impl Machine {
         &self.geometry
     }
 
-    /// One zone; `None` past the last.
+    /// Returns one zone; `None` past the last.
     pub fn zone(&self, zone: ZoneId) -> Option<Zone> {
         self.slots.get(zone.0 as usize).map(|slot| slot.zone)
     }
@@ -141,7 +141,8 @@ impl Machine {
             .map(ZoneId)
     }
 
-    /// Zone descriptors of `count` zones from `first`, fewer at the end of the drive.
+    /// Returns the zone descriptors of `count` zones from `first` on, fewer at the end of
+    /// the drive.
     pub fn report(&self, first: ZoneId, count: u32) -> Vec<ZoneReport> {
         let slots = self.slots.get(first.0 as usize..).unwrap_or_default();
         let describe = |(zone, slot): (u32, &Slot)| ZoneReport {
@@ -153,7 +154,7 @@ impl Machine {
         (first.0..).zip(slots).take(count as usize).map(describe).collect()
     }
 
-    /// The status that `command` would get now. Changes nothing.
+    /// Returns the status that `command` would get now. Changes nothing.
     pub fn check(&self, command: &Command) -> Status {
         self.plan(command).err().unwrap_or(Status::Success)
     }
@@ -161,17 +162,18 @@ impl Machine {
     /// Executes `command`.
     ///
     /// # Errors
-    /// With the status that the drive must answer; nothing has changed then.
+    /// The status that the drive must answer; nothing has changed then.
     #[inline]
     pub fn apply(&mut self, command: &Command) -> Result<Effect, Status> {
         self.apply_observed(command, |_, _, _| {})
     }
 
-    /// As [`apply`](Machine::apply). `changed` is called for every zone that changed in any way
-    /// (zone, before, after), including zones closed to open others, in order.
+    /// Executes a command like [`apply`](Machine::apply). `changed` is called with (zone,
+    /// before, after) for every zone that changed in any way, including zones closed to open
+    /// others, in order.
     ///
     /// # Errors
-    /// With the status that the drive must answer; nothing has changed then.
+    /// The status that the drive must answer; nothing has changed then.
     #[inline]
     pub fn apply_observed(
         &mut self,
@@ -216,7 +218,7 @@ impl Machine {
             }
             Command::Append { zone_start, blocks } => {
                 within(blocks, self.geometry.append_limit())?;
-                // This checks only the address; the zone checks how far the data reaches.
+                // Only the address is checked here; the zone checks the end of the data.
                 let (zone, offset) = self.geometry.check_range(zone_start, BlockCount(1))?;
                 if self.geometry.is_conventional(zone) {
                     return Err(Status::InvalidField);
@@ -296,7 +298,7 @@ impl Machine {
                 self.geometry.unwritten_reads_fail && !self.geometry.is_conventional(ZoneId(index));
             match rules::read(self.slots[index as usize].zone, BlockCount(left.min(size)), fails) {
                 Status::Success => {}
-                // An offline zone further on takes precedence: state is checked first.
+                // An offline zone further on takes precedence, because the state is checked first.
                 Status::Unwritten => unwritten = Err(Status::Unwritten),
                 status => return Err(status),
             }
@@ -308,8 +310,8 @@ impl Machine {
         unwritten
     }
 
-    /// The limit must have space for the explicitly opened zones and all closed ones, or none is
-    /// opened.
+    /// Refuses to open all closed zones unless the limit covers them together with the explicitly
+    /// opened zones.
     fn check_open_all(&self) -> Result<(), Status> {
         let closed = self.active - self.open;
         let explicit = self.open - self.implicit;
@@ -320,7 +322,8 @@ impl Machine {
     }
 
     fn manage_all(&mut self, action: Action, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
-        // The zones are chosen before any changes: a zone closed to open another is not reopened.
+        // Choose the zones before any of them changes: a zone closed to open another is
+        // not reopened.
         let first = self.geometry.conventional_zones;
         let chosen: Vec<u32> = (first..self.geometry.zones)
             .filter(|&zone| rules::selected(action, self.slots[zone as usize].zone.state))
@@ -333,7 +336,7 @@ impl Machine {
         }
     }
 
-    /// Makes `step` true, after closing another zone if necessary.
+    /// Applies `step` to the zone, after closing another zone if necessary.
     #[inline]
     fn commit(&mut self, zone: ZoneId, step: Step, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
         if step.opens && self.geometry.max_open == Some(self.open) {
@@ -397,17 +400,18 @@ impl Machine {
     }
 }
 
-/// Events that happen to a drive without a command: faults, power, images.
+/// Events that happen to a drive without a command: faults, power cuts, restored images.
 impl Machine {
-    /// A sequential or conventional zone by number.
+    /// Looks up a sequential or conventional zone by number.
     fn lookup(&self, zone: ZoneId) -> Result<Zone, Status> {
         self.zone(zone).ok_or(Status::LbaOutOfRange)
     }
 
-    /// The controller makes `zone` read-only: it can be read, but not written any more.
+    /// Makes `zone` read-only, as the controller may: it can be read, but not written any more.
     ///
     /// # Errors
-    /// [`Status::InvalidTransition`] if it is offline, [`Status::LbaOutOfRange`] past the last.
+    /// [`Status::InvalidTransition`] if the zone is offline, [`Status::LbaOutOfRange`] past the
+    /// last zone.
     pub fn set_read_only(&mut self, zone: ZoneId) -> Result<(), Status> {
         let before = self.lookup(zone)?;
         if before.state == ZoneState::Offline {
@@ -417,7 +421,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The controller takes `zone` offline: it has failed.
+    /// Takes `zone` offline, as the controller does when it has failed.
     ///
     /// # Errors
     /// [`Status::LbaOutOfRange`] past the last zone.
@@ -427,10 +431,12 @@ impl Machine {
         Ok(())
     }
 
-    /// The controller makes an active zone full (a Zone Active Excursion). Written blocks stay.
+    /// Makes an active zone full, as the controller may (a Zone Active Excursion). Written
+    /// blocks stay.
     ///
     /// # Errors
-    /// [`Status::InvalidTransition`] if it is not active, [`Status::LbaOutOfRange`] past the last.
+    /// [`Status::InvalidTransition`] if the zone is not active, [`Status::LbaOutOfRange`] past the
+    /// last zone.
     pub fn force_full(&mut self, zone: ZoneId) -> Result<(), Status> {
         let before = self.lookup(zone)?;
         if !before.state.is_active() {
@@ -440,13 +446,13 @@ impl Machine {
         Ok(())
     }
 
-    /// A write to `zone` has failed and left the write pointer at `pointer`, anywhere from its old
-    /// position to the end of the write's range. Called instead of applying the write: the zone is
-    /// opened as by the write, and is full if `pointer` is its capacity.
+    /// Applies a failed write to `zone` that left the write pointer at `pointer`, anywhere from its
+    /// old position to the end of the write's range. Called instead of applying the write: the zone
+    /// is opened as by the write, and is full if `pointer` is its capacity.
     ///
     /// # Errors
-    /// With the status of a write that is not allowed; [`Status::ZoneInvalidWrite`] if `pointer`
-    /// lies before the zone's. Nothing has changed then.
+    /// The status of a write that is not allowed; [`Status::ZoneInvalidWrite`] if `pointer` lies
+    /// before the zone's write pointer. Nothing has changed then.
     pub fn fail_write_at(&mut self, zone: ZoneId, pointer: BlockCount) -> Result<(), Status> {
         let before = self.lookup(zone)?;
         if self.geometry.is_conventional(zone) {
@@ -477,12 +483,13 @@ impl Machine {
         Ok(())
     }
 
-    /// A power cycle. `durable` returns, zone by zone in order, how many blocks survived; more than
-    /// were written counts as all. It is not called for conventional zones.
+    /// Carries out a power cycle. `durable` returns, zone by zone in order, how many blocks
+    /// survived; a number above the written blocks counts as all of them. It is not called for
+    /// conventional zones.
     ///
-    /// [`rules::power_cycle`] decides the state of each zone, with one exception: a zone that would
-    /// be closed again, after losing the write that had filled it, stays full if the limit of
-    /// active zones is reached (the controller may move zones to Full).
+    /// [`rules::power_cycle`] decides the state of each zone, with one exception. A zone that loses
+    /// part of the write that filled it would be closed again; if the limit of active zones is
+    /// reached, it stays full instead (the controller may move zones to Full).
     pub fn power_cycle(&mut self, mut durable: impl FnMut(ZoneId, &Zone) -> BlockCount) {
         let mut reopened = Vec::new();
         for zone in (self.geometry.conventional_zones..self.geometry.zones).map(ZoneId) {
@@ -560,7 +567,8 @@ fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> 
     }
 }
 
-/// Whether a transfer has blocks, and at most `limit`. This is checked before the zone.
+/// Whether a transfer has at least one block and at most `limit` blocks. This check comes before
+/// those of the zone.
 #[inline]
 fn within(blocks: BlockCount, limit: Option<BlockCount>) -> Result<(), Status> {
     let fits = blocks.0 > 0 && limit.is_none_or(|limit| blocks <= limit);

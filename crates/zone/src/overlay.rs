@@ -1,21 +1,19 @@
 //! A copy-on-write view of a drive: changes stay in memory, in order, until they are applied.
 //!
-//! An [`Overlay`] looks and behaves like the drive below it, as that was when the view was made:
-//! same geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
-//! change the view alone and are noted. [`Overlay::apply`] then carries them out on the drive
-//! below,
-//! one after the other, each when the one before was answered: a writer that made the view so that
-//! a power cut anywhere is survived has written to the drive so.
+//! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same
+//! geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
+//! change only the view, which records them. [`Overlay::apply`] then carries them out on the drive
+//! below, one at a time, each after the answer to the one before. Replaying the changes in order
+//! keeps the writer's crash safety: a sequence that is safe on the view is safe on the drive.
 //!
 //! Invariants
 //! - Only [`Overlay::apply`] sends the drive below anything other than reads.
-//! - Reads return what was written to the view, else what the drive has, never a mixture within a
-//!   block. Blocks that the drive cannot read cannot be read from the view.
+//! - Each block is read either from the view, if it was written there, or from the drive, never as
+//!   a mixture. Blocks that the drive cannot read cannot be read from the view.
 //! - The view is valid only as long as nobody else changes the drive; `apply` checks that the zones
 //!   are unchanged.
-//!
-//! - No report tells which implicitly open zone was opened first, so the view may close another one
-//!   than the drive would.
+//! - No report says which implicitly open zone was opened first, so the view may close a different
+//!   zone from the one the drive would close.
 //!
 //! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
 //! the drive between making the view and applying it.
@@ -35,9 +33,9 @@ use std::rc::Rc;
 pub struct Change {
     /// The command. An append is recorded as the write that it became.
     pub command: Command,
-    /// Payload of a write.
+    /// Payload of the write.
     pub data: Pages,
-    /// Durable when answered.
+    /// Whether the write is durable when answered.
     pub fua: bool,
 }
 
@@ -71,7 +69,7 @@ struct Written {
 }
 
 impl Overlay {
-    /// A view of `below`, which nobody else may change as long as the view is in use.
+    /// Creates a view of `below`, which nobody else may change as long as the view is in use.
     ///
     /// # Errors
     /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
@@ -114,7 +112,7 @@ impl Overlay {
         self.0.state.borrow().changes.len()
     }
 
-    /// Bytes written to the view, all of them in memory.
+    /// Number of bytes written to the view, all of them in memory.
     pub fn bytes(&self) -> u64 {
         self.0.state.borrow().bytes
     }
@@ -124,11 +122,11 @@ impl Overlay {
     ///
     /// # Errors
     /// `Busy` if the drive's zones have changed since the view was made (nothing is written then),
-    /// `Io` with the failed command: earlier commands are on the drive.
+    /// `Io` with the command that failed: earlier commands are on the drive.
     pub async fn apply(&self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         let below = self.0.below.clone();
         let same = |(a, b): (&ZoneReport, &ZoneReport)| {
-            // The drive itself may close or open zones.
+            // The drive itself may have closed or opened zones.
             let kind = |report: &ZoneReport| (report.state.is_active(), report.write_pointer);
             a.state == b.state || (kind(a) == kind(b) && a.state.is_active())
         };
@@ -189,7 +187,7 @@ impl Overlay {
         completion
     }
 
-    /// Where the blocks of a read are, in order.
+    /// Locates the blocks of a read, in order.
     fn parts(&self, lba: Lba, blocks: BlockCount) -> Result<Vec<Part>, Status> {
         let state = self.0.state.borrow();
         let geometry = state.machine.geometry();
@@ -200,7 +198,7 @@ impl Overlay {
             let below = state.touched.get(&zone).copied();
             let zone_end = end.min(geometry.start(zone).0 + geometry.zone_size.0);
             let Some(below) = below else {
-                // The drive itself answers correctly.
+                // Let the drive itself answer: it answers correctly.
                 Part::below(&mut parts, at, zone_end - at);
                 at = zone_end;
                 continue;
@@ -229,12 +227,12 @@ enum Part {
     Below { lba: u64, blocks: u64 },
     /// In memory, from byte `from` on.
     Here { data: Pages, from: usize, blocks: u64 },
-    /// Nowhere: they were never written.
+    /// Nowhere: the blocks were never written.
     Zeros { blocks: u64 },
 }
 
 impl Part {
-    /// Adds blocks of the drive, to the last part if they follow it.
+    /// Adds blocks of the drive; if they follow the last part, extends that part.
     fn below(parts: &mut Vec<Part>, lba: u64, count: u64) {
         match parts.last_mut() {
             Some(Part::Below { lba: first, blocks }) if *first + *blocks == lba => *blocks += count,
@@ -244,7 +242,8 @@ impl Part {
 }
 
 impl State {
-    /// The part of the view's own blocks at `at`, and how many of its blocks lie before `end`.
+    /// Returns the part of the view that begins at `at` and ends at `end` at the latest, and its
+    /// number of blocks.
     fn part_at(&self, at: u64, end: u64) -> (Part, u64) {
         let size = self.machine.geometry().block_size.0;
         if let Some((first, written)) = self.written.range(..=at).next_back()
@@ -312,7 +311,7 @@ impl State {
 }
 
 impl Inner {
-    /// Assembles a read in the given pages.
+    /// Fills the given pages from the parts of a read.
     async fn gather(&self, parts: Vec<Part>, mut data: Pages) -> Outcome {
         let size = self.below.geometry().block_size.0 as usize;
         let mut at = 0;

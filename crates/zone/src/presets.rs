@@ -1,12 +1,12 @@
 //! Geometries of known drives, by name.
 //!
-//! A preset is the *shape* of a drive: what it costs in time belongs to the emulator's timing
-//! engine. Every figure below is marked: **measured** (read from such a drive, or published with
-//! it), **inferred** (from how one behaves) or **assumed** (nobody has said; picked so that it
-//! does not get in the way). None is the vendor's word. All of it can be changed, key by key, in a
-//! device spec ([`spec`](crate::spec)).
+//! A preset is the *shape* of a drive: the emulator's timing engine knows how long commands take.
+//! Every number below is marked: **measured** (read from such a drive, or published with it),
+//! **inferred** (from a drive's behaviour) or **assumed** (unpublished; chosen so that it does not
+//! limit anything). None is the vendor's word. Each value can be changed, key by key, in a device
+//! spec ([`spec`](crate::spec)).
 //!
-//! Assumed of all zoned ones: no conventional zones, no read across zones, unwritten blocks read
+//! Assumed of all zoned drives: no conventional zones, no read across zones, unwritten blocks read
 //! as zeros, a write cache that power-loss protection keeps (`volatile_cache` false).
 
 use crate::{BlockCount, Geometry};
@@ -33,7 +33,7 @@ pub fn preset(name: &str) -> Option<Geometry> {
     })
 }
 
-/// One line on what the preset called `name` is; `None` if there is no such preset.
+/// Describes the preset called `name` in one line; `None` if there is no such preset.
 pub fn describe(name: &str) -> Option<&'static str> {
     Some(match name {
         "pm1731a" => "small zones: 40,704 × 96 MiB, one die each, 384 active",
@@ -49,8 +49,8 @@ pub fn describe(name: &str) -> Option<&'static str> {
     })
 }
 
-/// What a device spec without a preset starts from: 256 zones of 16 MiB, small enough for a test,
-/// with a write cache that forgets, so that a missing flush shows.
+/// The base of a device spec without a preset: 256 zones of 16 MiB, small enough for a test, with a
+/// volatile write cache, so that a missing flush is noticed.
 pub fn plain() -> Geometry {
     Geometry {
         max_open: Some(32),
@@ -62,8 +62,8 @@ pub fn plain() -> Geometry {
     }
 }
 
-/// A zoned drive of 4 KiB blocks without limits on zones, sizes in bytes. Assumed: appends to
-/// 128 KiB, transfers to 2 MiB.
+/// A zoned drive of 4 KiB blocks without limits on zones; sizes are in bytes. Assumed: appends up
+/// to 128 KiB, transfers up to 2 MiB.
 fn zoned(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
     Geometry {
         max_append: Some(BlockCount(128 * KIB / BLOCK)),
@@ -72,9 +72,10 @@ fn zoned(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
     }
 }
 
-/// "PM1731a class". Measured: zones, size (96 MB, taken as MiB: then it is 4.10 TB, published as
-/// 3.92), 384 active (256 in another report), 2 MiB requests. Inferred: capacity = size; one zone
-/// on one die; zone i on channel i mod 16 and die i mod 128. Assumed: as many open as active.
+/// "PM1731a class". Measured: zones, size (published as 96 MB, taken as MiB: that makes 4.10 TB,
+/// published as 3.92), 384 active (256 in another report), 2 MiB requests. Inferred: capacity =
+/// size; one zone on one die; zone i on channel i mod 16 and die i mod 128. Assumed: as many open
+/// zones as active ones.
 fn pm1731a() -> Geometry {
     Geometry {
         max_open: Some(384),
@@ -109,8 +110,8 @@ fn zn540_4t() -> Geometry {
 }
 
 /// "J5100 class". Measured: zones, capacity (17.72 GB, here 16,899 MiB), 15 active. Inferred: all
-/// zones share all dies. Assumed: a size of 32 GiB, 15 open. The published total of 12.91 TB is
-/// not zones × capacity (7.32 TB); the figures of the zones are the ones kept.
+/// zones share all dies. Assumed: a size of 32 GiB, 15 open. The published total of 12.91 TB is not
+/// zones × capacity (7.32 TB); the preset keeps the numbers of the zones.
 fn j5100() -> Geometry {
     Geometry {
         max_open: Some(15),
@@ -143,8 +144,8 @@ fn femu_zapraid() -> Geometry {
     }
 }
 
-/// A conventional drive, for baselines. Assumed, all of it: 4 TiB, reads across "zones", which are
-/// only a way to number 1 GiB pieces.
+/// A conventional drive, for baselines. Everything is assumed: 4 TiB, reads across "zones", which
+/// are only a way to number pieces of 1 GiB.
 fn cns() -> Geometry {
     Geometry {
         conventional_zones: 4096,

@@ -1,33 +1,34 @@
 //! The rules of one zone, as pure functions: (zone, operation, headroom) → new zone or a status.
 //!
 //! This is the zone state machine of the ZNS Command Set Specification 1.1 ("Zone State Machine",
-//! "Zone Resources", the Write, Read and Zone Append commands and Zone Management Send). What it
-//! answers in every state is laid down in `tests/table.csv`, clause by clause.
+//! "Zone Resources", the Write, Read and Zone Append commands and Zone Management Send).
+//! `tests/table.csv` lists its answer in every state, clause by clause.
 //!
-//! Where the specification leaves the order of the checks open it is: state, alignment, write
-//! pointer, boundary, resources. An append's boundary is counted from the write pointer it gets,
-//! never from the address in the command.
+//! The specification leaves some of the order of checks open; here it is: state, alignment, write
+//! pointer, boundary, resources. An append's boundary is checked from the write pointer that it
+//! gets, never from the address in the command.
 //!
-//! Not here: sizes and ranges that do not depend on the zone's state (they come first), counting
-//! of resources (both in [`machine`](crate::machine)), ZRWA, descriptor extensions, time, data.
+//! Not here: sizes and ranges that do not depend on the zone's state (checked first) and counting
+//! of resources, which are in [`machine`](crate::machine); ZRWA, descriptor extensions, time, data.
 
 use crate::{Action, BlockCount, Status, ZoneState};
 
-/// One zone of a drive: all that the rules depend on.
+/// One zone of a drive: everything on which the rules depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Its state. A conventional zone is always full, read-only or offline.
+    /// State of the zone. A conventional zone is always full, read-only or offline.
     pub state: ZoneState,
-    /// Blocks written, from the start of the zone. It is the write pointer while the zone has one
-    /// (empty, open, closed), and in the other states still says where data ends: a finished zone
-    /// keeps it below the capacity. What a drive *reports* is [`Zone::reported_pointer`].
+    /// Number of blocks written, from the start of the zone. This is the write pointer while
+    /// the zone has one (empty, open, closed). In the other states it still says where data
+    /// ends: a finished zone keeps it below the capacity. [`Zone::reported_pointer`] is what a
+    /// drive *reports*.
     pub write_pointer: BlockCount,
-    /// Blocks that can be written; at most the geometry's zone capacity.
+    /// Number of blocks that can be written; at most the geometry's zone capacity.
     pub capacity: BlockCount,
 }
 
 impl Zone {
-    /// The write pointer a zone report shows: `capacity` if full, 0 if read-only or offline.
+    /// The write pointer in a zone report: `capacity` if full, 0 if read-only or offline.
     pub fn reported_pointer(&self) -> BlockCount {
         match self.state {
             ZoneState::Full => self.capacity,
@@ -36,7 +37,7 @@ impl Zone {
         }
     }
 
-    /// Blocks that can still be written. 0 if full, read-only or offline.
+    /// Number of blocks that can still be written; 0 if full, read-only or offline.
     pub fn remaining(&self) -> BlockCount {
         match self.state {
             ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => BlockCount(0),
@@ -45,57 +46,57 @@ impl Zone {
     }
 }
 
-/// What is asked of a zone. Offsets count blocks from the zone's start.
+/// An operation on a zone. Offsets count blocks from the zone's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Write `blocks` at `offset`.
     Write {
-        /// First block.
+        /// First block, as an offset in the zone.
         offset: BlockCount,
-        /// How many; at least 1.
+        /// Number of blocks, at least 1.
         blocks: BlockCount,
     },
     /// Append `blocks`; the command's address was `offset` into the zone, which must be 0.
     Append {
-        /// Offset of the address given.
+        /// Offset of the command's address.
         offset: BlockCount,
-        /// How many; at least 1.
+        /// Number of blocks, at least 1.
         blocks: BlockCount,
     },
     /// A management action.
     Manage(Action),
 }
 
-/// Whether the drive can give the zone what opening it takes.
+/// Whether the drive has the resources to open the zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
     /// One more zone may become active.
     pub active: bool,
-    /// One more zone may be open, if need be after closing an implicitly opened one.
+    /// One more zone may be open, if necessary after closing an implicitly opened one.
     pub open: bool,
 }
 
 impl Headroom {
-    /// A drive without limits.
+    /// Headroom on a drive without limits.
     pub const UNLIMITED: Headroom = Headroom { active: true, open: true };
 }
 
-/// What an accepted operation does to its zone.
+/// The effect of an accepted operation on its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The zone afterwards.
+    /// The zone after the operation.
     pub zone: Zone,
-    /// Where in the zone data lands; 0 for management.
+    /// Offset in the zone at which data is placed; 0 for management.
     pub offset: BlockCount,
-    /// True if the zone passes from not open through an open state, so that an open resource is
-    /// needed, if only for a moment.
+    /// True if the zone was not open and passes through an open state, so that it needs an open
+    /// resource, if only for a moment.
     pub opens: bool,
 }
 
 /// Carries out `op` on `zone`.
 ///
 /// # Errors
-/// With the status the drive must answer. The zone is then as before.
+/// The status that the drive must answer. The zone has not changed then.
 #[inline]
 pub fn step(zone: Zone, op: Op, headroom: Headroom) -> Result<Step, Status> {
     match op {
@@ -117,8 +118,8 @@ pub fn step(zone: Zone, op: Op, headroom: Headroom) -> Result<Step, Status> {
     }
 }
 
-/// A write of `blocks` at the write pointer of a zone known to be writable. 0 blocks open the
-/// zone and write nothing: what a failed write may do.
+/// Applies a write of `blocks` at the write pointer of a zone known to be writable. 0 blocks open
+/// the zone and write nothing, as a failed write may do.
 #[inline]
 pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Result<Step, Status> {
     if blocks.0 > zone.capacity.0 - zone.write_pointer.0 {
@@ -142,7 +143,7 @@ pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Res
 /// Whether a zone in `state` takes writes.
 ///
 /// # Errors
-/// With what the drive answers if not.
+/// The drive's answer if it does not.
 #[inline]
 pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     match state {
@@ -153,10 +154,10 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     }
 }
 
-/// Whether there is headroom to open a zone that is empty or closed. Active comes first: closing an
-/// implicitly opened zone frees no active resource. Thereby a lack is always Too Many Active Zones
-/// on a drive whose limits are the same (MAR = MOR), as the specification wants: there all zones
-/// being open means all being active, and none is left that is closed.
+/// Whether there is headroom to open a zone that is empty or closed. Active resources are checked
+/// first: closing an implicitly opened zone frees none of them. So a drive with equal limits (MAR =
+/// MOR) always answers Too Many Active Zones, as the specification wants: if all its zones are
+/// open, all are active, and no closed zone is left.
 fn opening(state: ZoneState, headroom: Headroom) -> Result<(), Status> {
     if !state.is_active() && !headroom.active {
         return Err(Status::TooManyActive);
@@ -195,7 +196,7 @@ fn manage(zone: Zone, action: Action, headroom: Headroom) -> Result<Step, Status
     Ok(Step { zone: Zone { state, write_pointer, ..zone }, offset: BlockCount(0), opens })
 }
 
-/// Whether a Select All of `action` concerns a zone in `state`.
+/// Whether a Select All of `action` applies to a zone in `state`.
 pub fn selected(action: Action, state: ZoneState) -> bool {
     match action {
         Action::Open => state == ZoneState::Closed,
@@ -206,9 +207,9 @@ pub fn selected(action: Action, state: ZoneState) -> bool {
     }
 }
 
-/// The status of reading up to block `end` (exclusive) of a zone, `end` at most the zone size.
-/// With `unwritten_fails` (DULBE) blocks never written are an error, else zeros; the blocks of a
-/// read-only zone always read.
+/// Returns the status of a read of a zone up to block `end` (exclusive), which is at most the zone
+/// size. With `unwritten_fails` (DULBE) blocks never written are an error, otherwise they read as
+/// zeros; the blocks of a read-only zone can always be read.
 #[inline]
 pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
     match zone.state {
@@ -219,11 +220,12 @@ pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
     }
 }
 
-/// What a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves of a zone of
-/// which `durable` blocks survived.
+/// Returns what a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves of a
+/// zone of which `durable` blocks survived.
 ///
-/// A zone that a write had filled, part of which is lost, never was full durably: it is closed or
-/// empty again. One that was finished, or that the controller filled, stays full and ends earlier.
+/// A zone that was filled by a write and lost part of it was never full durably: it is closed or
+/// empty again. A zone that was finished, or that the controller filled, stays full, and its data
+/// ends earlier.
 pub fn power_cycle(zone: Zone, durable: BlockCount) -> Zone {
     let write_pointer = zone.write_pointer.min(durable);
     let filled_by_write = zone.state == ZoneState::Full && zone.write_pointer == zone.capacity;

@@ -1,7 +1,7 @@
 //! Amounts of bytes as people write them: `4096`, `16KiB`, `2GB`.
 //!
-//! Whole numbers with an optional unit, in either case, without a space. Shown with the largest
-//! binary unit that divides the amount, so that showing and reading again changes nothing.
+//! Whole numbers with an optional unit, in either case, without a space. An amount is shown with
+//! the largest binary unit that divides it, so that showing and reading again changes nothing.
 
 use crate::ByteLen;
 
@@ -20,7 +20,7 @@ const UNITS: &[(&str, u64)] = &[
 /// Reads an amount of bytes.
 ///
 /// # Errors
-/// A clause that says what is wrong with `text`, to follow the name of the value.
+/// A clause that says what is wrong with `text`; the caller puts the name of the value before it.
 pub fn parse(text: &str) -> Result<ByteLen, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

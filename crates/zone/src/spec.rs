@@ -14,18 +14,18 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
-//! The path of an image may have a comma without a backslash where what follows it is no option, as
-//! in `a,b.zns`: options come last, and each has a `=`.
+//! The path of an image may contain a comma without a backslash if the text after the comma is not
+//! an option, as in `a,b.zns`: options come last, and each has a `=`.
 //!
-//! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows them.
+//! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows its parameters.
 //!
-//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
-//! go with it. A drive of the system takes `order`. An option may be given once.
-//! `docs/use/device-spec.md` explains each key, with examples.
+//! An image knows its geometry, so it takes only the options of a run (`seed`, `timing`, …,
+//! `sync`). A drive of the system takes `order`. An option may be given once. `docs/device-spec.md`
+//! explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
-//! [`SpecError::caret`] shows it beneath the text. Showing a spec gives text that reads as the
-//! same spec.
+//! [`SpecError::caret`] marks the part beneath the text. Showing a spec gives text that reads as
+//! the same spec.
 //!
 //! Not here: whether the device exists, opening it, paths that are not UTF-8.
 
@@ -45,9 +45,9 @@ use std::str::FromStr;
 pub enum DeviceSpec {
     /// A drive of the system: a path under `/dev/`, but not under `/dev/shm/`.
     Node(Node),
-    /// An emulated drive that an image file holds.
+    /// An emulated drive in an image file.
     Image(Image),
-    /// An emulated drive in memory. Boxed: it is far larger than the others.
+    /// An emulated drive in memory. Boxed, because it is far larger than the others.
     Memory(Box<Memory>),
 }
 
@@ -67,12 +67,13 @@ impl DeviceSpec {
 pub struct Node {
     /// Path of its device node.
     pub path: String,
-    /// Several writes of a zone may be in flight: the user says that the drive keeps their order.
+    /// Whether several writes to a zone may be in flight: the user states that the drive keeps
+    /// their order.
     pub queued: bool,
 }
 
 impl Node {
-    /// The drive at `path`, without options.
+    /// Describes the drive at `path`, without options.
     pub fn new(path: impl Into<String>) -> Node {
         Node { path: path.into(), queued: false }
     }
@@ -85,16 +86,17 @@ pub struct Image {
     pub path: String,
     /// How the drive is run.
     pub run: Run,
-    /// A flush of the drive also syncs the file, so that it outlives the host's power.
+    /// Whether a flush of the drive also syncs the file, so that flushed data survives a power cut
+    /// of the host.
     pub sync: bool,
 }
 
-/// A drive to make in memory.
+/// A drive to be made in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Geometry of the drive; valid.
+    /// Geometry of the drive, already validated.
     pub geometry: Geometry,
-    /// What becomes of payload.
+    /// What happens to payload.
     pub medium: Medium,
     /// How the drive is run.
     pub run: Run,
@@ -103,32 +105,32 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The preset it starts from, if one was named.
+    /// The preset from which the geometry starts, if one was named.
     pub fn preset(&self) -> Option<&'static str> {
         self.preset
     }
 }
 
-/// Why a device spec cannot be read, and where.
+/// Why a device spec cannot be read, and at which place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// What was being read: `device spec` or `drive geometry`.
     kind: &'static str,
-    /// The text, control characters replaced.
+    /// The text, with control characters replaced.
     text: String,
-    /// The offending part, counted in characters.
+    /// The offending part, as positions in characters.
     at: Range<usize>,
     what: String,
     hint: String,
 }
 
 impl SpecError {
-    /// The first character of the offending part, counted from 1.
+    /// Position of the first character of the offending part, counted from 1.
     pub fn column(&self) -> usize {
         self.at.start + 1
     }
 
-    /// Three lines: the message, the text, and carets beneath the offending part.
+    /// Formats three lines: the message, the text, and carets beneath the offending part.
     pub fn caret(&self) -> String {
         let mut out = format!("{}: {}", self.kind, self.what);
         if !self.hint.is_empty() {
@@ -156,7 +158,7 @@ impl From<SpecError> for Error {
     }
 }
 
-/// What is wrong with a part of the text, in byte positions.
+/// A problem with a part of the text; positions are in bytes.
 struct Complaint {
     at: Range<usize>,
     what: String,
@@ -180,7 +182,7 @@ impl Complaint {
     }
 }
 
-/// Messages are one line, whatever was typed.
+/// Makes a text fit on one line, whatever was typed.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -188,7 +190,7 @@ fn one_line(text: &str) -> String {
 /// Reads the specs joined by `+` in `text`; at least one.
 ///
 /// # Errors
-/// With the first part that is wrong.
+/// Describes the first part that is wrong.
 pub fn parse_list(text: &str) -> Result<Vec<DeviceSpec>, SpecError> {
     let whole = 0..text.len();
     split(text, whole, '+')
@@ -198,11 +200,11 @@ pub fn parse_list(text: &str) -> Result<Vec<DeviceSpec>, SpecError> {
         .map_err(|complaint| complaint.into_error("device spec", text))
 }
 
-/// Reads what an image is to be created like: `PRESET` or options or both, separated by commas.
-/// Of the keys those that say what a drive is like are taken.
+/// Reads the description of an image to be created: `PRESET` or options or both, separated by
+/// commas. Accepts only the keys that describe the drive itself.
 ///
 /// # Errors
-/// With the first part that is wrong.
+/// Describes the first part that is wrong.
 pub fn parse_geometry(text: &str) -> Result<Geometry, SpecError> {
     let parse = || {
         let (_, options) = parse_options(text, 0..text.len(), Scope::Geometry)?;
@@ -235,7 +237,7 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// Cuts `text[range]` at every `separator` that no backslash precedes. Never empty.
+/// Splits `text[range]` at every `separator` that no backslash precedes. Returns at least one part.
 fn split(text: &str, range: Range<usize>, separator: char) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut start = range.start;
@@ -265,7 +267,7 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
     }
     let parts = split(text, part.clone(), ',');
     let path = unescape(text, parts[0].clone())?;
-    // Names in shared memory are files, not devices.
+    // Paths below /dev/shm are files, not devices.
     if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
         let mut options = Options::default();
         for option in &parts[1..] {
@@ -340,7 +342,7 @@ fn parse_options(
     Ok((preset, options))
 }
 
-/// A path without its backslashes.
+/// Removes the backslashes from a path.
 fn unescape(text: &str, part: Range<usize>) -> Result<String, Complaint> {
     let mut path = String::new();
     let mut chars = text[part.clone()].chars();
@@ -382,7 +384,7 @@ impl fmt::Display for DeviceSpec {
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A backslash keeps a path that looks like another kind of spec what it is.
+        // The backslash keeps a path that looks like another kind of spec a path.
         let guard = if self.path.starts_with("mem:") { "\\" } else { "" };
         write!(f, "{guard}{}", escape(&self.path))?;
         let Run { seed, timing, time_scale, model, parameters } = &self.run;

@@ -40,10 +40,10 @@ unit!(
     DeviceId(u32)
 );
 
-/// What a drive is like. Fixed for the life of the drive.
+/// Describes a drive: shape, limits and features. Fixed for the life of the drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Number of zones, conventional ones included.
+    /// Number of zones, including conventional ones.
     pub zones: u32,
     /// Blocks of address space per zone (ZSZE). Need not be a power of two.
     pub zone_size: BlockCount,
@@ -51,7 +51,7 @@ pub struct Geometry {
     pub zone_capacity: BlockCount,
     /// Bytes per logical block: 512 or 4096.
     pub block_size: ByteLen,
-    /// Out-of-band bytes of each block, 0 if none.
+    /// Out-of-band bytes of each block; 0 if there are none.
     pub oob_bytes: u16,
     /// Zones 0..conventional_zones may be written anywhere and have no state.
     pub conventional_zones: u32,
@@ -59,26 +59,27 @@ pub struct Geometry {
     pub max_open: Option<u32>,
     /// Most zones active (open or closed) at once (MAR), `None` = no limit. At least `max_open`.
     pub max_active: Option<u32>,
-    /// Largest append (ZASL); `None` = as `max_transfer`, 0 = the drive takes no append.
+    /// Largest append in blocks (ZASL); `None` stands for `max_transfer`, 0 for a drive that takes
+    /// no append.
     pub max_append: Option<BlockCount>,
-    /// Largest read or write (MDTS), `None` = no limit.
+    /// Largest read or write in blocks (MDTS), `None` = no limit.
     pub max_transfer: Option<BlockCount>,
     /// True if a read may cross into the next zone (RAZB).
     pub read_across_zones: bool,
     /// True if reading at or above the write pointer is an error (DULBE) instead of zeros.
     pub unwritten_reads_fail: bool,
-    /// True if completed writes may be lost by a power cut until a flush (a write cache without
+    /// True if a power cut may lose completed writes until a flush (a write cache without
     /// power-loss protection).
     pub volatile_cache: bool,
-    /// Channels, where known. Zone i is on channel i mod channels.
+    /// Number of channels, if known. Zone i is on channel i mod channels.
     pub channels: Option<u16>,
-    /// Dies, where known. Zone i is on die i mod dies.
+    /// Number of dies, if known. Zone i is on die i mod dies.
     pub dies: Option<u16>,
 }
 
 impl Geometry {
-    /// Blocks of 4 KiB, no limits, no out-of-band bytes: the base for most geometries. Sizes in
-    /// blocks.
+    /// The base of most geometries: blocks of 4 KiB, no limits, no out-of-band bytes. Sizes are
+    /// in blocks.
     pub fn unlimited(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
         Geometry {
             zones,
@@ -104,7 +105,7 @@ impl Geometry {
         Lba(u64::from(zone.0) * self.zone_size.0)
     }
 
-    /// The zone of `lba` and the block's offset in it; `None` past the end of the drive.
+    /// Returns the zone of `lba` and the block's offset in it; `None` past the end of the drive.
     pub fn locate(&self, lba: Lba) -> Option<(ZoneId, BlockCount)> {
         let zone = lba.0 / self.zone_size.0;
         (zone < u64::from(self.zones))
@@ -116,7 +117,7 @@ impl Geometry {
         zone.0 < self.conventional_zones
     }
 
-    /// Bytes that can be written on the whole drive.
+    /// Number of bytes that can be written on the whole drive.
     pub fn capacity(&self) -> ByteLen {
         ByteLen(u64::from(self.zones) * self.zone_capacity.0 * self.block_size.0)
     }

@@ -1,9 +1,9 @@
-//! Words of messages: numbers of things, and what a mistyped name was meant to be.
+//! Words of messages: numbers of things, and suggestions for mistyped names.
 
-/// Most names that a message proposes.
+/// Most names that a message suggests.
 const PROPOSED: usize = 3;
 
-/// A number of things, in the plural unless it is `one`.
+/// Formats a number of things, in the plural unless it is `one`.
 pub fn count(number: u64, one: &str) -> String {
     match one.strip_suffix('y') {
         _ if number == 1 => format!("1 {one}"),
@@ -14,13 +14,14 @@ pub fn count(number: u64, one: &str) -> String {
     }
 }
 
-/// Which of several things, as `members 2, 3` or `member 2`.
+/// Lists which of several things are meant, as `members 2, 3` or `member 2`.
 pub fn listed(one: &str, which: &[String]) -> String {
     let plural = if which.len() == 1 { "" } else { "s" };
     format!("{one}{plural} {}", which.join(", "))
 }
 
-/// ` (did you mean 'commit'?)` if names among `known` are near to `word`; else nothing.
+/// Formats ` (did you mean 'commit'?)` if names among `known` are near to `word`;
+/// otherwise nothing.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = nearest(word, known);
     if near.is_empty() {
@@ -30,9 +31,9 @@ pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String 
     format!(" (did you mean {}?)", named.join(" or "))
 }
 
-/// The names among `known` that are nearest to `word`, at most three; none if all are far. A name
-/// is near if a third of the word's letters at most would have to change, or if it begins with the
-/// word.
+/// Returns the names among `known` that are nearest to `word`, at most three; none if all are far.
+/// A name is near if at most a third of the word's letters would have to change, or if it begins
+/// with the word.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let word = word.to_lowercase();
     let length = word.chars().count();
@@ -44,7 +45,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
             true => 0,
             false => distance(&word, &lower),
         };
-        // Of a word of one or two letters everything short would be near.
+        // Without this, every short name would be near to a word of one or two letters.
         if distance <= most && distance < length.max(2) && !near.iter().any(|(_, one)| *one == name)
         {
             near.push((distance, name));
@@ -55,8 +56,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     names.map(|(_, name)| name).take(PROPOSED).collect()
 }
 
-/// How many letters must be inserted, removed, changed or swapped with the next to make one word of
-/// the other (the optimal string alignment of Damerau and Levenshtein).
+/// How many letters must be inserted, removed, changed or swapped with the next one to turn one
+/// word into the other (the optimal string alignment of Damerau and Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows: [Vec<usize>; 3] = [vec![], (0..=other.len()).collect(), vec![]];

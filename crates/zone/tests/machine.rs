@@ -1,7 +1,7 @@
-//! The state machine against the mistakes other emulators have made; impossible geometries and
-//! images.
+//! Tests the state machine against mistakes that other emulators have made, and against impossible
+//! geometries and images.
 
-// A scene that cannot be set is a failed test, in helpers too.
+// If a scene cannot be set up, the test fails, in helpers too.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{
@@ -55,8 +55,8 @@ fn a_drive_without_appends_takes_writes() {
 
 // ---- Mistakes seen in other emulators --------------------------------------------------------
 
-/// FEMU, once QEMU: the boundary of an append was checked at the address in the command, which is
-/// always the zone's start, so a loop of appends to zone 0 filled the drive.
+/// FEMU, and formerly QEMU: the boundary of an append was checked at the address in the command,
+/// which is always the zone's start, so a loop of appends to zone 0 filled the drive.
 #[test]
 fn a_loop_of_appends_ends_at_the_capacity() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -82,11 +82,12 @@ fn writes_obey_the_limits_as_appends_do() {
     for zone in 0..4 {
         assert!(machine.apply(&write(zone * 12, 1)).is_ok());
     }
-    // The fourth closed the first to stay within three open zones; a fifth active one may not be.
+    // The fourth zone closed the first to stay within three open zones; a fifth active zone
+    // is refused.
     assert_eq!((machine.open_zones(), machine.active_zones()), (3, 4));
     assert_eq!(machine.zone(ZoneId(0)).unwrap().state, ZoneState::Closed);
     assert_eq!(machine.apply(&write(48, 1)), Err(Status::TooManyActive));
-    // Back to the first: now the second is the oldest.
+    // A write to the first zone reopens it: now the second is the oldest open one and is closed.
     assert!(machine.apply(&write(1, 1)).is_ok());
     assert_eq!(machine.implicitly_open().collect::<Vec<_>>(), [2, 3, 0].map(ZoneId));
 }
@@ -109,7 +110,7 @@ fn an_explicit_open_closes_the_oldest_implicit_zone() {
         (3, ZoneState::Empty, ZoneState::ExplicitlyOpen),
     ];
     assert_eq!(changes, expected);
-    // Never an explicit one.
+    // An explicitly opened zone is never closed for another.
     machine.apply(&manage(1, Action::Open)).unwrap();
     machine.apply(&manage(2, Action::Open)).unwrap();
     assert_eq!(machine.apply(&manage(0, Action::Open)), Err(Status::TooManyOpen));
@@ -142,7 +143,7 @@ fn select_all_leaves_other_states_alone_and_reports_errors() {
     assert_eq!(states(&machine)[5..], [Closed; 3]);
 }
 
-/// NVMeVirt: Finish left the write pointer where it was, and the limits never triggered.
+/// NVMeVirt: Finish left the write pointer unchanged, and the limits were never enforced.
 #[test]
 fn finish_frees_resources_and_reports_a_full_zone() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -152,11 +153,11 @@ fn finish_frees_resources_and_reports_a_full_zone() {
     assert_eq!((report.state, report.write_pointer), (ZoneState::Full, BlockCount(10)));
     assert_eq!((machine.open_zones(), machine.active_zones()), (0, 0));
     assert_eq!(machine.check(&write(3, 1)), Status::ZoneFull);
-    // The write pointer is behind the blocks that were written.
+    // The write pointer still follows the blocks that were written.
     assert_eq!(machine.zone(ZoneId(0)).unwrap().write_pointer, BlockCount(3));
 }
 
-/// scsi_debug: a reset left old data to be read.
+/// scsi_debug: old data remained readable after a reset.
 #[test]
 fn after_a_reset_every_block_is_unwritten() {
     let mut machine = Machine::new(Geometry { unwritten_reads_fail: true, ..geometry() }).unwrap();
@@ -167,7 +168,7 @@ fn after_a_reset_every_block_is_unwritten() {
     assert_eq!(machine.check(&read), Status::Unwritten);
 }
 
-/// Addresses of appends beyond 4 GiB (and beyond 2^32 blocks), on zones of odd size.
+/// Appends return addresses beyond 4 GiB (and beyond 2^32 blocks), on zones of odd size.
 #[test]
 fn appends_far_out_return_their_address() {
     let geometry = Geometry {
@@ -266,7 +267,7 @@ fn an_image_restores_only_what_can_be() {
     for (id, state) in [(0, ReadOnly), (5, Full), (6, Offline), (7, ReadOnly)] {
         machine.restore(ZoneId(id), zone(state, 3, 10)).unwrap();
     }
-    // Opened zones may be restored over without counting twice.
+    // Restoring zones that are open already must not count them twice.
     machine.restore(ZoneId(3), zone(ExplicitlyOpen, 5, 10)).unwrap();
     assert_eq!((machine.open_zones(), machine.active_zones()), (3, 4));
 }

@@ -1,7 +1,7 @@
-//! The state machine against a slow, plain model of the same rules, over random commands, faults
-//! and power cycles on random small drives.
+//! Compares the state machine with a slow, simple model of the same rules, over random commands,
+//! faults and power cycles on random small drives.
 
-// A scene that cannot be set is a failed test, in helpers too.
+// If a scene cannot be set up, the test fails, in helpers too.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{
@@ -25,12 +25,12 @@ fn geometry() -> Geometry {
     }
 }
 
-/// The same rules the plain way: a map of zones, every count taken by counting.
+/// The same rules in the simplest form: a map of zones, and every number counted afresh.
 #[derive(Clone, Debug)]
 struct Model {
     geometry: Geometry,
     zones: BTreeMap<u32, (ZoneState, u64)>,
-    /// When each implicitly opened zone became so.
+    /// The time at which each implicitly opened zone was opened.
     opened: BTreeMap<u32, u64>,
     time: u64,
 }
@@ -150,7 +150,7 @@ impl Model {
         if crosses && !self.geometry.read_across_zones {
             return Status::ZoneBoundary;
         }
-        // Block by block.
+        // Check block by block.
         let every = || (lba..lba + blocks).map(|lba| (zone_of(lba), lba % size));
         if every().any(|(zone, _)| self.zones[&zone].0 == ZoneState::Offline) {
             return Status::ZoneOffline;
@@ -222,7 +222,7 @@ impl Model {
             let start = Lba(u64::from(zone) * self.geometry.zone_size.0);
             let status = self.manage(Target::Zone(start), action);
             if !status.is_ok() {
-                // All or nothing.
+                // Select All changes all zones or none.
                 *self = before;
                 return status;
             }
@@ -234,14 +234,14 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Event {
     Command(Command),
-    /// A write or append at the right place of a zone.
+    /// A write or append at the correct place of a zone.
     Grow(u32, u64, bool),
     ReadOnly(u32),
     Offline(u32),
     ForceFull(u32),
-    /// A failed write that wrote this number of blocks.
+    /// A failed write that still wrote this number of blocks.
     FailedWrite(u32, u64),
-    /// How many blocks each zone loses.
+    /// Number of blocks that each zone loses.
     PowerCycle(Vec<u64>),
 }
 
@@ -303,7 +303,8 @@ fn any_geometry() -> impl Strategy<Value = Geometry> {
     )
 }
 
-/// Lets `event` happen to both; the statuses must agree. True if pointers may go back.
+/// Applies `event` to the machine and the model; the statuses must agree. Returns true if write
+/// pointers may go back.
 fn happen(event: &Event, machine: &mut Machine, model: &mut Model) -> Result<bool, TestCaseError> {
     let (found, expected) = match event {
         Event::Command(command) => {
@@ -329,7 +330,7 @@ fn happen(event: &Event, machine: &mut Machine, model: &mut Model) -> Result<boo
             };
             let effect = machine.apply(&command);
             if let Ok(Effect::Written { lba, zone: z, offset, state }) = effect
-                // At the end of a zone without a gap is the next one's start.
+                // In a zone without a gap, the block after the last belongs to the next zone.
                 && at < start + 12
                 && !machine.geometry().is_conventional(ZoneId(*zone))
             {
@@ -385,7 +386,8 @@ fn happen(event: &Event, machine: &mut Machine, model: &mut Model) -> Result<boo
     Ok(resets)
 }
 
-/// A power cycle of the machine, checked by its properties; the model then takes its outcome.
+/// Carries out a power cycle of the machine, and checks its properties; the model then takes over
+/// the outcome.
 fn power_cycle(
     lost: &[u64],
     machine: &mut Machine,
@@ -408,7 +410,7 @@ fn power_cycle(
         let torn = pointer == model.geometry.zone_capacity.0 && kept < pointer;
         let expected = match state {
             ZoneState::Full if torn => {
-                // No headroom for the zone among the active ones: it stays full.
+                // The limit of active zones leaves no headroom for this zone, so it stays full.
                 let full = kept > 0 && machine.active_zones() == limit;
                 if full && after.state == ZoneState::Full {
                     ZoneState::Full
@@ -422,7 +424,7 @@ fn power_cycle(
         prop_assert_eq!(after.state, expected, "zone {} was {:?}", zone, state);
         model.set(zone, after.state, after.write_pointer.0);
     }
-    // Once more, nothing lost: nothing changes.
+    // A second power cycle that loses nothing changes nothing.
     let again = machine.report(ZoneId(0), 8);
     machine.power_cycle(|_, zone| zone.write_pointer);
     prop_assert_eq!(machine.report(ZoneId(0), 8), again);
@@ -473,7 +475,7 @@ proptest! {
         }
     }
 
-    /// The observer is told of every change, so that an image that listens is never behind.
+    /// The observer learns of every change, so that an image that follows it is never behind.
     #[test]
     fn an_observer_sees_every_change(
         geometry in any_geometry(),

@@ -1,7 +1,7 @@
-//! The grammar of device specs: every example of its document, round trips, and errors that point
-//! at the part at fault.
+//! The grammar of device specs: every example in its document, round trips, and errors that point
+//! at the faulty part.
 
-// An example that does not parse is a failed test, in helpers too.
+// If an example does not parse, the test fails, in helpers too.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::spec::{Key, Medium, Node, Timing, parse_geometry, parse_list, show_list};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const DOCUMENT: &str = include_str!("../../../docs/use/device-spec.md");
 
-/// Lines of the document's blocks marked `kind`.
+/// Returns the lines of the document's code blocks marked `kind`.
 fn examples(kind: &str) -> Vec<&'static str> {
     let mut lines = Vec::new();
     let mut inside = false;
@@ -77,7 +77,7 @@ fn kinds_are_told_apart() {
     assert_eq!(image("./mem:x").path, "./mem:x");
     assert_eq!(image("\\mem:x").path, "mem:x");
     assert_eq!(image("a\\,b\\+c\\\\d").path, "a,b+c\\d");
-    // Options come last, and have an equals sign.
+    // Options come last, and each has an equals sign.
     for plain in ["x,y.zns", "x, y,,z.zns", "a=b,c.zns", "x:y,z", "-x,y", "a,b=c,d"] {
         assert_eq!(image(plain).path, plain);
         assert_eq!(image(&image(plain).to_string()).path, plain);
@@ -108,7 +108,7 @@ fn options_change_what_they_say_and_what_must_follow() {
     let scaled = geometry("mem:zn540-1t,capacity=8GiB");
     assert_eq!(scaled.zones, 7, "8 GiB hold 7 whole zones of 1,077 MiB");
     let small = geometry("mem:zn540-1t,zone-size=16MiB");
-    // The share 1077 / 2048 of 16 MiB, in whole blocks.
+    // The zone capacity is the share 1077 / 2048 of 16 MiB, in whole blocks.
     assert_eq!((small.zone_size, small.zone_capacity), (BlockCount(4096), BlockCount(2154)));
     assert_eq!(small.zones, 904);
     let cns = geometry("mem:cns,capacity=3GiB");
@@ -273,7 +273,7 @@ proptest! {
     #[test]
     fn what_is_shown_reads_as_the_same(specs in prop::collection::vec(spec(), 1..4)) {
         let text = specs.join("+");
-        // Random limits may contradict each other: then the error must say so properly.
+        // Random limits may contradict each other: then the error must be well-formed.
         match parse_list(&text) {
             Ok(parsed) => {
                 let shown = show_list(&parsed);

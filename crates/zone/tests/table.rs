@@ -1,8 +1,9 @@
-//! Holds the state machine against `table.csv`, every row of it.
+//! Compares the state machine with every row of `table.csv`.
 //!
-//! A row's scene: one zone under test in the row's state, in the middle of a small drive whose
-//! other zones take up resources as the condition says. Sequential zones have 12 blocks of
-//! address space, 10 of them writable; the zone under test has 4 written unless said otherwise.
+//! Each row sets a scene: one zone under test in the row's state, in the middle of a small drive
+//! whose other zones take up resources as the condition says. Sequential zones have 12 blocks of
+//! address space, 10 of which can be written; in the zone under test 4 are written unless the row
+//! says otherwise.
 //!
 //! Words of `condition`:
 //! - where a command goes: `at-wp`, `ahead-of-wp`, `behind-wp`, `past-zcap`, `reaches-zcap`,
@@ -15,7 +16,7 @@
 //! - what a power cycle loses: `lost-tail`, `lost-all`; what a failed write wrote:
 //!   `nothing-written`.
 
-// A scene that cannot be set is a failed test, in helpers too.
+// If a scene cannot be set up, the test fails, in helpers too.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{
@@ -26,7 +27,7 @@ const SIZE: u64 = 12;
 const CAPACITY: u64 = 10;
 const WRITTEN: u64 = 4;
 const ZONES: u32 = 16;
-/// The zone under test; 0 is conventional.
+/// Number of the zone under test; zone 0 is conventional.
 const ZONE: u32 = 8;
 
 struct Row {
@@ -48,7 +49,7 @@ impl Row {
     }
 }
 
-/// The CSV's name for a state.
+/// Returns the CSV's name for a state.
 fn name(state: ZoneState) -> &'static str {
     match state {
         ZoneState::Empty => "E",
@@ -62,7 +63,7 @@ fn name(state: ZoneState) -> &'static str {
 }
 
 fn geometry(row: &Row) -> Geometry {
-    // Four resources of the kind that is short, plenty of the other.
+    // The scarce resource has four units, the other has plenty.
     let (max_open, max_active) =
         match (row.has("mar=mor"), row.has("no-active"), row.has("no-open")) {
             (true, _, _) => (4, 4),
@@ -107,7 +108,8 @@ fn set_scene(row: &Row, machine: &mut Machine) -> u32 {
         match row.state.as_str() {
             "E" | "CV" => {}
             "IO" if written > 0 => run(machine, write(zone, written)),
-            // Only a failed write leaves an implicitly opened zone at its start.
+            // Only a failed write leaves an implicitly opened zone with its write pointer at
+            // the start.
             "IO" => machine.fail_write_at(ZoneId(zone), BlockCount(0)).unwrap(),
             "EO" | "C" | "F" | "RO" | "O" => {
                 run(machine, manage(zone, Action::Open));
@@ -135,18 +137,18 @@ fn set_scene(row: &Row, machine: &mut Machine) -> u32 {
     zone
 }
 
-/// Opens and closes other zones until what the row wants short is short.
+/// Opens and closes other zones until the resource that the row wants scarce is used up.
 fn use_up_resources(row: &Row, machine: &mut Machine) {
     let mut others = [1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14].into_iter();
     let limits = machine.geometry().clone();
-    // Select All must have something to open, or nothing could go wrong.
+    // Select All needs something to open, or nothing could go wrong.
     if row.command == "open-all" && row.has("no-open") && row.state != "C" {
         let closed = others.next().unwrap();
         run(machine, manage(closed, Action::Open));
         run(machine, manage(closed, Action::Close));
     }
     if row.has("no-active") && !row.has("mar=mor") {
-        // Closed ones first: they are active and not open.
+        // Make closed zones first: they are active and not open.
         let open = if row.has("no-open") { limits.max_open.unwrap() } else { 1 };
         while machine.active_zones() + open - machine.open_zones().min(open)
             < limits.max_active.unwrap()
@@ -179,7 +181,8 @@ fn use_up_resources(row: &Row, machine: &mut Machine) {
     }
 }
 
-/// Where a transfer goes: offset from the start of the zone, and blocks.
+/// Returns the range of a transfer: the offset from the start of the zone, and the number
+/// of blocks.
 fn range(row: &Row, zone: u32, pointer: u64) -> (u64, u64) {
     let to_end_of_drive = u64::from(ZONES) * SIZE - u64::from(zone) * SIZE;
     let places = [
@@ -223,7 +226,7 @@ fn range(row: &Row, zone: u32, pointer: u64) -> (u64, u64) {
     }
 }
 
-/// Where the zone's data ends: for a full, read-only or offline zone not what it reports.
+/// Returns where the zone's data ends; a full, read-only or offline zone reports another pointer.
 fn pointer(row: &Row) -> u64 {
     match row.state.as_str() {
         "E" | "CV" => 0,
@@ -242,7 +245,7 @@ fn action(word: &str) -> Option<Action> {
     })
 }
 
-/// The row's command, if it is one of the drive's commands.
+/// Builds the row's command, if it is a command of the drive.
 fn command(row: &Row, zone: u32) -> Option<Command> {
     let start = u64::from(zone) * SIZE;
     let (offset, blocks) = range(row, zone, pointer(row));
@@ -309,14 +312,14 @@ fn happen(row: &Row, machine: &mut Machine, zone: ZoneId) -> Status {
     result.err().unwrap_or(Status::Success)
 }
 
-/// Plays a row, and describes a wrong outcome.
+/// Plays a row; the error describes a wrong outcome.
 fn play(row: &Row) -> Result<(), String> {
     let mut geometry = geometry(row);
     if row.has("written-full")
         || row.command == "append" && row.has("past-zcap")
         || row.has("reaches-zcap")
     {
-        // From an empty zone that is more than the usual limit of appends.
+        // From an empty zone, the append is larger than the usual limit.
         geometry.max_append = Some(BlockCount(CAPACITY + 1));
     }
     let mut machine = Machine::new(geometry).unwrap();
@@ -339,7 +342,7 @@ fn play(row: &Row) -> Result<(), String> {
         return Err(format!("status {status}, expected {:03X}h", row.result));
     }
     let after = machine.zone(zone).unwrap();
-    // A conventional zone that has not failed says full.
+    // A conventional zone that has not failed reports full.
     let next = if row.next == "CV" { "F" } else { &row.next };
     if name(after.state) != next {
         return Err(format!("next state {}, expected {next}", name(after.state)));
@@ -357,7 +360,7 @@ fn play(row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Where an accepted row must leave the end of the zone's data.
+/// Checks where an accepted row leaves the end of the zone's data.
 fn check_pointer(row: &Row, before: &Zone, after: &Zone) -> Result<(), String> {
     let was = before.write_pointer.0;
     let (_, blocks) = range(row, ZONE, was);
@@ -396,7 +399,7 @@ fn rows() -> Vec<Row> {
     reader.records().map(|record| row(record.unwrap())).collect()
 }
 
-/// Every word a condition may use; another one would silently set no scene.
+/// All words that a condition may use; an unknown word would silently set no scene.
 const WORDS: &[&str] = &[
     "-",
     "at-wp",
@@ -459,7 +462,7 @@ fn every_row_of_the_table_holds() {
     assert_eq!(covered, rows.len());
 }
 
-/// Each of these must be in the table for every state, so that a deleted row is noticed.
+/// Each of these commands must be in the table for every state, so that a deleted row is noticed.
 #[test]
 fn the_table_has_no_holes() {
     let rows = rows();

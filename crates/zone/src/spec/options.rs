@@ -1,4 +1,4 @@
-//! The `key=value` options of device specs, and the geometry they make.
+//! The `key=value` options of device specs, and the geometry that they make.
 
 use super::Complaint;
 use crate::{BlockCount, ByteLen, Geometry, presets, size, words};
@@ -9,11 +9,13 @@ use std::ops::Range;
 /// A key of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// `capacity`: bytes that can be written, rounded down to whole zones. Sets their number.
+    /// `capacity`: bytes that can be written, rounded down to whole zones. Sets the number
+    /// of zones.
     Capacity,
-    /// `zones`: how many.
+    /// `zones`: number of zones.
     Zones,
-    /// `zone-size`: address space of a zone. Without `zone-capacity` that keeps its share.
+    /// `zone-size`: address space of a zone. Without `zone-capacity`, the capacity keeps its share
+    /// of the size.
     ZoneSize,
     /// `zone-capacity`: bytes of a zone that can be written.
     ZoneCapacity,
@@ -21,35 +23,37 @@ pub enum Key {
     Block,
     /// `oob`: out-of-band bytes of each block.
     Oob,
-    /// `conventional`: how many of the zones, the first ones, are conventional.
+    /// `conventional`: how many of the zones, counted from the first, are conventional.
     Conventional,
-    /// `max-open`: zones open at once, or `none`.
+    /// `max-open`: most zones open at once, or `none`.
     MaxOpen,
-    /// `max-active`: zones active at once, or `none`. Without `max-open` lowers that as needed.
+    /// `max-active`: most zones active at once, or `none`. Without the option `max-open`, that
+    /// limit is lowered as needed.
     MaxActive,
-    /// `max-append`: largest append, or `none` for that of `max-transfer`; 0 for no appends.
+    /// `max-append`: largest append, `none` for the limit of `max-transfer`, or 0 for no appends.
     MaxAppend,
-    /// `max-transfer`: largest read or write, or `none`. Without `max-append` lowers that.
+    /// `max-transfer`: largest read or write, or `none`. Without the option `max-append`, that
+    /// limit is lowered as needed.
     MaxTransfer,
     /// `read-across`: whether reads may cross into the next zone.
     ReadAcross,
     /// `unwritten-fails`: whether reading blocks never written is an error.
     UnwrittenFails,
-    /// `volatile-cache`: whether a power cut loses what was not flushed.
+    /// `volatile-cache`: whether a power cut loses data that was not flushed.
     VolatileCache,
-    /// `channels`: how many, or `none` if unknown.
+    /// `channels`: number of channels, or `none` if unknown.
     Channels,
-    /// `dies`: how many, or `none` if unknown.
+    /// `dies`: number of dies, or `none` if unknown.
     Dies,
-    /// `medium`: what becomes of payload.
+    /// `medium`: what happens to payload.
     Medium,
-    /// `seed`: of the drive's random choices.
+    /// `seed`: seed of the drive's random choices.
     Seed,
     /// `timing`: how the drive takes time.
     Timing,
-    /// `time-scale`: how many times slower than the drive it models, in real time.
+    /// `time-scale`: how many times slower the drive is, in real time, than the drive it models.
     TimeScale,
-    /// `model`: a preset whose timing it has, or a file of parameters.
+    /// `model`: the timing model, as a preset or a file of parameters.
     Model,
     /// `sync`: whether a flush of the drive also syncs the image's file.
     Sync,
@@ -57,15 +61,15 @@ pub enum Key {
     Order,
 }
 
-/// What kind of value a key takes.
+/// The kind of value that a key takes.
 #[derive(Clone, Copy)]
 enum Kind {
     Size,
-    /// A size or `none`.
+    /// A size, or `none`.
     SizeLimit,
-    /// A number up to this.
+    /// A number up to this limit.
     Count(u64),
-    /// A number up to this, or `none`.
+    /// A number up to this limit, or `none`.
     CountLimit(u64),
     Switch,
     Medium,
@@ -74,21 +78,21 @@ enum Kind {
     Text,
 }
 
-/// Where options stand.
+/// The place of options in a spec, which decides the keys that are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// In a drive in memory: all.
+    /// In the spec of a drive in memory: all keys.
     Memory,
-    /// Creating an image: what a drive is like.
+    /// When an image is created: keys that describe the drive.
     Geometry,
-    /// Behind an image's path: how it is run.
+    /// After the path of an image: keys that say how its drive is run.
     Image,
-    /// Behind the path of a drive of the system: how it is used.
+    /// After the path of a drive of the system: keys that say how it is used.
     Node,
 }
 
 impl Key {
-    /// All keys, in the order specs are shown in.
+    /// All keys, in the order in which specs are shown.
     pub const ALL: [Key; 23] = [
         Key::Capacity,
         Key::Zones,
@@ -115,7 +119,7 @@ impl Key {
         Key::Order,
     ];
 
-    /// As it is written.
+    /// The key as it is written in a spec.
     pub fn name(self) -> &'static str {
         match self {
             Key::Capacity => "capacity",
@@ -144,12 +148,12 @@ impl Key {
         }
     }
 
-    /// The key called `name`.
+    /// Finds the key called `name`.
     pub fn named(name: &str) -> Option<Key> {
         Key::ALL.into_iter().find(|key| key.name() == name)
     }
 
-    /// The key that sets a field of [`Geometry`].
+    /// Finds the key that sets a field of [`Geometry`].
     fn of_field(field: &str) -> Option<Key> {
         match field {
             "block_size" => Some(Key::Block),
@@ -185,12 +189,12 @@ impl Key {
         }
     }
 
-    /// Says how an emulated drive is run, not what it is like.
+    /// Whether the key says how an emulated drive is run, instead of describing the drive.
     fn is_of_run(self) -> bool {
         matches!(self, Key::Seed | Key::Timing | Key::TimeScale | Key::Model | Key::Sync)
     }
 
-    /// Says what a drive is like.
+    /// Whether the key describes the drive.
     pub fn is_of_geometry(self) -> bool {
         !self.is_of_run() && !matches!(self, Key::Medium | Key::Order)
     }
@@ -205,22 +209,22 @@ impl fmt::Display for Key {
 /// What a drive in memory does with payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {
-    /// Keeps it.
+    /// Keeps payload.
     #[default]
     Memory,
-    /// Drops it and keeps out-of-band bytes and zone states: for pure speed runs.
+    /// Drops payload, and keeps out-of-band bytes and zone states: for measurements of pure speed.
     Discard,
 }
 
 /// How an emulated drive takes time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
-    /// Commands take none.
+    /// Commands take no time.
     #[default]
     Off,
-    /// By the timing model, on a clock that jumps.
+    /// Commands take the time of the timing model, on a clock that jumps.
     Virtual,
-    /// By the timing model, on the real clock.
+    /// Commands take the time of the timing model, on the real clock.
     Realtime,
 }
 
@@ -243,22 +247,22 @@ impl fmt::Display for Timing {
     }
 }
 
-/// What an option that begins so sets: a parameter of the timing model, `model.KEY=VALUE`. Which
-/// there are, only the model knows.
+/// Beginning of an option that sets a parameter of the timing model, `model.KEY=VALUE`. Only the
+/// model knows its parameters.
 pub(super) const PARAMETER: &str = "model.";
 
-/// How an emulated drive is run: what a spec says besides what the drive is like.
+/// How an emulated drive is run: everything in a spec that does not describe the drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// Seed of the drive's random choices; `None` if not said.
+    /// Seed of the drive's random choices; `None` if not given.
     pub seed: Option<u64>,
     /// How the drive takes time.
     pub timing: Timing,
-    /// How many times slower than the drive it models; 1 if not said.
+    /// How many times slower the drive is than the drive it models; 1 if not given.
     pub time_scale: Option<u32>,
-    /// The preset or file of the timing model; `None`: that of the drive's preset.
+    /// The preset or file of the timing model; `None` stands for the model of the drive's preset.
     pub model: Option<String>,
-    /// Parameters of the timing model that were given, in order.
+    /// The given parameters of the timing model, in order.
     pub parameters: Vec<(String, String)>,
 }
 
@@ -291,7 +295,7 @@ impl fmt::Display for Value {
 /// Reads the value of `key`.
 ///
 /// # Errors
-/// With the end of a sentence that begins with the value, and behind a colon what to do.
+/// The end of a sentence that begins with the value; after a colon it says what to do.
 fn parse_value(key: Key, text: &str) -> Result<Value, String> {
     let count = |limit: u64| match text.parse::<u64>() {
         Ok(count) if count <= limit && text.bytes().all(|b| b.is_ascii_digit()) => {
@@ -342,7 +346,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Makes `geometry` what options change, instead of [`presets::plain`].
+    /// Applies the options to `geometry` instead of [`presets::plain`].
     pub fn start_from(&mut self, geometry: Geometry) {
         self.base = Some(geometry);
     }
@@ -428,17 +432,17 @@ impl Options {
         Ok(())
     }
 
-    /// The options without their places.
+    /// Returns the options without their places.
     pub fn into_values(self) -> BTreeMap<Key, Value> {
         self.given.into_iter().map(|(key, (value, _))| (key, value)).collect()
     }
 
-    /// Whether writes are queued.
+    /// Whether several writes to a zone may be queued.
     pub fn queued(&self) -> bool {
         matches!(self.value(Key::Order), Some(Value::Switch(true)))
     }
 
-    /// How the drive is run.
+    /// Returns how the drive is run.
     pub fn run(&self) -> Run {
         Run {
             seed: self.count(Key::Seed),
@@ -491,8 +495,8 @@ impl Options {
         }
     }
 
-    /// A limit: as given, `none` for no limit, else `otherwise`. The parser keeps counts within
-    /// what their field holds.
+    /// Returns a limit: as given, no limit for `none`, or `otherwise` if the key is absent. The
+    /// parser ensures that a count fits its field.
     fn limit<T: TryFrom<u64>>(&self, key: Key, otherwise: Option<T>) -> Option<T> {
         match self.value(key) {
             Some(Value::Count(count)) => T::try_from(count).ok(),
@@ -501,7 +505,8 @@ impl Options {
         }
     }
 
-    /// The drive these options make. `whole` is what to point at where no one option is to blame.
+    /// Builds the drive's geometry from the options. Errors point at `whole` where no single option
+    /// is to blame.
     pub fn geometry(&self, whole: &Range<usize>) -> Result<Geometry, Complaint> {
         let base = self.base.clone().unwrap_or_else(presets::plain);
         let block = self.size(Key::Block).unwrap_or(base.block_size.0);
@@ -548,7 +553,7 @@ impl Options {
         Ok(geometry)
     }
 
-    /// Limits not given follow those given that they may not exceed.
+    /// Lowers limits that were not given to the given limits that they must not exceed.
     fn follow(&self, geometry: &mut Geometry) {
         if !self.given.contains_key(&Key::MaxOpen)
             && let Some(active) = geometry.max_active
@@ -572,7 +577,7 @@ impl Options {
         let base_size = base.bytes(base.zone_size).0;
         let size = self.size(Key::ZoneSize).unwrap_or(base_size);
         let share = u128::from(size) * u128::from(base.zone_capacity.0);
-        // At most `size`, as the capacity is at most the size.
+        // The result is at most `size`, because the capacity is at most the size.
         let share = (share / u128::from(base.zone_size.0)) as u64;
         let capacity = match self.size(Key::ZoneCapacity) {
             Some(capacity) => capacity,
@@ -604,7 +609,7 @@ impl Options {
                 let what = format!("a capacity below one zone's of {shown}");
                 Err(Complaint::new(at, what, "give more, or a smaller zone-size"))
             }
-            // A zone of no bytes is complained about with the geometry.
+            // A zone without bytes is reported with the geometry.
             None => Ok(1),
             Some(zones) => u32::try_from(zones).map_err(|_| {
                 let what = format!("a capacity of {zones} zones of {shown}, more than 2^32 − 1");
@@ -613,7 +618,7 @@ impl Options {
         }
     }
 
-    /// A limit of bytes, in blocks.
+    /// Converts a limit given in bytes to blocks.
     fn transfer(
         &self,
         key: Key,
@@ -630,7 +635,7 @@ impl Options {
         bytes.map(|bytes| self.blocks(key, bytes.0, block, whole).map(BlockCount)).transpose()
     }
 
-    /// `bytes`, the value of `key`, in whole blocks.
+    /// Converts `bytes`, the value of `key`, to whole blocks.
     fn blocks(
         &self,
         key: Key,
@@ -645,7 +650,7 @@ impl Options {
         Err(Complaint::new(self.place(key, whole), what, format!("a block is {block} bytes")))
     }
 
-    /// Where `key` was given.
+    /// The place of `key` in the text, or `whole` if it was not given.
     fn place(&self, key: Key, whole: &Range<usize>) -> Range<usize> {
         self.given.get(&key).map_or_else(|| whole.clone(), |(_, at)| at.clone())
     }
