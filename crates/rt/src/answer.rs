@@ -1,13 +1,14 @@
 //! One answer from the engine to a thread that waits for it.
 //!
-//! The waiting thread spins for a moment, then parks; the answering thread makes a system call only
-//! if it has parked. Dropping the [`Reply`] unanswered also ends the wait, without a value.
+//! The waiting thread spins for a moment, then parks; the answering thread makes a system call
+//! only if the other one has parked. Dropping the [`Reply`] unanswered also ends the wait,
+//! without a value.
 
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
 use std::sync::PoisonError;
 
-/// Iterations before a waiting thread parks: about as long as a few trivial requests of other
-/// callers take, and far less than a park and a wake.
+/// How often a waiting thread checks before it parks: for about as long as a few trivial requests
+/// of other callers take, and far shorter than a park and a wake.
 #[cfg(not(loom))]
 const SPINS: usize = 64;
 #[cfg(loom)]
@@ -23,13 +24,13 @@ struct Slot<T> {
     waiter: Thread,
 }
 
-/// The engine's end.
+/// The engine's end of an answer.
 pub(crate) struct Reply<T>(Arc<Slot<T>>);
 
-/// The waiting thread's end. It stays on the thread that made it.
+/// The waiting thread's end of an answer. It stays on the thread that made it.
 pub(crate) struct Answer<T>(Arc<Slot<T>>);
 
-/// The two ends of an answer to the calling thread.
+/// Creates both ends of an answer to the calling thread.
 pub(crate) fn answer<T>() -> (Reply<T>, Answer<T>) {
     let slot = Slot { state: AtomicU8::new(OPEN), value: Mutex::new(None), waiter: current() };
     let slot = Arc::new(slot);
@@ -51,7 +52,7 @@ impl<T> Drop for Reply<T> {
 }
 
 impl<T> Answer<T> {
-    /// Waits. `None` if the reply was dropped unanswered.
+    /// Waits for the answer. `None` if the reply was dropped unanswered.
     pub(crate) fn wait(self) -> Option<T> {
         let state = &self.0.state;
         for _ in 0..SPINS {

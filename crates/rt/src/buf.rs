@@ -5,13 +5,13 @@
 //! checksum can no longer change: *frozen* means *shared*. Pages come from a [`Pool`], which
 //! recycles them; an empty pool allocates.
 //!
-//! Page memory is cut from slabs of 2 MiB. One allocation per page would cost three pages of
-//! memory for each: an aligned `Arc` puts its counts in a page of their own, and the allocator's
-//! header takes part of another. A slab is what the kernel can map as one huge page, which is
-//! asked for: a cache of small ones is so large that most accesses miss the processor's
-//! translations too. Slabs are never given back to the system: freed pages go to their pool,
-//! then to a list shared by the whole process, and from there to the next caller. So the
-//! process keeps the memory of its peak, which the engines' cache bounds.
+//! Page memory is cut from slabs of 2 MiB. A separate allocation for each page would take three
+//! pages of memory: an aligned `Arc` puts its counts in a page of their own, and the allocator's
+//! header takes part of another. The kernel can map a slab as one huge page, and is asked to: with
+//! small pages, most accesses to a large cache would also miss the processor's address
+//! translations. Slabs are never given back to the system: freed pages go to their pool, then to a
+//! list shared by the whole process, and from there to the next caller. So the process keeps the
+//! memory of its peak, which the engines' cache bounds.
 
 use crossbeam_queue::SegQueue;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -20,8 +20,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
-/// Bytes allocated at once, and their alignment: those of a huge page. The memory of every page is
-/// part of such a slab, which stays mapped as long as the process runs.
+/// Size and alignment of one allocation: those of a huge page. The memory of every page is part of
+/// such a slab, which stays mapped as long as the process runs.
 pub const SLAB_SIZE: usize = 2 << 20;
 const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
 
@@ -32,11 +32,11 @@ struct Memory([u8; PAGE_SIZE]);
 /// Unused page memory: `'static` because slabs are never freed.
 static SPARE: LazyLock<SegQueue<&'static mut Memory>> = LazyLock::new(SegQueue::new);
 
-/// Pages cut from slabs so far.
+/// Number of pages cut from slabs so far.
 #[cfg(test)]
 static ALLOCATED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Memory with unspecified contents.
+/// Returns memory with unspecified contents.
 fn allocate() -> &'static mut Memory {
     if let Some(memory) = SPARE.pop() {
         return memory;
@@ -49,7 +49,7 @@ fn allocate() -> &'static mut Memory {
     first
 }
 
-/// A new slab, zeroed.
+/// Maps a new, zeroed slab.
 #[allow(unsafe_code, reason = "the allocator neither aligns without touching nor gives advice")]
 fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
     let (any, none) = (std::ptr::null_mut(), MapFlags::PRIVATE);
@@ -80,7 +80,7 @@ fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
 /// A list of pages, in order: the payload of one command.
 pub type Pages = smallvec::SmallVec<[Page; 4]>;
 
-/// One 4 KiB, 4 KiB-aligned, reference-counted buffer. Cloning shares it.
+/// A reference-counted buffer of 4 KiB, aligned to 4 KiB. Cloning shares it.
 #[derive(Clone)]
 pub struct Page(
     // Invariant: `Some` until drop.
@@ -89,22 +89,23 @@ pub struct Page(
 
 struct Frame {
     page: OwnedPage,
-    /// The shelf that it returns to when unused; none while it is there.
+    /// The shelf to which the frame returns when it is unused; `None` while it is there.
     home: Option<Arc<Shelf>>,
 }
 
-/// The free pages of a pool. They outlive the pool: at its end they go to the common list.
+/// The free pages of a pool. They outlive the pool: when it ends they go to the common list.
 ///
-/// The page freed last is taken first: the processor's caches still hold it. Nobody waits for the
-/// lock: a thread that finds it taken uses the common list.
+/// The page freed last is taken first, because the processor's caches still hold it. No thread
+/// waits for the lock: one that finds it taken uses the common list.
 struct Shelf {
-    /// Frames with a single owner, counts included: taking one allocates nothing.
+    /// Frames with a single owner, including their counts, so that taking a frame
+    /// allocates nothing.
     free: Mutex<Vec<Arc<Frame>>>,
     most: usize,
 }
 
 impl Shelf {
-    /// A page with unspecified contents that returns to this shelf.
+    /// Takes a page with unspecified contents that will return to this shelf.
     fn take(self: &Arc<Shelf>) -> Page {
         let free = self.free.try_lock().ok().and_then(|mut free| free.pop());
         let mut frame = free.unwrap_or_else(|| Frame::around(allocate()));
@@ -113,7 +114,8 @@ impl Shelf {
         Page(Some(frame))
     }
 
-    /// Takes an unused frame back; if the shelf is full, its memory goes to the common list.
+    /// Takes an unused frame back; if the shelf is full, the frame's memory goes to the
+    /// common list.
     fn put(&self, frame: Arc<Frame>) {
         if let Ok(mut free) = self.free.try_lock()
             && free.len() < self.most
@@ -125,7 +127,8 @@ impl Shelf {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // Two owners that end at once both see the other; then the frame is dropped with the last.
+        // If the last two owners end at once, each still sees the other: then the frame goes with
+        // its `Arc`, not to the shelf.
         if let Some(mut frame) = self.0.take()
             && let Some(alone) = Arc::get_mut(&mut frame)
             && let Some(home) = alone.home.take()
@@ -169,7 +172,7 @@ impl Page {
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
-        // There are no weak references, so a single owner is exclusive.
+        // No weak references exist, so a single owner has exclusive access.
         if self.is_shared() {
             let mut copy = match &self.frame().home {
                 Some(home) => home.take(),
@@ -205,8 +208,8 @@ impl std::fmt::Debug for Page {
     }
 }
 
-/// A 4 KiB, 4 KiB-aligned buffer with a single owner, for memory that is kept and read but never
-/// sent. It is one word that points directly to the memory.
+/// A buffer of 4 KiB, aligned to 4 KiB, with a single owner, for memory that is kept and read but
+/// never sent. It is one word that points directly to the memory.
 pub struct OwnedPage(
     // Invariant: `Some` until drop.
     Option<&'static mut Memory>,
@@ -255,7 +258,7 @@ impl Pool {
         Pool { shelf: Arc::new(Shelf { free, most: pages.max(1) }) }
     }
 
-    /// A page with unspecified contents (from earlier use in this process: overwrite all of it).
+    /// A page with unspecified contents from earlier use in this process: overwrite all of it.
     pub fn take_dirty(&self) -> Page {
         self.shelf.take()
     }
@@ -267,7 +270,7 @@ impl Pool {
         page
     }
 
-    /// Pages ready for reuse.
+    /// Number of pages ready for reuse.
     pub fn free_pages(&self) -> usize {
         self.shelf.free.lock().map_or(0, |free| free.len())
     }
@@ -301,11 +304,11 @@ mod tests {
         assert_eq!(pool.take()[0], 0);
     }
 
-    /// A pool that ended once kept its pages forever: a process that mounts repeatedly grew without
-    /// bound.
+    /// Regression: a pool that ended used to keep its pages forever, so a process that mounts
+    /// repeatedly grew without bound.
     #[test]
     fn a_pool_that_ends_passes_its_pages_on() {
-        // Concurrent tests borrow a few pages for a moment, not thousands.
+        // Concurrent tests borrow only a few pages at a time, not thousands.
         const PAGES: usize = 8 * 1024;
         let mut most = 0;
         for round in 0..8 {

@@ -1,7 +1,7 @@
 //! State of a calling thread: its rings, one per engine, and the engine it is inside.
 //!
-//! These are the only thread-locals of the workspace. They are on the callers' side of the cell and
-//! hold nothing of an engine: a ring holds requests, which are `Send`.
+//! These are the only thread-locals of the workspace. They belong to the callers, outside the
+//! engine's cell, and hold nothing of an engine: a ring holds requests, which are `Send`.
 
 #![allow(clippy::disallowed_types, reason = "the callers' side")]
 
@@ -10,7 +10,7 @@ use crate::ring::Producer;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 
-/// A thread's ring into some engine.
+/// A thread's ring to some engine.
 trait AnyRing {
     fn is_orphaned(&self) -> bool;
     fn as_any(&mut self) -> &mut dyn Any;
@@ -27,9 +27,9 @@ impl<R: Send + 'static> AnyRing for Producer<Entry<R>> {
 }
 
 thread_local! {
-    /// This thread's rings, by engine.
+    /// This thread's rings, each with the number of its engine.
     static RINGS: RefCell<Vec<(u64, Box<dyn AnyRing>)>> = const { RefCell::new(Vec::new()) };
-    /// The engine that this thread holds or tries to take; 0 for none.
+    /// Number of the engine that this thread holds or tries to take; 0 for none.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -49,16 +49,16 @@ pub(crate) fn leave_request<S, R: Send + 'static>(id: u64, hub: &Hub<S, R>, requ
             hub.push(ring, request);
         }
     });
-    // This comes after the borrow: a request in a dead engine's ring may submit another when
-    // dropped.
+    // Drop the rings after the borrow: a request in a dead engine's ring may submit another one
+    // when dropped.
     drop(forgotten);
     if let Some(request) = request {
-        // The thread is ending and its table is gone: use a ring for this one request.
+        // The thread is ending and its table is gone, so a new ring carries this one request.
         hub.push(&mut hub.join(), request);
     }
 }
 
-/// The engine that this thread holds or tries to take; 0 for none.
+/// Number of the engine that this thread holds or tries to take; 0 for none.
 pub(crate) fn inside() -> u64 {
     INSIDE.try_with(Cell::get).unwrap_or(0)
 }

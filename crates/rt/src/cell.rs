@@ -1,10 +1,10 @@
-//! The cell through which threads own an engine in turn: the ownership token.
+//! The cell that lets one thread at a time own an engine: the ownership token.
 //!
-//! An engine is a graph of `Rc`s and `RefCell`s. Such a graph must not be *shared* between
-//! threads, but nothing in it cares which thread runs it, as long as there is one at a time and
-//! each sees what the one before it wrote. [`EngineCell`] gives exactly that: state is reached
-//! only through [`EngineCell::try_hold`], which takes the token with an acquiring exchange and
-//! gives it back with a releasing store, also when the work panics.
+//! An engine is a graph of `Rc`s and `RefCell`s. Such a graph must not be *shared* between threads,
+//! but any thread may run it, as long as only one does at a time and each sees the writes of the
+//! one before. [`EngineCell`] gives exactly that: state is reached only through
+//! [`EngineCell::try_hold`], which takes the token with an acquiring exchange and gives it back
+//! with a releasing store, even if the work panics.
 //!
 //! # Why the `unsafe impl`s hold
 //! 1. *One at a time.* The token is a flag taken by compare-and-exchange. The reference to the

@@ -12,12 +12,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 enum Slot<T> {
-    /// Waits for the device's answer; with the number of the command.
+    /// Waits for the device's answer; holds the number of the command.
     Waiting(u64, Option<Waker>),
     Done(T),
-    /// Answered on behalf of the device, which may still answer.
+    /// Answered in place of the device, which may still answer.
     GivenUp(T),
-    /// Nobody waits any more; the device has not answered.
+    /// Nobody waits for the answer any more; the device has not answered.
     Abandoned,
 }
 
@@ -41,17 +41,18 @@ impl<T> Default for CompletionTable<T> {
 }
 
 impl<T> CompletionTable<T> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty table for other answers whose commands are numbered together with this one's.
+    /// Creates an empty table for another type of answer. Both tables number their
+    /// commands together.
     pub fn numbered_together<U>(&self) -> CompletionTable<U> {
         CompletionTable { slots: Rc::default(), opened: self.opened.clone() }
     }
 
-    /// A new slot: the ticket is the device's end, the completion the submitter's.
+    /// Opens a slot. The ticket is the device's end, the completion the submitter's.
     pub fn open(&self) -> (Ticket, Completion<T>) {
         let number = self.opened.get();
         self.opened.set(number + 1);
@@ -68,7 +69,7 @@ impl<T> CompletionTable<T> {
                     slots[ticket.0] = Slot::Done(value);
                     waker
                 }
-                // Too late: the submitter got another answer.
+                // The answer comes too late: the submitter got another one.
                 Slot::GivenUp(instead) => {
                     slots[ticket.0] = Slot::Done(instead);
                     None
@@ -107,12 +108,12 @@ impl<T> CompletionTable<T> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Commands that are not answered yet, or whose answers were not picked up yet.
+    /// Number of commands that are not answered yet, or whose answers were not picked up yet.
     pub fn len(&self) -> usize {
         self.slots.borrow().len()
     }
 
-    /// True if nothing is in flight.
+    /// True if no command is in flight and no answer waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -172,7 +173,7 @@ impl<T> Drop for Completion<T> {
                 _ => std::mem::replace(&mut slots[self.key], Slot::Abandoned),
             }
         };
-        // This comes after the borrow: dropping the answer may complete other commands.
+        // Drop the answer after the borrow: that may complete other commands.
         drop(unwanted);
     }
 }

@@ -1,6 +1,6 @@
-//! The real clock, and the events an executor on it waits for: timers, descriptors, the bell.
+//! The real clock, and the events for which an executor on it waits: timers, descriptors, the bell.
 //!
-//! The only place of the core that reads the machine's clock.
+//! Nothing else in the core reads the machine's clock.
 
 use crate::exec::Nanos;
 use crate::sleeper::Sleeper;
@@ -29,20 +29,20 @@ impl Doorbell {
     /// Wakes the sleeper, if there is one.
     pub(crate) fn ring(&self) {
         if self.sleeper.must_be_woken() {
-            // This fails only if the counter is full, and then the sleeper is awake.
+            // The write fails only if the counter is full, and then the sleeper is awake.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
     /// Sleeps until the bell rings, `timeout` nanoseconds have passed or one of `interests` is
-    /// ready, and returns the keys of those that are.
+    /// ready, and returns the keys of the ready interests.
     pub(crate) fn sleep(&self, timeout: Option<u64>, interests: &[Interest]) -> Vec<u64> {
         let (rang, ready) = poll_all(Some(&self.event), interests, timeout);
         self.awake(rang);
         ready
     }
 
-    /// As [`Doorbell::sleep`], but without sleeping; `None` if it would sleep.
+    /// Checks what [`Doorbell::sleep`] waits for, without sleeping; `None` if nothing is ready.
     fn look(&self, interests: &[Interest]) -> Option<Vec<u64>> {
         let (rang, ready) = poll_all(Some(&self.event), interests, Some(0));
         (rang || !ready.is_empty()).then(|| {
@@ -54,14 +54,14 @@ impl Doorbell {
     fn awake(&self, rang: bool) {
         self.sleeper.awake();
         if rang {
-            // Empties the counter.
+            // Resets the counter.
             let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         }
     }
 }
 
 /// Waits until `bell` or one of `interests` is ready, or `timeout` nanoseconds have passed. Returns
-/// whether the bell is ready, and the keys of the interests that are.
+/// whether the bell is ready, and the keys of the interests that are ready.
 fn poll_all(
     bell: Option<&OwnedFd>,
     interests: &[Interest],
@@ -75,7 +75,8 @@ fn poll_all(
     waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
     waits.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
     if poll(&mut waits, timeout.as_ref()).is_err() {
-        // Interrupted by a signal, or out of memory: the caller checks its state and calls again.
+        // The call was interrupted by a signal or lacked memory: the caller checks its state and
+        // tries again.
         return (false, Vec::new());
     }
     let ready = |wait: &&PollFd<'_>| !wait.revents().is_empty();
@@ -101,7 +102,7 @@ pub(crate) enum Direction {
 
 pub(crate) struct Driver {
     start: Instant,
-    /// See [`crate::Config::coarse_wall`].
+    /// Whether the time of day comes from the kernel's tick: see [`crate::Config::coarse_wall`].
     coarse_wall: bool,
     bell: Arc<Doorbell>,
     next_key: Cell<u64>,
@@ -128,14 +129,14 @@ struct Patience {
 }
 
 impl Patience {
-    /// Zero until it has paid off once, and always zero on a single processor, which the awaited
-    /// thread needs.
+    /// Starts at zero, until polling would have paid off once. Always zero on a single processor,
+    /// which the awaited thread needs.
     fn new(processors: usize) -> Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
 
-    /// Takes the length `waited` (nanoseconds) of a wait that ended in sleep: after one below the
-    /// limit, the next wait polls for longer.
+    /// Learns from a wait of `waited` nanoseconds that ended in sleep: if it was below the limit,
+    /// the next wait polls for longer.
     fn learn(&self, waited: u64) {
         self.now.set(match waited > self.most {
             true => 0,
@@ -196,7 +197,7 @@ impl Driver {
         key
     }
 
-    /// True while the wait is registered; renews its waker.
+    /// True while the wait is registered; then replaces its waker.
     pub(crate) fn still_watched(&self, key: u64, waker: &Waker) -> bool {
         match self.interests.borrow_mut().get_mut(&key) {
             Some((_, known)) => {
@@ -216,7 +217,7 @@ impl Driver {
         !self.interests.borrow().is_empty()
     }
 
-    /// True if a wait was added that the sleeper does not know.
+    /// True if a wait was added that the sleeper does not know about.
     pub(crate) fn has_news(&self) -> bool {
         self.changed.get()
     }
@@ -227,8 +228,9 @@ impl Driver {
         self.interests.borrow().values().map(|(interest, _)| interest.clone()).collect()
     }
 
-    /// Wakes the tasks whose descriptors are ready, without sleeping and not every time. For work
-    /// that does not end: tasks that wait for events from outside get their turn in each round.
+    /// Wakes the tasks whose descriptors are ready, without sleeping, and at most once in
+    /// [`LOOK_EVERY`]. For an executor that never runs out of work: so tasks that wait for events
+    /// from outside run too.
     pub(crate) fn look(&self) {
         if !self.is_watching() || self.now().since(self.looked.get()) < LOOK_EVERY {
             return;
@@ -238,8 +240,9 @@ impl Driver {
         self.ready(&poll_all(None, &interests, Some(0)).1);
     }
 
-    /// Waits until `next`, the bell, or one of `interests`, whose wakers it wakes. Polls for a
-    /// while, then sleeps. The sleep was announced.
+    /// Waits until `next`, until the bell rings, or until one of `interests` is ready, and wakes
+    /// the tasks of ready interests. Polls for a while, then sleeps. The caller has announced
+    /// the sleep.
     pub(crate) fn wait(&self, next: Option<Nanos>, interests: &[Interest]) {
         let began = self.now();
         let until = began.after(self.patience.now.get());

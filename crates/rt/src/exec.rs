@@ -1,18 +1,18 @@
 //! The executor: a ready queue, timers and a clock.
 //!
-//! Everything a Furrow engine does runs as tasks of one [`Rt`], on one thread at a time. The
-//! clock is virtual (it jumps to the next timer when nothing is ready) or real. In virtual time a
-//! whole run is a function of the seed: ready tasks run in the order they were woken, or in an
+//! Everything a Furrow engine does runs as tasks of one [`Rt`], on one thread at a time. The clock
+//! is virtual (it jumps to the next timer when nothing is ready) or real. In virtual time a whole
+//! run is a function of the seed: ready tasks run in the order in which they were woken, or in an
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
 //! Devices that work inside this thread register a [`Source`]. It is polled when no task is ready,
-//! before the clock moves, and after every 256 tasks that ran. On the real clock descriptors are
-//! polled before the executor sleeps, and from time to time if it never does.
+//! before the clock moves, and after every 256 tasks that ran. On the real clock, descriptors are
+//! polled before the executor sleeps, and from time to time if it never sleeps.
 //!
 //! Invariants:
 //! - Virtual time moves only when no task is ready and no source has work.
-//! - Everything that decides an order (ready queue, timers of one instant, waits) depends on the
-//!   order of arrival or on the seed, never on an address or a hash.
+//! - Everything that decides an order (ready queue, timers due at one instant, waits) depends on
+//!   the order of arrival or on the seed, never on an address or a hash.
 //! - The event hash covers virtual time only: real time differs from run to run.
 
 use crate::driver::{Direction, Doorbell, Driver};
@@ -66,24 +66,24 @@ pub enum Clock {
 pub struct Config {
     /// Seed of every random choice of the run.
     pub seed: u64,
-    /// Which clock.
+    /// The clock that the executor uses.
     pub clock: Clock,
     /// Draw the order of ready tasks from the seed instead of running them in the order of their
     /// wakes.
     pub shuffle: bool,
-    /// With the real clock: take the time of day from the tick of the kernel, which stamps changes
-    /// of files with it. Times of both can then be compared; else the kernel's lag behind by up to
-    /// 10 ms.
+    /// With the real clock: takes the time of day from the kernel's tick, with which the kernel
+    /// stamps changes of files. Then the two can be compared; otherwise the kernel's times lag by
+    /// up to 10 ms.
     pub coarse_wall: bool,
 }
 
 impl Config {
-    /// Virtual time, tasks in the order of their wakes.
+    /// Virtual time; tasks run in the order of their wakes.
     pub fn simulated(seed: u64) -> Config {
         Config { seed, clock: Clock::Virtual, shuffle: false, coarse_wall: false }
     }
 
-    /// Virtual time, ready tasks in an order drawn from the seed.
+    /// Virtual time; ready tasks run in an order drawn from the seed.
     pub fn shuffled(seed: u64) -> Config {
         Config { shuffle: true, ..Config::simulated(seed) }
     }
@@ -94,23 +94,23 @@ impl Config {
     }
 }
 
-/// Work inside this executor that is no task: a simulated device.
+/// Work inside this executor that is not a task: a simulated device.
 pub trait Source {
     /// Does a bounded piece of work. Returns true if it did any.
     fn poll(&self) -> bool;
 
-    /// When the source has work again, unless it gets requests earlier. A device whose commands
-    /// take time returns one time for all of them, instead of a timer for each.
+    /// When the source will have work again, unless it gets requests earlier. A device whose
+    /// commands take time returns one time for all of them, instead of a timer for each.
     fn next_event(&self) -> Option<Nanos> {
         None
     }
 }
 
-/// Ready tasks that run before the sources and the real clock are polled again. Without a limit,
-/// tasks that yield to each other would keep a device from ever answering.
+/// Number of ready tasks that run before the sources and the real clock are polled again. Without a
+/// limit, tasks that yield to each other would keep a device from ever answering.
 const ROUND: usize = 256;
 
-/// Ready tasks that run between two readings of the clock for [`Rt::now_coarse`].
+/// Number of ready tasks that run between two readings of the clock for [`Rt::now_coarse`].
 const COARSE_TASKS: usize = 16;
 
 /// Timers by due time and, for equal times, by the order in which they were set.
@@ -133,19 +133,19 @@ struct Inner {
     hash: Cell<u64>,
     events: Cell<u64>,
     inbox: Arc<Inbox>,
-    /// See [`Rt::turn`].
+    /// Number of task runs so far: see [`Rt::turn`].
     turn: Cell<u64>,
-    /// A task gave way in this round.
+    /// Whether a task gave way in this round.
     gave_way: Cell<bool>,
 }
 
-/// A handle to an executor. Cloning shares it; it does not leave its thread (or its
+/// A handle to an executor. Cloning shares it. It cannot leave its thread (or its
 /// [`crate::port`] cell).
 #[derive(Clone)]
 pub struct Rt(Rc<Inner>);
 
 impl Rt {
-    /// Makes an executor. On the real clock, wakes from other threads end its waits.
+    /// Makes an executor. On the real clock, a wake from another thread ends its wait.
     ///
     /// # Panics
     /// On the real clock, if the system has no descriptor left.
@@ -162,8 +162,8 @@ impl Rt {
         Rt::build(config, Some(doorbell), Box::new(bell))
     }
 
-    /// An executor that calls `bell` after each wake of a task, on the waking thread, and that
-    /// sleeps at `doorbell` if its clock is real.
+    /// Creates an executor that calls `bell` after each wake of a task, on the waking thread, and
+    /// that sleeps at `doorbell` if its clock is real.
     pub(crate) fn build(
         config: Config,
         doorbell: Option<Arc<Doorbell>>,
@@ -193,7 +193,7 @@ impl Rt {
         }))
     }
 
-    /// The clock.
+    /// Reads the clock.
     pub fn now(&self) -> Nanos {
         match &self.0.real {
             Some(real) => real.now(),
@@ -201,8 +201,8 @@ impl Rt {
         }
     }
 
-    /// The clock as of at most a few tasks ago; avoids reading the real clock each time. For
-    /// statistics, and where a few microseconds do not matter.
+    /// Returns the clock as of at most a few tasks ago, which avoids reading the real clock each
+    /// time. For statistics, and where a few microseconds do not matter.
     pub fn now_coarse(&self) -> Nanos {
         let Some(real) = &self.0.real else { return self.0.now.get() };
         let now_coarse = self.0.now_coarse.get().unwrap_or_else(|| real.now());
@@ -227,17 +227,17 @@ impl Rt {
         &self.0.config
     }
 
-    /// A random number of the run.
+    /// Draws a random number of the run.
     pub fn random(&self) -> u64 {
         self.0.rng.borrow_mut().next()
     }
 
-    /// A generator of its own, seeded from the run's generator.
+    /// Creates a generator seeded from the run's generator.
     pub fn fork_rng(&self) -> Rng {
         Rng::new(self.random())
     }
 
-    /// Adds an event to the run's hash; two runs with one seed must agree on it.
+    /// Adds an event to the run's hash; two runs with the same seed must agree on it.
     pub fn trace(&self, event: &[u64]) {
         let mut hash = self.0.hash.get();
         for word in event.iter().chain([&self.now_virtual()]) {
@@ -252,7 +252,7 @@ impl Rt {
         self.0.now.get().0
     }
 
-    /// Hash of the events so far, and their number.
+    /// Returns the hash of the events so far, and their number.
     pub fn event_hash(&self) -> (u64, u64) {
         (self.0.hash.get(), self.0.events.get())
     }
@@ -295,8 +295,8 @@ impl Rt {
         self.run_task(key);
     }
 
-    /// As [`Rt::run_now`], for a future with a result: it is returned if the future did not have to
-    /// wait, else passed to `later` (or dropped if the executor is cleared before).
+    /// Runs a future like [`Rt::run_now`]. Returns its result if it did not have to wait; otherwise
+    /// the result goes to `later`, or is dropped if the executor is cleared before.
     pub(crate) fn run_or<T: 'static, L: FnOnce(T) + 'static>(
         &self,
         future: impl Future<Output = T> + 'static,
@@ -333,7 +333,7 @@ impl Rt {
         self.next_turn();
         let left = match task.as_mut().poll(&mut Context::from_waker(&running.waker)) {
             Poll::Ready(()) => {
-                // This comes before the slot is free: dropping the task may spawn others.
+                // Drop the task before its slot becomes free: that may spawn other tasks.
                 drop(task);
                 None
             }
@@ -379,13 +379,14 @@ impl Rt {
         Yield(false)
     }
 
-    /// As [`Rt::yield_now`], for a task that has run for long: a thread that holds the engine for
-    /// its [`crate::port`] serves the requests that have arrived before it runs more tasks.
+    /// Yields like [`Rt::yield_now`], for a task that has run for long: if a thread holds the
+    /// engine for its [`crate::port`], it serves the requests that have arrived before it runs
+    /// more tasks.
     pub fn give_way(&self) -> GiveWay {
         GiveWay(self.clone(), Yield(false))
     }
 
-    /// Counts runs of tasks: if it is unchanged, no other task has run.
+    /// Number of task runs so far: if it is unchanged, no other task has run.
     pub fn turn(&self) -> u64 {
         self.0.turn.get()
     }
@@ -394,7 +395,7 @@ impl Rt {
         self.0.turn.set(self.0.turn.get() + 1);
     }
 
-    /// When the next timer is due, or a source has work.
+    /// Time at which the next timer is due or a source has work.
     pub fn next_timer(&self) -> Option<Nanos> {
         let sources = self.0.sources.borrow();
         sources.iter().filter_map(|source| source.next_event()).chain(self.first_timer()).min()
@@ -443,7 +444,8 @@ impl Rt {
         while self.run_some(ROUND) {}
     }
 
-    /// As [`Rt::run_ready`], but at most about `limit` tasks. True if there may be more to do.
+    /// Runs tasks and sources like [`Rt::run_ready`], but at most about `limit` tasks. True if
+    /// there may be more to do.
     pub fn run_some(&self, limit: usize) -> bool {
         let mut left = limit;
         while left > 0 {
@@ -464,7 +466,7 @@ impl Rt {
         true
     }
 
-    /// Runs at most `limit` ready tasks. Returns how many.
+    /// Runs at most `limit` ready tasks. Returns how many ran.
     fn run_round(&self, limit: usize) -> usize {
         self.fire_timers();
         for ran in 0..limit {
@@ -481,7 +483,7 @@ impl Rt {
         limit
     }
 
-    /// Where wakes are collected: accessible from any thread.
+    /// The list of woken tasks, which any thread can access.
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         self.0.inbox.clone()
     }
@@ -501,8 +503,8 @@ impl Rt {
     }
 
     /// Moves a virtual clock to the next timer or event of a source. On the real clock, waits for
-    /// it, for a descriptor, or for a wake by another thread. False if there is no timer and no
-    /// descriptor to wait for.
+    /// that time, for a descriptor, or for a wake by another thread. False if there is no timer and
+    /// no descriptor to wait for.
     pub fn advance(&self) -> bool {
         let next = self.next_timer();
         match (&self.0.real, next) {
@@ -524,8 +526,8 @@ impl Rt {
         real.wait(next, &interests);
     }
 
-    /// Runs until `future` is done. On the real clock it waits as long as necessary, since another
-    /// thread may wake a task.
+    /// Runs until `future` is done. On the real clock it waits as long as necessary, because
+    /// another thread may wake a task.
     ///
     /// # Panics
     /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller.
@@ -577,7 +579,8 @@ impl Rt {
     /// Drops every task and source: the end of an engine, or a simulated power cut. This breaks the
     /// reference cycles between an executor and the tasks that hold its handle.
     pub fn clear(&self) {
-        // Dropping may spawn, wake or set timers: take everything out, drop it, and check again.
+        // Dropping may spawn tasks, wake tasks or set timers, so take everything out, drop it, and
+        // check again.
         loop {
             let tasks = self.0.tasks.borrow_mut().drain();
             let sources = std::mem::take(&mut *self.0.sources.borrow_mut());
@@ -600,7 +603,7 @@ struct Joint<T> {
 pub struct JoinHandle<T>(Rc<RefCell<Joint<T>>>);
 
 impl<T> JoinHandle<T> {
-    /// The result, if the task is done and the result was not taken yet.
+    /// Takes the result, if the task is done and nobody took the result before.
     pub fn try_take(&self) -> Option<T> {
         self.0.borrow_mut().value.take()
     }
@@ -623,7 +626,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// See [`Rt::sleep`]. Dropping it cancels its timer.
+/// Future of [`Rt::sleep`]. Dropping it cancels its timer.
 #[must_use = "waits only when awaited"]
 pub struct Sleep {
     rt: Rt,
@@ -658,7 +661,7 @@ impl Drop for Sleep {
     }
 }
 
-/// See [`Rt::readable`] and [`Rt::writable`].
+/// Future of [`Rt::readable`] and [`Rt::writable`].
 #[must_use = "waits only when awaited"]
 pub struct Readiness {
     rt: Rt,
@@ -693,10 +696,10 @@ impl Drop for Readiness {
     }
 }
 
-/// See [`Rt::yield_now`].
+/// Future of [`Rt::yield_now`].
 pub struct Yield(bool);
 
-/// See [`Rt::give_way`].
+/// Future of [`Rt::give_way`].
 pub struct GiveWay(Rt, Yield);
 
 impl Future for GiveWay {

@@ -9,10 +9,11 @@
 //! `P`: push; `signals += 1`; *fence*; reads the token: held.
 //! `H`: reads `signals` into `seen`; drains; token := free; *fence*; reads `signals`.
 //! `P` read the token before `H` freed it, so `P`'s fence comes before `H`'s, and `H`'s last read
-//! sees `P`'s signal. Either `seen` has it already, and then (release, acquire) the drain saw the
-//! request; or it differs from `seen`, and `H` goes round again. If `H` then fails to take the
-//! token, `H` is in `P`'s place with a fence behind it, and the next holder in `H`'s. `loom` runs
-//! all of it, and runs it without the second look to see the request get lost.
+//! sees `P`'s signal. Either that signal is already counted in `seen`, and then (release, acquire)
+//! the drain saw the request; or the last read differs from `seen`, and `H` goes round again. If
+//! `H` then fails to take the token, `H` is in the position of `P`, having passed its fence, and
+//! the next holder in that of `H`. `loom` checks the whole argument, and checks that without the
+//! second check a request is lost.
 //!
 //! # Order
 //! Requests carry tickets drawn before the push. A drain takes only tickets below a horizon that
@@ -24,7 +25,7 @@ use crate::ring::{Consumer, Producer, ring};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::sync::PoisonError;
 
-/// Tickets by which one drain advances: a limit on the length of a hold.
+/// Most tickets by which one drain advances, which limits the length of a hold.
 #[cfg(not(loom))]
 const BATCH: u64 = 64;
 #[cfg(loom)]
@@ -40,7 +41,7 @@ pub(crate) struct Entry<R> {
 pub(crate) struct Hub<S, R> {
     cell: EngineCell<Station<S, R>>,
     tickets: AtomicU64,
-    /// Counts events that a holder must not miss: pushes and [`Hub::signal`]s.
+    /// Counts the events that a holder must not miss: pushes and [`Hub::signal`]s.
     signals: AtomicU64,
     newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
     /// Written under the lock of `newcomers`.
@@ -50,7 +51,7 @@ pub(crate) struct Hub<S, R> {
     pub(crate) blind: bool,
 }
 
-/// State of the holder.
+/// State that only the holder uses.
 struct Station<S, R> {
     state: S,
     rings: Vec<Consumer<Entry<R>>>,
@@ -91,7 +92,7 @@ impl<S, R: Send> Hub<S, R> {
         }
     }
 
-    /// A ring for a thread. It is reclaimed after its producer is dropped.
+    /// Creates a ring for a thread. It is reclaimed after its producer is dropped.
     pub(crate) fn join(&self) -> Producer<Entry<R>> {
         let (producer, consumer) = ring();
         let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,8 +115,8 @@ impl<S, R: Send> Hub<S, R> {
         fence(Ordering::SeqCst);
     }
 
-    /// Holds the engine once: `work` on the state and the requests. Returns its result, and the
-    /// signals seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
+    /// Holds the engine once, and runs `work` on its state and the requests. Returns the result,
+    /// and the signals seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
     pub(crate) fn hold<T>(
         &self,
         work: impl FnOnce(&mut S, &mut Arrivals<'_, S, R>) -> T,
@@ -125,12 +126,13 @@ impl<S, R: Send> Hub<S, R> {
             let Station { state, rings, batch, horizon } = station;
             (work(state, &mut Arrivals { hub: self, rings, batch, horizon }), seen)
         });
-        // Between releasing the token and the second check; see the module header.
+        // This fence lies between the release of the token and the second check; see the
+        // module header.
         fence(Ordering::SeqCst);
         held
     }
 
-    /// The second check: true if nothing was signalled since `seen`.
+    /// Makes the second check: true if nothing was signalled since `seen`.
     pub(crate) fn is_quiet(&self, seen: u64) -> bool {
         #[cfg(loom)]
         if self.blind {
@@ -139,7 +141,7 @@ impl<S, R: Send> Hub<S, R> {
         self.signals.load(Ordering::Acquire) == seen
     }
 
-    /// Holds the engine up to `rounds` times, as long as `work` returns that there is more to do,
+    /// Holds the engine up to `rounds` times, as long as `work` reports that there is more to do,
     /// or a signal has arrived.
     pub(crate) fn serve(
         &self,
@@ -157,15 +159,16 @@ impl<S, R: Send> Hub<S, R> {
 }
 
 impl<S, R> Arrivals<'_, S, R> {
-    /// Tickets drawn so far: earlier pushes have lower numbers.
+    /// Number of tickets drawn so far: all earlier pushes have lower tickets.
     pub(crate) fn drawn(&self) -> u64 {
         self.hub.tickets.load(Ordering::Acquire)
     }
 
-    /// The next requests below `limit` in order, about [`BATCH`] at most. The flag tells whether
-    /// these are all.
+    /// Takes the next requests with tickets below `limit`, in order, about [`BATCH`] at most. The
+    /// flag is true if no more are left below `limit`.
     pub(crate) fn take(&mut self, limit: u64) -> (impl Iterator<Item = R> + '_, bool) {
-        // `limit` was read before the rings, newcomers included, are read: that ensures the order.
+        // `limit` was read before the rings, including those of newcomers, are read: that ensures
+        // the order.
         let horizon = limit.min(self.horizon.saturating_add(BATCH)).max(*self.horizon);
         if self.hub.has_newcomers.load(Ordering::Acquire) {
             let mut newcomers = self.hub.newcomers.lock().unwrap_or_else(PoisonError::into_inner);

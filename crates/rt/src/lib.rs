@@ -3,7 +3,7 @@
 //! The core gets time, randomness, threads and I/O from here only. An engine is a set of tasks of
 //! one [`Rt`]; simulation needs nothing else. Other threads reach an engine through a [`Port`].
 
-// Only `caller.rs` needs this; Clippy accepts it only at the root.
+// Only `caller.rs` needs this exception, but Clippy accepts it only in the crate's root.
 #![allow(clippy::disallowed_macros, reason = "the callers' side of the port has thread-locals")]
 
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
@@ -36,9 +36,9 @@ mod sync;
 mod tasks;
 pub mod wait;
 
-/// A future of unknown type. A function that returns one is compiled where it is defined; an async
-/// function is compiled once more in every crate that awaits it, with all that it awaits. Worth an
-/// allocation where calls are rare: mounts, checks, repairs, cleaning.
+/// A boxed future of unknown type. A function that returns one is compiled only where it is
+/// defined; an async function, with all that it awaits, is compiled again in every crate that
+/// awaits it. Worth an allocation where calls are rare: mounts, checks, repairs, cleaning.
 pub type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
 
 pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool, SLAB_SIZE};

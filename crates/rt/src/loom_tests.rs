@@ -6,8 +6,8 @@
 //!
 //! `loom` replaces the atomics, the locks and the `UnsafeCell`s of `cell`, `ring`, `hub`, `answer`
 //! and `sleeper`, explores the executions that the memory model allows, and fails on a concurrent
-//! access to a cell. The number of preemptions has a generous bound. The defect breaks the protocol
-//! on purpose: the checker must detect it.
+//! access to a cell. The number of preemptions has a generous bound. One test breaks the protocol
+//! on purpose, and the checker must detect that.
 //!
 //! Not modelled: the executor, `eventfd` and `poll`. A counter and a flag replace them.
 
@@ -20,14 +20,14 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 
-/// More than a model can use.
+/// More rounds than a model can use.
 const ROUNDS: usize = 100;
 
 #[derive(Default)]
 struct State {
     served: Vec<u32>,
     timer: Option<Nanos>,
-    /// Represents ready tasks.
+    /// Stands for ready tasks.
     ready: bool,
 }
 
@@ -49,7 +49,7 @@ fn served(hub: &TestHub) -> Vec<u32> {
     hub.hold(|state, _| state.served.clone()).expect("all threads have ended").0
 }
 
-/// A caller that finds the engine taken: pushes, then tries.
+/// Acts as a caller that finds the engine taken: pushes each request, then tries to serve.
 fn push_and_serve(hub: &TestHub, requests: &[u32]) {
     let mut ring = hub.join();
     for request in requests {
@@ -76,7 +76,7 @@ fn two_threads_exclude_each_other_and_lose_nothing() {
     bounded(4, || two_pushers(false));
 }
 
-/// The defect: without the second check some interleaving loses a request.
+/// Without the second check (the built-in defect) some interleaving loses a request.
 #[test]
 #[should_panic(expected = "a request was lost")]
 fn without_the_second_look_a_request_is_lost() {
@@ -101,7 +101,7 @@ fn three_threads_lose_nothing() {
     });
 }
 
-/// A request that is pushed after another is known to be pushed is served after it.
+/// A request pushed when another is known to have been pushed is served after that one.
 #[test]
 fn tickets_keep_the_order_between_rings() {
     bounded(3, || {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A caller that sets `timer` if it gets the engine.
+    /// Acts as a caller that sets `timer` if it gets the engine.
     fn call(&self, rounds: usize, timer: Option<Nanos>) {
         let ring = attend(
             &self.hub,
@@ -264,7 +264,7 @@ fn a_reactor_never_sleeps_over_a_wake_from_outside() {
     });
 }
 
-/// A caller limited to one hold leaves the rest to the reactor: requests and ready tasks.
+/// A caller limited to one hold leaves the remaining requests and ready tasks to the reactor.
 #[test]
 fn a_reactor_takes_over_what_a_caller_leaves() {
     bounded(3, || {
@@ -275,7 +275,7 @@ fn a_reactor_takes_over_what_a_caller_leaves() {
             for request in 0..3 {
                 theirs.hub.push(&mut ring, request);
             }
-            // Three requests, batches of two, one round.
+            // Three requests in batches of two do not fit into one round.
             theirs.call(1, None);
         });
         world.react();

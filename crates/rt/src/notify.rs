@@ -5,8 +5,7 @@
 //!
 //! Invariants:
 //! - A semaphore never lets a late small request overtake an early large one.
-//! - A dropped wait leaves nothing behind: it leaves the queue, and what it had been granted goes
-//!   to the next.
+//! - A dropped wait leaves the queue, and its granted permits go to the next request.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,17 +24,17 @@ pub struct Notify(Rc<RefCell<Queue>>);
 #[derive(Default)]
 struct Queue {
     next: u64,
-    /// `None` if registered and not polled yet.
+    /// Wakers of the waiting tasks by place; `None` if registered and not polled yet.
     waiting: BTreeMap<u64, Option<Waker>>,
 }
 
 impl Notify {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> Notify {
         Notify::default()
     }
 
-    /// Waits for the next notification after this call (not after the first poll).
+    /// Waits for the next notification after this call, even if the future is first polled later.
     pub fn wait(&self) -> Notified {
         let mut queue = self.0.borrow_mut();
         let place = queue.next;
@@ -78,8 +77,9 @@ impl Notify {
     }
 }
 
-/// See [`Notify::wait`]. If a wait is dropped after [`Notify::notify_one`] chose it and before it
-/// ran, the notification is lost: use [`Notify::notify_all`] where waits can be cancelled.
+/// Future of [`Notify::wait`]. If a wait is dropped after [`Notify::notify_one`] chose it
+/// and before it ran, the notification is lost: use [`Notify::notify_all`] where waits can
+/// be cancelled.
 #[must_use = "waits only when awaited"]
 pub struct Notified {
     queue: Rc<RefCell<Queue>>,
@@ -129,7 +129,8 @@ struct Waiter {
 }
 
 impl Permits {
-    /// Grants from the front of the queue as far as the free permits suffice. Returns the wakers.
+    /// Grants requests from the front of the queue as far as the free permits suffice. Returns
+    /// the wakers.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wake = Vec::new();
         for waiter in self.queue.values_mut() {
@@ -153,13 +154,13 @@ impl Permits {
 }
 
 impl Semaphore {
-    /// A semaphore with `permits` free permits.
+    /// Creates a semaphore with `permits` free permits.
     pub fn new(permits: u64) -> Semaphore {
         Semaphore(Rc::new(RefCell::new(Permits { free: permits, next: 0, queue: BTreeMap::new() })))
     }
 
     /// Waits for `count` permits. A request for more than exist waits until [`Semaphore::add`] adds
-    /// them, and everyone behind waits as well.
+    /// them, and all later requests wait as well.
     pub fn acquire(&self, count: u64) -> Acquire {
         Acquire { permits: self.0.clone(), count, place: None }
     }
@@ -184,7 +185,7 @@ impl Semaphore {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Free permits.
+    /// Number of free permits.
     pub fn available(&self) -> u64 {
         self.0.borrow().free
     }
@@ -195,7 +196,7 @@ impl Semaphore {
     }
 }
 
-/// See [`Semaphore::acquire`].
+/// Future of [`Semaphore::acquire`].
 #[must_use = "waits only when awaited"]
 pub struct Acquire {
     permits: Rc<RefCell<Permits>>,
@@ -243,7 +244,7 @@ impl Drop for Acquire {
             let mut permits = self.permits.borrow_mut();
             let waiter = permits.queue.remove(&place);
             permits.free += waiter.filter(|w| w.granted).map_or(0, |w| w.wanted);
-            // Even a request that was not granted may have blocked the queue behind it.
+            // Even a request that was not granted may have blocked the requests after it.
             permits.grant()
         };
         wake.into_iter().for_each(Waker::wake);
@@ -258,12 +259,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The number of permits.
+    /// Number of permits held.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Splits off `count` of these permits. `None` if there are fewer.
+    /// Splits off `count` of these permits; `None` if fewer are held.
     pub fn split(&mut self, count: u64) -> Option<Permit> {
         self.count = self.count.checked_sub(count)?;
         Some(Permit { permits: self.permits.clone(), count })
@@ -363,7 +364,8 @@ mod tests {
         drop(held);
         assert!(small.as_mut().poll(&mut context).is_pending(), "behind the large one");
         drop(large);
-        // Granted now; if it is dropped unpolled, the permit must not be lost.
+        // The permit is granted by now; if the future is dropped unpolled, the permit must
+        // not be lost.
         drop(small);
         assert_eq!(semaphore.available(), 1);
         let mut permit = rt.block_on(semaphore.acquire(1));

@@ -1,11 +1,11 @@
 //! Access to an engine from other threads.
 //!
-//! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. A
-//! [`Port`] is the handle every other thread uses. A thread with a request takes the engine and
-//! runs it in place, with no hop to another thread; if the engine is taken, it leaves the request
-//! in its ring, and the holder serves it (*flat combining*, `hub.rs`). One *reactor* thread per
-//! engine sleeps until a timer is due, a descriptor is ready or a task is woken from outside, and
-//! then is a holder like any other.
+//! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. A [`Port`]
+//! is the handle every other thread uses. A thread with a request takes the engine and runs the
+//! request itself, without a switch to another thread; if the engine is taken, the thread leaves
+//! the request in its ring, and the holder serves it (*flat combining*, `hub.rs`). One *reactor*
+//! thread per engine sleeps until a timer is due, a descriptor is ready or a task is woken from
+//! outside; then it is a holder like any other.
 //!
 //! Invariants:
 //! - Requests are served in the order in which they were submitted, even across threads.
@@ -14,10 +14,10 @@
 //! - There is always somebody responsible for work: the holder, or the reactor, which was rung or
 //!   will check before it sleeps. How the two agree is described in `sleeper.rs`.
 //!
-//! What an engine must keep to, because the compiler does not check it (the argument is in
-//! `cell.rs`): no thread-locals, no lock guard across an `await`. A request that panics ends the
-//! engine: its state may be half changed. Everything in flight is dropped, and every present and
-//! later caller gets [`Stopped`] with the panic's message.
+//! An engine must obey rules that the compiler does not check (the argument is in `cell.rs`): no
+//! thread-locals, no lock guard across an `await`. A request that panics ends the engine, because
+//! its state may be half changed. Everything in flight is dropped, and every present and later
+//! caller gets [`Stopped`] with the panic's message.
 //!
 //! The port is not deterministic: the machine decides which thread comes first. Simulation uses
 //! [`Rt`] directly.
@@ -36,13 +36,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-/// Consecutive holds of a caller before it leaves the rest to the reactor.
+/// How often a caller holds the engine in a row before it leaves the rest to the reactor.
 const ROUNDS: usize = 4;
 
-/// Tasks that a holder runs at a time.
+/// Most tasks that a holder runs at a time.
 const TASKS: usize = 64;
 
-/// The engine has stopped, or has ended by a panic.
+/// The error of calls to an engine that has stopped, or that a panic has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Stopped {
     reason: Option<Arc<str>>,
@@ -73,7 +73,7 @@ enum Request<E> {
     End,
 }
 
-/// The content of the cell.
+/// The content of the ownership cell.
 struct Engine<E> {
     rt: Rt,
     state: E,
@@ -136,8 +136,8 @@ impl<E: 'static> Port<E> {
             clock: config.clock,
         });
         let bell = move || {
-            // A wake by the holder itself needs no bell: the holder checks the inbox before it
-            // leaves.
+            // A wake by the holder itself needs no bell: the holder checks the inbox before
+            // it leaves.
             if inside() != id {
                 fence(Ordering::SeqCst);
                 doorbell.ring();
@@ -168,9 +168,10 @@ impl<E: 'static> Port<E> {
         Ok(Port(Arc::new(Handle { shared, reactor: Mutex::new(Some(reactor)) })))
     }
 
-    /// Runs `request` on the engine: at once on this thread if the engine is free, else soon, on
-    /// the thread that holds it. May be called from inside the engine. `request` must not block;
-    /// what has to wait goes into [`Rt::run_now`]. If the engine has stopped, `request` is dropped.
+    /// Runs `request` on the engine: at once on this thread if the engine is free, otherwise soon,
+    /// on the thread that holds it. May be called from inside the engine. `request` must not
+    /// block; work that has to wait goes into [`Rt::run_now`]. If the engine has stopped,
+    /// `request` is dropped.
     pub fn submit(&self, request: impl FnOnce(&Rt, &E) + Send + 'static) {
         let shared = &*self.0.shared;
         let mut request = Some(request);
@@ -189,8 +190,8 @@ impl<E: 'static> Port<E> {
     /// wait and the engine is free, everything happens on this thread.
     ///
     /// # Panics
-    /// If the engine has stopped, as [`Port::try_call`]; and from inside the engine, where the call
-    /// would wait for itself.
+    /// If the engine has stopped (unlike [`Port::try_call`]); and from inside the engine, where the
+    /// call would wait for itself.
     pub fn call<T, F>(&self, f: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
@@ -202,7 +203,7 @@ impl<E: 'static> Port<E> {
         }
     }
 
-    /// As [`Port::call`], with an error instead of a panic.
+    /// Calls the engine like [`Port::call`], but returns an error instead of panicking.
     ///
     /// # Errors
     /// [`Stopped`] if the engine has stopped, or stops before it answers.
@@ -240,9 +241,9 @@ impl<E: 'static> Port<E> {
         value.ok_or_else(|| shared.reason())
     }
 
-    /// As [`Port::try_call`], but this thread never holds the engine: the present holder or the
-    /// reactor executes the request. For threads of low priority: a thread that is suspended while
-    /// it holds the engine delays all others.
+    /// Calls the engine like [`Port::try_call`], but this thread never holds the engine: the
+    /// present holder or the reactor executes the request. For threads of low priority: if a thread
+    /// is suspended while it holds the engine, all others are delayed.
     ///
     /// # Errors
     /// As [`Port::try_call`].
@@ -271,11 +272,11 @@ impl<E: 'static> Port<E> {
         value.ok_or_else(|| shared.reason())
     }
 
-    /// Runs a last request and ends the engine: its tasks and state are dropped, and its reactor
-    /// has ended when this returns. Pending requests are dropped.
+    /// Runs a last request and ends the engine. When this returns, the engine's tasks and state are
+    /// dropped, and its reactor has ended. Pending requests are dropped.
     ///
     /// # Panics
-    /// As [`Port::call`].
+    /// If the engine has stopped before, or if called from inside the engine.
     pub fn stop<T, F>(self, last: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
@@ -287,7 +288,7 @@ impl<E: 'static> Port<E> {
         }
     }
 
-    /// As [`Port::stop`], with an error instead of a panic.
+    /// Ends the engine like [`Port::stop`], but returns an error instead of panicking.
     ///
     /// # Errors
     /// [`Stopped`] if the engine had stopped before, or did so during the last request.
@@ -307,7 +308,7 @@ impl<E: 'static> Port<E> {
         value
     }
 
-    /// Why the engine has ended. `None` while it runs.
+    /// Returns why the engine has ended; `None` while it runs.
     pub fn stopped(&self) -> Option<Stopped> {
         self.0.shared.over.get().cloned()
     }
@@ -338,10 +339,10 @@ impl<E: 'static> Handle<E> {
         }
         let reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(reactor) = reactor else { return };
-        // When called from inside the engine, or on the reactor, the end comes later: nothing to
-        // wait for.
+        // If this runs inside the engine or on the reactor, the reactor can end only later, so do
+        // not wait for it.
         if inside() != shared.id && reactor.thread().id() != std::thread::current().id() {
-            // A reactor does not panic: panics of requests are caught.
+            // Joining cannot fail: a reactor does not panic, because panics of requests are caught.
             let _ = reactor.join();
         }
     }
@@ -354,7 +355,7 @@ impl<E> Drop for Handle<E> {
 }
 
 impl<E: 'static> Shared<E> {
-    /// Takes the engine if it is free, and runs `own` in its turn together with pending work.
+    /// Takes the engine if it is free, and runs `own` when its turn comes among the pending work.
     fn attend(&self, own: &mut dyn FnMut(&Rt, &E)) {
         let _inside = Inside::enter(self.id);
         let is_over = || self.over.get().is_some();
@@ -367,8 +368,8 @@ impl<E: 'static> Shared<E> {
         }
     }
 
-    /// Serves what arrived before now, then `own`, then runs tasks. True if work is left. If more
-    /// came before `own` than one hold should do, `own` has not run.
+    /// Serves the requests that arrived before now, then `own`, then runs tasks. True if work is
+    /// left. If more requests came before `own` than one hold should serve, `own` has not run.
     fn work(
         &self,
         engine: &mut Option<Engine<E>>,
@@ -390,8 +391,8 @@ impl<E: 'static> Shared<E> {
         rt.run_some(TASKS) || !all
     }
 
-    /// True if the reactor has to know of a timer, a descriptor or the end. Checked in every hold:
-    /// a reactor that lost the race for the engine relies on the next holder to notify it.
+    /// True if the reactor must learn of a timer, a descriptor or the end. Checked in every hold: a
+    /// reactor that lost the race for the engine relies on the next holder to notify it.
     fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
         let Some(Engine { rt, .. }) = engine else { return true };
         rt.driver().is_some_and(|driver| {
@@ -399,13 +400,13 @@ impl<E: 'static> Shared<E> {
         })
     }
 
-    /// Runs `work`; a panic in it ends the engine. `None` if it did.
+    /// Runs `work`. If it panics, ends the engine and returns `None`.
     fn guarded<R>(
         &self,
         engine: &mut Option<Engine<E>>,
         work: impl FnOnce(&mut Option<Engine<E>>) -> R,
     ) -> Option<R> {
-        // A panic may have left the state half changed: it is dropped, not used again.
+        // A panic may have left the state half changed, so it is dropped, not used again.
         match catch_unwind(AssertUnwindSafe(|| work(engine))) {
             Ok(result) => Some(result),
             Err(panic) => {
@@ -417,10 +418,10 @@ impl<E: 'static> Shared<E> {
 
     /// Drops the engine, inside its ownership.
     fn take_down(&self, engine: &mut Option<Engine<E>>, why: Stopped) {
-        // This comes first, so that a caller notified by a dropped reply finds the reason.
+        // Set the reason first, so that a caller notified by a dropped reply finds it.
         let _ = self.over.set(why);
         if let Some(Engine { rt, state }) = engine.take() {
-            // A panic in drop must not end the holder; what the engine owned is leaked then.
+            // A panic in drop must not end the holder; then whatever the engine owned is leaked.
             let _ = catch_unwind(AssertUnwindSafe(move || {
                 rt.clear();
                 drop(state);
@@ -430,8 +431,9 @@ impl<E: 'static> Shared<E> {
         self.doorbell.ring();
     }
 
-    /// Why a call has no answer. A panic drops the reply while it unwinds, before the engine's
-    /// holder catches it and notes the reason, so the reason may still be on its way.
+    /// Waits for the reason why a call has no answer. A panic drops the reply while it unwinds,
+    /// before the engine's holder catches the panic and notes the reason. So the reason may come
+    /// later than this call.
     fn reason(&self) -> Stopped {
         self.over.wait().clone()
     }
@@ -454,7 +456,8 @@ impl<E: 'static> Shared<E> {
         value
     }
 
-    /// A hold of the reactor: work, then the announcement of its sleep if there is no more.
+    /// Holds the engine once for the reactor: does the work, and announces the reactor's sleep if
+    /// no work is left.
     fn react_once(&self, watched: &mut Vec<Interest>) -> Option<(Rest, u64)> {
         let _inside = Inside::enter(self.id);
         self.hub.hold(|engine, arrivals| {
@@ -478,7 +481,7 @@ impl<E: 'static> Shared<E> {
     }
 }
 
-/// The reactor thread.
+/// Runs the reactor thread.
 fn react<E: 'static>(shared: &Shared<E>, inbox: &Inbox) {
     let Shared { hub, doorbell, .. } = shared;
     let mut ring = hub.join();

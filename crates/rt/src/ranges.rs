@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - Overlapping ranges are held in the order of the requests; others do not wait.
-//! - A request and a release cost time in proportion to the neighbouring ranges, not to all waiting
-//!   ones: each waits for the last holder before it in each part of its range, and is woken once,
-//!   when the last of these has gone.
+//! - The time of a request or release is proportional to the number of neighbouring ranges, not of
+//!   all waiting ones. In each part of its range, a request waits for the last holder before it,
+//!   and it is woken once, when the last of these has gone.
 //! - Dropping a wait does not let later requests pass earlier ones that overlap them.
 
 use slab::Slab;
@@ -18,23 +18,23 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Stale parts that are kept before all parts are searched.
+/// Number of stale parts that are kept before all parts are searched.
 const STALE: usize = 64;
 
-/// A range that is held, or waited for and not yet held.
+/// A range that is held or waited for.
 struct Entry {
     ticket: u64,
     range: Range<u64>,
-    /// How many ranges it waits for.
+    /// Number of ranges for which this range waits.
     ahead: u32,
-    /// The ranges that wait for it.
+    /// The ranges that wait for this range.
     behind: SmallVec<[usize; 2]>,
     waker: Option<Waker>,
-    /// It was dropped, but ranges behind it must still wait for those ahead.
+    /// The wait was dropped, but ranges that wait for it must still wait for those ahead of it.
     given_up: bool,
 }
 
-/// A part of a range: its end, and the last range that covers it.
+/// A part of a range: where it ends, and the last range that covers it.
 struct Last {
     end: u64,
     key: usize,
@@ -45,7 +45,7 @@ struct Last {
 struct Table {
     next: u64,
     entries: Slab<Entry>,
-    /// By start; parts do not overlap. Some belong to ranges that have gone.
+    /// The parts by their starts; they do not overlap. Some belong to ranges that have gone.
     last: BTreeMap<u64, Last>,
 }
 
@@ -66,8 +66,8 @@ impl Table {
         if range.is_empty() {
             return key;
         }
-        // Parts do not overlap, so if the last one that begins before the end of the range ends
-        // before the range, none is in it.
+        // Parts do not overlap. So if the last part that begins before the end of the range also
+        // ends before the range, no part lies in the range.
         let before = self.last.range(..range.end).next_back();
         if before.is_some_and(|(_, part)| part.end > range.start) {
             self.cut_out(&range, key);
@@ -76,8 +76,8 @@ impl Table {
         key
     }
 
-    /// Removes the parts in `range`, which is not empty. The range of `key` waits for those whose
-    /// parts these are.
+    /// Removes the parts in `range`, which is not empty. The range of `key` then waits for the
+    /// ranges to which these parts belong.
     fn cut_out(&mut self, range: &Range<u64>, key: usize) {
         // A part that begins before the range keeps its front.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
@@ -101,7 +101,8 @@ impl Table {
         }
     }
 
-    /// Removes a range, and dropped ones that waited for it alone. Returns the wakers.
+    /// Removes a range, and dropped waits that waited only for it. Returns the wakers of ranges
+    /// that are held now.
     fn leave(&mut self, key: usize) -> SmallVec<[Waker; 2]> {
         let mut wake = SmallVec::new();
         let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);
@@ -123,7 +124,7 @@ impl Table {
                 }
             }
         }
-        // Each search costs less than the insertions since the last one.
+        // A search costs less than the insertions since the search before.
         if self.entries.is_empty() {
             self.last.clear();
         } else if self.last.len() > 3 * self.entries.len() + STALE {
@@ -149,14 +150,14 @@ pub struct Held {
 }
 
 impl Ranges {
-    /// Waits until no earlier request holds any part of `range`, then holds it. The place in the
-    /// queue is taken now, not at the first poll.
+    /// Waits until no earlier request holds any part of `range`, then holds the range. The place in
+    /// the queue is taken by this call, not at the first poll.
     pub fn hold(&self, range: Range<u64>) -> Hold {
         let key = self.0.borrow_mut().enter(&range);
         Hold { ranges: self.clone(), key: Some(key) }
     }
 
-    /// How many ranges are held or waited for.
+    /// Number of ranges that are held or waited for.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()
     }
@@ -178,11 +179,11 @@ impl Drop for Held {
     }
 }
 
-/// See [`Ranges::hold`].
+/// Future of [`Ranges::hold`].
 #[must_use = "waits only when awaited"]
 pub struct Hold {
     ranges: Ranges,
-    /// `None` once it is held.
+    /// `None` once the range is held.
     key: Option<usize>,
 }
 
@@ -244,7 +245,8 @@ mod tests {
         assert!(ranges.is_empty() && ranges.0.borrow().last.is_empty());
     }
 
-    /// Many ranges wait for one block: each is woken once, not whenever one of them ends.
+    /// Many ranges wait for one block: each wait is woken once, not whenever one of the
+    /// ranges ends.
     #[test]
     fn who_waits_is_woken_once() {
         const TASKS: u64 = 5000;
@@ -253,7 +255,7 @@ mod tests {
         for task in 0..TASKS {
             let (ranges, polls, rt2) = (ranges.clone(), polls.clone(), rt.clone());
             rt.spawn_detached(async move {
-                // A few more blocks, so that parts have several owners.
+                // Lock a few more blocks, so that parts have several owners.
                 let mut hold = std::pin::pin!(ranges.hold(task % 3..5));
                 let held = std::future::poll_fn(|context| {
                     polls.set(polls.get() + 1);
@@ -274,7 +276,7 @@ mod tests {
         let ranges = Ranges::default();
         rt.block_on(async move {
             for round in 0..10_000u64 {
-                // Small ranges behind a large one split it into many parts.
+                // Small ranges after a large one split it into many parts.
                 let large = ranges.hold(0..1 << 40).await;
                 let small = ranges.hold(round * 7 % 1000 * 10..round * 7 % 1000 * 10 + 3);
                 drop(large);
@@ -284,7 +286,7 @@ mod tests {
         });
     }
 
-    /// Compared with a model: no two holders overlap, and of two overlapping requests the first is
+    /// Compared with a model, no two holders overlap, and the first of two overlapping requests is
     /// served first.
     #[test]
     fn overlapping_entries_go_in_order() {

@@ -1,15 +1,15 @@
 //! Submission rings: one per thread, written by that thread, read by the holder of the engine.
 //!
-//! A ring is bounded. A full one spills into a locked queue instead of blocking, because its
-//! writer may be the holder itself, in the middle of a request. Entries of one ring come out in
-//! the order they went in.
+//! A ring is bounded. A full ring spills into a locked queue instead of blocking, because its
+//! writer may be the holder itself, in the middle of a request. Entries leave a ring in the order
+//! in which they entered it.
 //!
 //! Invariants, which make the two `unsafe` blocks sound:
 //! - `head <= tail <= head + SLOTS`; slots in `head..tail` are full, the others empty.
 //! - Only the [`Producer`] writes `tail`, and only to slots outside `head..tail`; only the
 //!   [`Consumer`] writes `head`, and only reads slots inside. Neither can be cloned, and both work
 //!   by `&mut self`, so each side is one thread at a time.
-//! - While something is spilled, the ring itself takes nothing new: order is kept.
+//! - While spilled entries exist, new ones are spilled too, so the order is kept.
 
 #![allow(unsafe_code)]
 
@@ -17,15 +17,15 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-/// Entries of a ring: more than a caller that waits for its answers can have in flight, and enough
-/// for a session thread that submits without waiting.
+/// Number of entries of a ring: more than a caller that waits for its answers can have in flight,
+/// and enough for a session thread that submits without waiting.
 #[cfg(not(loom))]
 const SLOTS: usize = 64;
 /// Small enough that the checker reaches a full ring.
 #[cfg(loom)]
 const SLOTS: usize = 2;
 
-/// A cache line of its own, so that the two ends do not slow each other down.
+/// A separate cache line, so that the two ends do not slow each other down.
 #[repr(align(64))]
 struct Line<T>(T);
 
@@ -48,13 +48,13 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: owns its entries, which are `Send`.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// The writing end.
+/// The writing end of a ring.
 pub(crate) struct Producer<T>(Arc<Ring<T>>);
 
-/// The reading end.
+/// The reading end of a ring.
 pub(crate) struct Consumer<T>(Arc<Ring<T>>);
 
-/// A new ring.
+/// Creates a ring and returns its two ends.
 pub(crate) fn ring<T: Send>() -> (Producer<T>, Consumer<T>) {
     let ring = Arc::new(Ring {
         head: Line(AtomicUsize::new(0)),
@@ -74,7 +74,7 @@ impl<T> Producer<T> {
         let ring = &*self.0;
         let tail = ring.tail.0.load(Ordering::Relaxed);
         // Acquire: the consumer has finished with the slots before `head`. A stale `spilled` can
-        // only be too large, since only this thread increases it: then the entry spills, too.
+        // only be too large, because only this thread increases it: then the entry is spilled too.
         let head = ring.head.0.load(Ordering::Acquire);
         if tail.wrapping_sub(head) == SLOTS || ring.spilled.load(Ordering::Acquire) > 0 {
             let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl<T> Drop for Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// Takes the oldest entry if there is one and it is `wanted`.
+    /// Takes the oldest entry if it is `wanted`.
     pub(crate) fn pop_if(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let ring = &*self.0;
         let head = ring.head.0.load(Ordering::Relaxed);
@@ -129,8 +129,8 @@ impl<T> Consumer<T> {
             return None;
         }
         let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
-        // Entries in the ring are older than the first spilled one; they may have become visible
-        // only with the lock.
+        // Entries in the ring are older than the first spilled one. They may have become visible
+        // only by taking the lock.
         if ring.head.0.load(Ordering::Relaxed) != ring.tail.0.load(Ordering::Acquire) {
             drop(spill);
             return self.pop_if(wanted);
@@ -143,10 +143,10 @@ impl<T> Consumer<T> {
         entry
     }
 
-    /// True if the producer is gone and the ring is empty: it can be dropped.
+    /// True if the producer is gone and the ring is empty, so that the ring can be dropped.
     pub(crate) fn is_over(&self) -> bool {
         let ring = &*self.0;
-        // In this order: a closed ring gets no more entries.
+        // The order of these checks matters: a closed ring gets no more entries.
         ring.closed.load(Ordering::Acquire)
             && ring.head.0.load(Ordering::Relaxed) == ring.tail.0.load(Ordering::Acquire)
             && ring.spilled.load(Ordering::Acquire) == 0

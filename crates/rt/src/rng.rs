@@ -1,11 +1,11 @@
-//! The run's random numbers: SplitMix64, seeded, never from the machine.
+//! The run's random numbers: SplitMix64, seeded, never taken from the machine.
 
 /// A small seeded generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Creates a generator for `seed`.
     pub fn new(seed: u64) -> Rng {
         Rng(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
@@ -29,7 +29,7 @@ impl Rng {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `n` draws.
+    /// True once in `n` draws on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

@@ -16,7 +16,8 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The time until which a thread sleeps.
 pub(crate) struct Sleeper {
-    /// In nanoseconds of the executor's clock; [`AWAKE`], or `u64::MAX` for no limit.
+    /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if nobody sleeps,
+    /// `u64::MAX` for no limit.
     asleep_until: AtomicU64,
 }
 
@@ -28,7 +29,8 @@ impl Sleeper {
         Sleeper { asleep_until: AtomicU64::new(AWAKE) }
     }
 
-    /// True for exactly one of the threads that ask during a sleep: that one wakes the sleeper.
+    /// True for exactly one of the threads that call this during a sleep: that thread wakes
+    /// the sleeper.
     #[must_use]
     pub(crate) fn must_be_woken(&self) -> bool {
         self.asleep_until.load(Ordering::Acquire) != AWAKE
@@ -53,16 +55,17 @@ impl Sleeper {
     }
 }
 
-/// The result of a hold.
+/// The result of one hold of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Requests or ready tasks are left.
     pub(crate) more: bool,
-    /// The sleeper has to know of something: a timer, a descriptor, the end.
+    /// Whether the sleeper must learn of something: a timer, a descriptor, the end.
     pub(crate) ring: bool,
 }
 
-/// The holds of a caller, at most `rounds`. True if the sleeper must be rung.
+/// Holds the engine for a caller, at most `rounds` times in a row. True if the sleeper
+/// must be rung.
 pub(crate) fn attend<S, R: Send>(
     hub: &Hub<S, R>,
     rounds: usize,
@@ -79,27 +82,28 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // Once the engine has ended nobody sleeps for it: the remaining entries are dropped here.
+        // After the engine has ended, nobody sleeps for it, so this loop goes on and drops the
+        // remaining entries.
         if !is_over() {
             return true;
         }
     }
 }
 
-/// What a reactor does next.
+/// The next step of a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Check again.
+    /// Check the engine again.
     Working,
-    /// Sleeps this many nanoseconds, or without limit.
+    /// Sleep this many nanoseconds, or without limit.
     Sleep(Option<u64>),
     /// The engine has ended.
     Over,
 }
 
-/// A reactor's check of the engine. `hold` holds the engine once and, before it releases it, has
-/// announced the sleep that it returns; `None` if the engine is taken. `outside` is work that is
-/// not signalled.
+/// Checks the engine for a reactor. `hold` holds the engine once and announces the sleep that it
+/// returns before it releases the engine; it returns `None` if the engine is taken. `outside` says
+/// whether there is work that is not signalled.
 pub(crate) fn look<S, R: Send>(
     hub: &Hub<S, R>,
     sleeper: &Sleeper,

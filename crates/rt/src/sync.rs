@@ -18,7 +18,7 @@ pub(crate) use std::{
     thread::{Thread, current, park},
 };
 
-/// `std::cell::UnsafeCell` with the interface of `loom`'s, which checks every access.
+/// `std::cell::UnsafeCell` with the interface of loom's version, which checks every access.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

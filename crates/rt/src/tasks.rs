@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - A waker's `queued` flag is set from the wake until just before the poll: a woken task is
-//!   queued once, and a wake during the poll queues it again, so none is lost.
-//! - Slots keep their waker from task to task (a spawn allocates only the task), so a late wake of
-//!   a finished task meets an empty slot or the slot's next task. For that one it is a spurious
+//!   queued once, and a wake during the poll queues it again, so no wake is lost.
+//! - Slots keep their waker from task to task (a spawn allocates only the task). So a late wake of
+//!   a finished task reaches an empty slot or the slot's next task, for which it is a spurious
 //!   poll, which every future allows.
 //! - The table is never borrowed while a task is polled or dropped: both may spawn.
 
@@ -16,11 +16,11 @@ use std::task::{Wake, Waker};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Where wakers on any thread write. It has a lock because that is almost always free: taking a
-/// free lock costs less than a lock-free queue, and all wakes are taken at once.
+/// The list to which wakers on any thread write. It has a lock because that is almost always free:
+/// taking a free lock costs less than a lock-free queue, and all wakes are taken at once.
 pub(crate) struct Inbox {
     woken: Mutex<Vec<usize>>,
-    /// There are wakes: changed under the lock.
+    /// Whether there are wakes; changed under the lock.
     any: AtomicBool,
     /// Called after each wake, so that the owner of the engine checks the inbox.
     bell: Box<dyn Fn() + Send + Sync>,
@@ -40,8 +40,8 @@ impl Inbox {
             let mut woken = self.lock();
             woken.push(key);
             if woken.len() == 1 {
-                // Ordered with the sleeper's announcement: the sleeper sees this, or the bell sees
-                // the sleeper.
+                // This store is ordered with the sleeper's announcement: the sleeper sees the wake,
+                // or the bell sees the sleeper.
                 self.any.store(true, Ordering::SeqCst);
             }
         }
@@ -56,7 +56,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        // Only a failed allocation can panic under the lock, and that leaves the list consistent.
+        // Only a failed allocation can panic under the lock, and the list is still consistent then.
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Running {
 }
 
 struct Slot {
-    /// Counts the tasks in this slot, to detect its reuse during a poll.
+    /// Number of tasks that this slot has had, to detect its reuse during a poll.
     generation: u64,
     alive: bool,
     task: Option<Task>,
@@ -111,7 +111,7 @@ impl Tasks {
         self.slots.len() - self.free.len()
     }
 
-    /// A slot for a task that is about to be polled; it counts as queued until then.
+    /// Reserves a slot for a task that is about to be polled; the task counts as queued until then.
     pub(crate) fn reserve(&mut self) -> usize {
         let Some(key) = self.free.pop() else {
             let key = self.slots.len();
@@ -121,7 +121,8 @@ impl Tasks {
             return key;
         };
         if self.slots[key].waker.is_none() {
-            // The table was cleared while the last task was polled, together with the waker.
+            // The table was cleared while the last task was polled, and its waker was
+            // dropped with it.
             self.slots[key].waker = Some(Waker::from(self.slots[key].shared.clone()));
         }
         let slot = &mut self.slots[key];
@@ -141,23 +142,23 @@ impl Tasks {
         key
     }
 
-    /// Marks the slot's task as running. `None` if it runs already (a poll inside its own poll) or
-    /// the slot is empty.
+    /// Marks the slot's task as running. `None` if it is running already (a poll inside its own
+    /// poll) or the slot is empty.
     pub(crate) fn enter(&mut self, key: usize) -> Option<Running> {
         let slot = self.slots.get_mut(key).filter(|slot| slot.alive)?;
         let waker = slot.waker.take()?;
-        // This comes before the poll, so that a wake during it is not lost.
+        // Clear the flag before the poll, so that a wake during the poll is not lost.
         slot.shared.queued.store(false, Ordering::Release);
         Some(Running { key, generation: slot.generation, waker })
     }
 
-    /// The task of a slot that was entered.
+    /// Takes the task out of a slot that was entered.
     pub(crate) fn take(&mut self, running: &Running) -> Option<Task> {
         self.slots[running.key].task.take()
     }
 
-    /// Ends a poll: the task goes back, or its slot becomes free. Returns the task if the table was
-    /// cleared meanwhile: the caller drops it outside the borrow.
+    /// Ends a poll: puts the task back, or frees its slot. If the table was cleared meanwhile,
+    /// returns the task, which the caller drops outside the borrow.
     #[must_use]
     pub(crate) fn leave(&mut self, running: Running, task: Option<Task>) -> Option<Task> {
         let Running { key, generation, waker } = running;

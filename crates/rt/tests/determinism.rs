@@ -1,5 +1,6 @@
-//! Same seed, same run: random programs of tasks, timers, completions, wait queues and permits,
-//! run twice and compared by the hash of their events; and the order of timers as a property.
+//! The same seed gives the same run: random programs of tasks, timers, completions, wait queues and
+//! permits run twice, and the hashes of their events are compared. The order of timers is tested as
+//! a property.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +12,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A small device that answers commands in an order of its own.
+/// A small device that answers commands in random order.
 struct Device {
     rng: RefCell<Rng>,
     table: CompletionTable<u64>,
@@ -39,14 +40,14 @@ struct World {
     permits: Semaphore,
 }
 
-/// One task: a few dozen steps drawn from its own generator, each traced.
+/// Runs one task: a few dozen steps drawn from its own generator, each of them traced.
 async fn wander(world: Rc<World>, id: u64, mut rng: Rng, depth: u32) {
     for step in 0..20 + rng.below(20) {
         let choice = rng.below(8);
         let mut result = 0;
         match choice {
             0 => world.rt.sleep(rng.below(5_000)).await,
-            // Coarse, so that many timers are due at the same instant.
+            // Sleeps have coarse lengths, so that many timers are due at the same instant.
             1 => world.rt.sleep(1_000 * rng.below(3)).await,
             2 => world.rt.yield_now().await,
             3 => {
@@ -68,7 +69,7 @@ async fn wander(world: Rc<World>, id: u64, mut rng: Rng, depth: u32) {
                 world.rt.spawn_detached(child);
             }
             _ => {
-                // A wait with a timeout: one of the two is dropped.
+                // Waits with a timeout, and drops the future that did not complete.
                 let mut wait = pin!(world.gate.wait());
                 let mut limit = pin!(world.rt.sleep(700));
                 let which = std::future::poll_fn(|context| {
@@ -84,7 +85,8 @@ async fn wander(world: Rc<World>, id: u64, mut rng: Rng, depth: u32) {
     }
 }
 
-/// Runs the random program of `seed`. Returns its hash, its events and its end.
+/// Runs the random program of `seed`. Returns the hash of its events, their number, and the time
+/// of its end.
 fn run(config: Config, program: u64) -> (u64, u64, Nanos) {
     let rt = Rt::new(config);
     let device = Rc::new(Device {
@@ -136,8 +138,8 @@ fn a_shuffled_order_differs_by_seed_and_repeats_by_seed() {
     assert_eq!(hashes.len(), 21);
 }
 
-/// Only the order, without timers or devices: with `shuffle` every order of three tasks occurs,
-/// without it only the order of arrival.
+/// Tests the order alone, without timers or devices: with `shuffle` every order of three tasks
+/// occurs, without it only the order of arrival.
 #[test]
 fn shuffle_reaches_every_order_of_ready_tasks() {
     let order = |config: Config| {
@@ -157,8 +159,8 @@ fn shuffle_reaches_every_order_of_ready_tasks() {
     assert!((0..100).all(|seed| order(Config::simulated(seed)) == [0, 1, 2]));
 }
 
-/// Mechanism: tasks that keep each other ready must not starve a source, or the device they wait
-/// for never answers.
+/// Tasks that keep each other ready must not starve a source, or the device they wait for
+/// never answers.
 #[test]
 fn a_yielding_task_does_not_starve_a_source() {
     let rt = Rt::new(Config::simulated(1));
@@ -210,8 +212,8 @@ fn a_dropped_sleep_takes_its_timer_back() {
     assert_eq!(rt.now(), Nanos(0));
 }
 
-/// A power cut from inside a task: that task runs to its next await and is dropped; a new task in
-/// its slot is not affected.
+/// After a power cut from inside a task, that task runs to its next await and is dropped; a new
+/// task in its slot is not affected.
 #[test]
 fn clear_from_inside_a_task_drops_everything_else_and_then_itself() {
     let rt = Rt::new(Config::simulated(1));
@@ -242,8 +244,8 @@ fn clear_from_inside_a_task_drops_everything_else_and_then_itself() {
 }
 
 proptest! {
-    /// Timers fire at their times in order, those of one instant in the order they were set; the
-    /// clock never goes back; cancelled timers do not fire.
+    /// Timers fire at their times and in order, timers due at one instant in the order in which
+    /// they were set; the clock never goes back; cancelled timers do not fire.
     #[test]
     fn timers_fire_in_order(
         timers in prop::collection::vec((0u64..50, 0u64..50, any::<bool>()), 1..60),
@@ -276,7 +278,7 @@ proptest! {
         rt.run_until(Nanos(u64::MAX));
         let log = log.take();
         prop_assert!(log.is_sorted_by_key(|(at, _, _)| *at));
-        // The first sleeps were set in the order of the tasks: equal instants keep it.
+        // The first sleeps were set in the order of the tasks, which equal instants keep.
         let firsts: Vec<_> = log.iter().filter(|(_, nth, _)| *nth == 0).collect();
         prop_assert!(firsts.is_sorted_by_key(|(at, _, id)| (*at, *id)));
         let mut sorted = log.clone();
@@ -286,8 +288,8 @@ proptest! {
         prop_assert_eq!(rt.next_timer(), None);
     }
 
-    /// A semaphore never grants more than it has, serves in order, and ends with all permits back,
-    /// whatever is cancelled.
+    /// A semaphore never grants more than it has, serves requests in order, and gets all permits
+    /// back, whatever is cancelled.
     #[test]
     fn semaphores_are_fair_and_lose_nothing(
         wants in prop::collection::vec((1u64..5, 0u64..20, 0u64..20, any::<bool>()), 1..40),
@@ -320,7 +322,7 @@ proptest! {
         rt.run_until(Nanos(1_000_000));
         prop_assert_eq!((permits.available(), permits.waiting()), (ALL, 0));
         prop_assert_eq!(rt.task_count(), 0);
-        // A request from an earlier instant was not served after a later one.
+        // No request was served after one from a later instant.
         let mut served = served.take();
         served.sort_by_key(|((asked, _), at)| (*asked, *at));
         prop_assert!(served.is_sorted_by_key(|(_, at)| *at));

@@ -1,4 +1,4 @@
-//! The port from outside: order, waits, stops, panics, rings of ended threads.
+//! The port from outside: order, waits, stops, panics, rings of threads that have ended.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "callers on threads")]
@@ -76,8 +76,8 @@ fn every_request_runs_once_and_those_of_one_thread_in_order() {
     }
 }
 
-/// One request holds the engine; two threads submit one after the other. The holder must serve them
-/// in that order although they are in different rings.
+/// One request holds the engine while two threads submit requests one after the other. The holder
+/// must serve them in that order although they are in different rings.
 #[test]
 fn order_holds_across_threads() {
     for _ in 0..50 {
@@ -131,8 +131,8 @@ fn timers_run_without_any_caller() {
     assert!(start.elapsed().as_millis() >= 5);
 }
 
-/// The reactor sleeps for a long timer; a caller sets a short one and must not wait for the long
-/// one.
+/// The reactor sleeps for a long timer; a caller sets a short timer and must not wait for the
+/// long one.
 #[test]
 fn an_earlier_timer_wakes_the_reactor() {
     let port = start();
@@ -192,7 +192,7 @@ fn a_descriptor_wakes_who_waits_for_it() {
     rt.block_on(rt.writable(Arc::new(writer.into())));
 }
 
-/// Mechanism: a panic in a holder that serves others must release all of them, now and later.
+/// A panic in a holder that serves others must release all callers, now and later.
 #[test]
 fn a_panic_ends_the_engine_and_frees_every_caller() {
     let port = start();
@@ -303,7 +303,7 @@ fn a_virtual_clock_moves_while_a_call_waits() {
     assert!(start.elapsed().as_secs() < 600);
 }
 
-/// Opening an engine needs waits before there is a reactor.
+/// Opening an engine needs waits before a reactor exists.
 #[test]
 fn an_engine_may_wait_while_it_is_built() {
     let port = Port::start(Config::real(), |rt| {
@@ -315,8 +315,8 @@ fn an_engine_may_wait_while_it_is_built() {
     assert!(port.call(|_, waited| std::future::ready(*waited)) >= 2 * Nanos::MILLI);
 }
 
-/// Mechanism: a caller that serves others also runs their tasks. Tasks that never rest must not
-/// keep it: the reactor takes over.
+/// A caller that serves others also runs their tasks. Tasks that never rest must not keep the
+/// caller: the reactor takes over.
 #[test]
 fn a_caller_is_not_trapped_by_a_busy_engine() {
     let port = start();
@@ -346,7 +346,7 @@ fn a_caller_is_not_trapped_by_a_busy_engine() {
     }
 }
 
-/// Threads come and go: requests they leave behind are served.
+/// Requests of threads that have ended are served.
 #[test]
 fn requests_of_threads_that_have_ended_are_served() {
     let port = start();
@@ -361,7 +361,7 @@ fn requests_of_threads_that_have_ended_are_served() {
 }
 
 /// A thread that leaves its requests to others never runs one, gets every answer, and learns of the
-/// end.
+/// engine's end.
 #[test]
 fn a_thread_that_leaves_its_calls_to_others_never_holds_the_engine() {
     let port = start();
@@ -401,7 +401,7 @@ fn a_thread_that_leaves_its_calls_to_others_never_holds_the_engine() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     over.store(true, Ordering::Relaxed);
     other.join().unwrap();
-    // No other thread calls: the reactor does it.
+    // No other thread makes calls, so the reactor executes these.
     for thread in 0..3 {
         let log =
             port.try_call_by_others(|_, engine| std::future::ready(engine.log.borrow().clone()));

@@ -1,4 +1,4 @@
-//! An executor on the real clock, alone: timers, descriptors, wakes from other threads.
+//! Tests a single executor on the real clock: timers, descriptors, wakes from other threads.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
@@ -25,8 +25,7 @@ fn sleeps_take_at_least_their_time() {
     assert!(rt.wall().0 > 1_577_836_800, "the time of day is after the year 2020");
 }
 
-/// The coarse clock is read once for many tasks, but after a wait or an event from outside it is
-/// read again.
+/// The coarse clock is read once for many tasks, but again after a wait or an event from outside.
 #[test]
 fn now_coarse_is_not_long_ago() {
     let rt = Rt::new(Config::real());
@@ -45,7 +44,7 @@ fn now_coarse_is_not_long_ago() {
 }
 
 /// The waiting executor has no timer and no descriptor: only the other thread can end the wait,
-/// before, during or after it goes to sleep.
+/// before, during or after the executor goes to sleep.
 #[test]
 fn a_wake_from_another_thread_ends_the_wait() {
     let rt = Rt::new(Config::real());
@@ -115,7 +114,7 @@ fn a_timer_ends_the_wait_for_a_silent_descriptor() {
     assert_eq!(first, "limit");
 }
 
-/// A closed writer counts as readable: the reader must run to see the end.
+/// A pipe whose writer is closed counts as readable, because the reader must run to see the end.
 #[test]
 fn a_hang_up_counts_as_readable() {
     let rt = Rt::new(Config::real());
@@ -147,7 +146,7 @@ fn a_descriptor_is_looked_at_while_tasks_are_always_ready() {
     });
 }
 
-/// Nor does it delay results.
+/// A task that never runs out of work does not delay the results of others.
 #[test]
 fn a_result_is_returned_while_tasks_are_always_ready() {
     let rt = Rt::new(Config::real());
@@ -155,7 +154,7 @@ fn a_result_is_returned_while_tasks_are_always_ready() {
     let count = turns.clone();
     rt.spawn_detached(async move {
         loop {
-            // Without the fix nothing would end this test.
+            // Without this limit nothing would end the test if it failed.
             assert!(count.get() < 20_000_000, "nobody else came to run");
             count.set(count.get() + 1);
             busy.yield_now().await;

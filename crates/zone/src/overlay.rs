@@ -12,8 +12,9 @@
 //!   a mixture. Blocks that the drive cannot read cannot be read from the view.
 //! - The view is valid only as long as nobody else changes the drive; `apply` checks that the zones
 //!   are unchanged.
-//! - No report says which implicitly open zone was opened first, so the view may close a different
-//!   zone from the one the drive would close.
+//!
+//! The view may close a different implicitly open zone from the one the drive would close, because
+//! no report says which of them was opened first.
 //!
 //! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
 //! the drive between making the view and applying it.
