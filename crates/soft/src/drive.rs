@@ -1,13 +1,13 @@
 //! A plain drive as a [`ZonedDevice`]: commands, rounds of the journal, resets.
 //!
-//! A *round* takes what no record names yet, writes a record of it while its data may still be on
-//! the way, waits for both, and flushes the plain drive. All who asked meanwhile wait for the next
-//! round. If a write that the record names fails, another record says so before the flush.
+//! A *round* takes all changes that no record names yet, writes a record of them while their data
+//! may be in flight, waits for both, and flushes the plain drive. Requests made meanwhile wait for
+//! the next round. If a write that the record names fails, another record says so before the flush.
 //!
 //! A zone that is being reset has a *gate*: later commands of the zone wait there, in order. The
-//! reset forgets nothing: records name what was written and what failed, and then the reset.
+//! reset forgets nothing: records first name what was written and what failed, then the reset.
 //!
-//! After a failed round nothing is sent any more, not even what waited for a gate.
+//! After a failed round nothing is sent any more, not even commands that waited at a gate.
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
@@ -30,18 +30,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Blocks written since the last record after which a round begins although nobody asked for a
-/// flush. Writers wait once twice as many blocks are in no record. So recovery has to read about
-/// twice this number of blocks at most.
+/// flush. Writers wait once no record has twice as many blocks, so recovery reads at most about
+/// twice this number.
 const ROUND: u64 = (64 << 20) / BLOCK;
 
 /// How soft zones are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// For reading and writing. Opening writes.
+    /// For reading and writing. Opening already writes to the drive.
     ReadWrite,
-    /// For reading: writes and changes of zones are refused.
+    /// For reading only: writes and changes of zones are refused.
     ReadOnly,
-    /// For reading and writing, without what damage of the journal has lost.
+    /// For reading and writing, accepting what damage of the journal has lost.
     AcceptLoss,
 }
 
@@ -57,19 +57,19 @@ struct Inner {
     pool: Pool,
     table: CompletionTable<Outcome>,
     state: RefCell<State>,
-    /// Something that a task may wait for has happened.
+    /// Notified when something happens for which a task may wait.
     changed: Notify,
     warnings: Vec<String>,
     lost: Option<String>,
-    /// Flushes of the plain drive.
+    /// Number of flushes of the plain drive.
     flushes: Cell<u64>,
 }
 
-/// Soft zones, open. Cloning shares them.
+/// Open soft zones. Cloning shares them.
 #[derive(Clone)]
 pub struct SoftDrive(Rc<Inner>);
 
-/// What recovery found on a plain drive, and wrote down there if the zones are to be written.
+/// What recovery found on a plain drive, and wrote there if the zones are opened for writing.
 #[derive(Debug)]
 pub struct Recovered {
     found: Found,
@@ -78,13 +78,13 @@ pub struct Recovered {
     variant: SoftVariant,
 }
 
-/// Recovers the soft zones on `plain`, which nobody else may write to. With
-/// [`Access::ReadWrite`], what recovery decided is durable afterwards. `rng` gives numbers that no
-/// other opening of the drive had.
+/// Recovers the soft zones on `plain`, to which nobody else may write. With [`Access::ReadWrite`],
+/// the decisions of recovery are durable afterwards. `rng` must return numbers that no other
+/// opening of the drive had.
 ///
 /// # Errors
-/// `WrongFormat` if there are none, or of a newer version; `Corrupt` if they are damaged, unless
-/// they are opened for reading or the loss is accepted; `Io`.
+/// `WrongFormat` if the drive has no soft zones, or a newer version of them; `Corrupt` if they are
+/// damaged, unless they are opened for reading or the loss is accepted; `Io`.
 pub async fn recover(
     plain: &dyn PlainDevice,
     access: Access,
@@ -113,7 +113,7 @@ pub async fn recover(
             }
             settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
         }
-        // What cannot be written again is kept: the drive may not return it once more.
+        // Keep in memory what cannot be written again: the next read may return something else.
         Access::ReadOnly => {
             for (_, Placed { at, pages }) in found.take_believed() {
                 kept.extend((at / BLOCK..).zip(pages));
@@ -139,7 +139,7 @@ impl SoftDrive {
         SoftDrive::start(rt, plain, recovered)
     }
 
-    /// The drive on `plain` that was recovered, on which nothing has been written since.
+    /// Starts the drive that was recovered on `plain`, where nothing has been written since.
     ///
     /// # Errors
     /// `Corrupt` if the state of a zone is impossible.
@@ -174,30 +174,29 @@ impl SoftDrive {
         })))
     }
 
-    /// The superblock.
+    /// The superblock of the drive.
     pub fn superblock(&self) -> &Superblock {
         &self.0.superblock
     }
 
-    /// Write streams of the plain drive, in which zones and the journal are written; 0 if it has
-    /// none.
+    /// Number of write streams of the plain drive, for zones and journal; 0 if it has none.
     pub fn streams(&self) -> u8 {
         self.0.plain.streams()
     }
 
-    /// What damage of the journal has lost, for people: one of the warnings. `None` if nothing is.
+    /// A warning about what damage of the journal has lost; `None` if nothing is lost.
     pub fn lost(&self) -> Option<&str> {
         self.0.lost.as_deref()
     }
 
-    /// Flushes of the plain drive since it was opened.
+    /// Number of flushes of the plain drive since it was opened.
     pub fn flushes(&self) -> u64 {
         self.0.flushes.get()
     }
 }
 
-/// Writes down what recovery decided: first the blocks that were believed by checksum, then the
-/// table of zones, in the half that recovery did not use.
+/// Writes the decisions of recovery to the drive: first the blocks that were believed by checksum,
+/// then the table of zones, in the half that recovery did not use.
 async fn settle(
     plain: &dyn PlainDevice,
     found: &mut Found,
@@ -213,7 +212,7 @@ async fn settle(
             write_in(plain, "write of recovered blocks", place, stream).await?;
         }
     }
-    // The table that was read may be in the drive's cache only, and so may those blocks.
+    // The table that was read may be only in the drive's cache, and so may the blocks just written.
     if !variant.has(SoftDefect::UnflushedRecovery) {
         checked(plain, "flush", &plain.flush().await)?;
     }
@@ -240,7 +239,7 @@ impl Inner {
         self.table.complete(ticket, outcome(status, Lba(0)));
     }
 
-    /// Reads from byte `at` of the plain drive on.
+    /// Reads from byte `at` of the plain drive on; kept blocks are taken from memory.
     fn read(self: &Rc<Self>, at: u64, data: Pages) -> Completion<Outcome> {
         let blocks = at / BLOCK..at / BLOCK + data.len() as u64;
         let read = self.plain.read(at, data);
@@ -261,7 +260,7 @@ impl Inner {
         completion
     }
 
-    /// The status of a command that is refused before its zone is looked at.
+    /// The status of a command that is refused without a look at its zone.
     fn refuse(&self, request: &Request) -> Option<Status> {
         let writes = !matches!(request.command, Command::Read { .. } | Command::Flush);
         if writes && self.access == Access::ReadOnly {
@@ -306,7 +305,7 @@ impl Inner {
                     let end = old.write_pointer.0 as u32;
                     self.gated(zone, Later::Finish(zone, end, ticket));
                 }
-                // Which zones are open is not kept.
+                // The journal does not record which zones are open.
                 _ => {
                     if let Command::Manage { action: Action::Close, .. } = command {
                         self.state.borrow_mut().streams.done(zone);
@@ -331,7 +330,7 @@ impl Inner {
         }
     }
 
-    /// A change of every zone that the action concerns: one command each.
+    /// Changes every zone that the action concerns, by one command each.
     fn accept_all(self: &Rc<Self>, action: Action, ticket: Ticket) {
         let zones = (0..self.geometry.zones).map(ZoneId);
         let state = |zone| self.state.borrow().machine.zone(zone).map(|zone| zone.state);
@@ -355,7 +354,7 @@ impl Inner {
         });
     }
 
-    /// Carries `later` out, or has it wait for the reset of its zone.
+    /// Carries out `later`, or queues it at the gate of its zone.
     fn gated(self: &Rc<Self>, zone: ZoneId, later: Later) {
         if let Some(waiting) = self.state.borrow_mut().gates.get_mut(&zone) {
             return waiting.push_back(later);
@@ -387,7 +386,7 @@ impl Inner {
             state.next += 1;
             state.in_flight.insert(number, zone);
             let blocks = state.pending.blocks() + state.taking.blocks();
-            // If too much waits for a record, the writer waits for the round that is under way.
+            // If too many changes wait for a record, the writer waits for the round under way.
             let most = Journal::most(self.layout()) / 2;
             let bytes = state.pending.bytes() + state.taking.bytes();
             let held = blocks >= 2 * ROUND || bytes > most;
@@ -401,7 +400,7 @@ impl Inner {
             (number, stream, round, asks)
         };
         let answer = self.plain.write(self.layout().at(zone, from), request.data, stream);
-        // The record of the round goes beside the data.
+        // The record of the round is sent along with the data.
         if asks {
             self.run();
         }
@@ -413,7 +412,7 @@ impl Inner {
                 if !status.is_ok() {
                     state.fail(zone, from);
                 } else if !state.holds(zone, from) {
-                    // A write before it failed.
+                    // An earlier write to the zone failed.
                     status = Status::WriteFault;
                 }
                 state.in_flight.remove(&number);
@@ -431,7 +430,7 @@ impl Inner {
         });
     }
 
-    /// Finishes `zone`, of which `pointer` blocks were written.
+    /// Finishes `zone`, in which `pointer` blocks are written.
     fn begin_finish(self: &Rc<Self>, zone: ZoneId, pointer: u32, ticket: Ticket) {
         let round = {
             let mut state = self.state.borrow_mut();
@@ -449,7 +448,7 @@ impl Inner {
         });
     }
 
-    /// Resets `zone`, of which `end` blocks were written.
+    /// Resets `zone`, in which `end` blocks are written; `None` if it is empty.
     fn begin_reset(self: &Rc<Self>, zone: ZoneId, end: Option<u32>, ticket: Ticket) {
         let Some(end) = end else { return self.answer(ticket, Status::Success) };
         {
@@ -512,7 +511,7 @@ impl Inner {
             return status;
         }
         if self.variant.has(SoftDefect::EarlyLife) {
-            // Sent when the zone may be written already.
+            // The defect: the discard is sent when the zone may be written again already.
             let this = self.clone();
             self.rt.spawn_detached(async move {
                 this.rt.yield_now().await;
@@ -520,14 +519,14 @@ impl Inner {
             });
             return Status::Success;
         }
-        // A drive that takes no discards keeps what it has, which nobody believes.
+        // A drive that takes no discards keeps the old data, which nobody believes.
         match discard().await.status {
             Status::InternalError => Status::InternalError,
             _ => Status::Success,
         }
     }
 
-    /// Carries out what waited for the reset of `zone`, up to the next reset that takes time.
+    /// Carries out the commands at the gate of `zone`, up to the next reset that takes time.
     fn open_gate(self: &Rc<Self>, zone: ZoneId) {
         loop {
             let later = {
@@ -559,8 +558,8 @@ impl Inner {
         round
     }
 
-    /// As [`Inner::ask`], once no command waits for the reset of its zone: a flush covers the
-    /// writes that were submitted before the flush.
+    /// Asks for a round like [`Inner::ask`], but first waits until no command waits at a gate: a
+    /// flush covers the writes that were submitted before it.
     async fn ask_behind_gates(self: &Rc<Self>) -> u64 {
         loop {
             let waiting = self.changed.wait();
@@ -575,7 +574,7 @@ impl Inner {
         self.ask()
     }
 
-    /// Waits until the round is done. The status of everything in it.
+    /// Waits until the round is done. Returns the status of everything in it.
     async fn wait_for(&self, round: u64) -> Status {
         loop {
             let waiting = self.changed.wait();
@@ -592,7 +591,7 @@ impl Inner {
         }
     }
 
-    /// Begins the rounds that were asked for, unless one is under way.
+    /// Begins the requested rounds, unless one is under way.
     fn run(self: &Rc<Self>) {
         {
             let mut state = self.state.borrow_mut();
@@ -625,11 +624,11 @@ impl Inner {
                     return Ok(());
                 }
                 state.begun += 1;
-                // What comes from now on asks for the next round.
+                // Later changes belong to the next round.
                 state.taking = std::mem::take(&mut state.pending);
             }
-            // A small journal takes what waits in parts. A half holds the writes of a part that
-            // fail, too.
+            // A small journal takes the waiting changes in parts. A half also has space for the
+            // failures of a part's writes.
             loop {
                 let most = Journal::most(self.layout()) / 2;
                 let entries = self.state.borrow_mut().taking.take(most);
@@ -653,7 +652,7 @@ impl Inner {
         if !late {
             self.append(&entries).await?;
         }
-        // Writes that were sent later are not waited for.
+        // Writes that are sent later need not be waited for.
         loop {
             let waiting = self.changed.wait();
             let first = self.state.borrow().in_flight.keys().next().copied();
@@ -667,7 +666,7 @@ impl Inner {
             let fits = self.state.borrow().journal.fits(&failures, self.layout());
             let first = entries.len();
             entries.extend(failures);
-            // The table of another half shows nothing of this round: all of it follows there.
+            // The other half's table shows nothing of this round, so all its entries go there.
             self.append(if fits { &entries[first..] } else { &entries }).await?;
         }
         if !self.variant.has(SoftDefect::SkippedFlush) {
@@ -691,7 +690,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes a record, behind a table in the other half if this one is full.
+    /// Writes a record; if this half is full, a table and the record go to the other half.
     async fn append(&self, entries: &[Entry]) -> Result<(), Error> {
         let overwrites = {
             let state = self.state.borrow();
@@ -764,15 +763,15 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
-    /// A flush begins a round behind the resets that writes wait for. The round waits for all
-    /// writes before the round, and flushes the plain drive then.
+    /// A flush begins a round after the resets that writes wait for. The round waits for all
+    /// earlier writes, and then flushes the plain drive.
     fn flush_covers_submitted(&self) -> bool {
         true
     }
 
     fn oldest(&self) -> Option<u64> {
-        // Reads are with the plain drive only. Other commands wait for several of its commands, one
-        // after the other: they are late only if it has none. Their numbers are counted apart.
+        // Reads are with the plain drive only. Other commands need several of its commands in
+        // sequence: they are late only if it has none. Their numbers are counted separately.
         let waiting = || self.0.table.oldest().map(|number| number | 1 << 63);
         self.0.plain.oldest().or_else(waiting)
     }

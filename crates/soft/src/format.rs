@@ -20,17 +20,17 @@ pub mod kind {
     pub const CHANGES: u16 = 0x62;
 }
 
-/// Bytes of a block.
+/// Bytes in a block.
 pub const BLOCK: u64 = BLOCK_SIZE as u64;
-/// What a superblock says that the drive is, for people who look at its bytes.
+/// The title in a superblock, for people who look at its bytes.
 pub const TITLE: [u8; 24] = *b"Furrow soft zones\0\0\0\0\0\0\0";
-/// A feature: each record of changes repeats those of the record before.
+/// A feature: each record of changes repeats the changes of the record before.
 pub const INCOMPAT_REPEATS: u64 = 1;
 /// Features that this program knows.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_REPEATS;
-/// Most zones of a drive.
+/// Most zones on a drive.
 pub const ZONES_MAX: u32 = 1 << 22;
-/// Most blocks of a half of the journal.
+/// Most blocks in a half of the journal.
 const HALF_MAX: u32 = 1 << 18;
 
 furrow_log::layout! {
@@ -95,21 +95,21 @@ furrow_log::layout! {
 pub const LAYOUTS: &[furrow_log::layout::Layout] =
     &[SuperblockBody::LAYOUT, ZoneEntry::LAYOUT, Change::LAYOUT];
 
-/// Bytes at the start of the body of a record of changes: the sequence number of the table of its
-/// half.
+/// Number of bytes at the start of a record of changes: the sequence number of the table in
+/// its half.
 pub const CHANGES_FIXED: usize = 8;
 
-/// The lasting state of a zone.
+/// The state of a zone that survives a power cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lasting {
-    /// Times that it was reset.
+    /// Number of resets of the zone.
     pub generation: u32,
-    /// Blocks written.
+    /// Number of blocks written.
     pub pointer: u32,
     pub state: LastingState,
 }
 
-/// What outlives a power cycle of a zone's state.
+/// The part of a zone's state that survives a power cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LastingState {
@@ -138,14 +138,14 @@ impl Lasting {
         }
     }
 
-    /// `None` if the entry is not possible in a zone of `blocks` blocks.
+    /// Decodes an entry; `None` if it is impossible in a zone of `blocks` blocks.
     pub(crate) fn of(entry: &ZoneEntry, blocks: u32) -> Option<Lasting> {
         let (generation, pointer) = (entry.generation.get(), entry.pointer.get());
         let state = LastingState::from_byte(entry.state)?;
         (pointer <= blocks).then_some(Lasting { generation, pointer, state })
     }
 
-    /// The zone's state after a power cycle.
+    /// Returns the zone's state after a power cycle.
     pub(crate) fn zone_state(&self, blocks: u32) -> ZoneState {
         match self.state {
             LastingState::ReadOnly => ZoneState::ReadOnly,
@@ -157,33 +157,33 @@ impl Lasting {
     }
 }
 
-/// Where everything is on a plain drive. All numbers are blocks of 4 KiB.
+/// Where everything lies on a plain drive. All numbers are blocks of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Blocks of the plain drive.
+    /// Number of blocks of the plain drive.
     pub blocks: u64,
     /// First block of the journal.
     pub journal: u64,
-    /// Blocks of each half of the journal.
+    /// Number of blocks in each half of the journal.
     pub half: u32,
-    /// Of these, blocks for the table at its start.
+    /// Number of blocks at the start of each half that are kept for the table.
     pub table: u32,
     /// First block of the first zone.
     pub first: u64,
-    /// Zones.
+    /// Number of zones.
     pub zones: u32,
-    /// Blocks of each zone.
+    /// Number of blocks in each zone.
     pub zone_blocks: u32,
 }
 
 /// A drive's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The drive's UUID.
+    /// UUID of the drive.
     pub uuid: Uuid,
-    /// Its layout.
+    /// Layout of the drive.
     pub layout: Layout,
-    /// Records of changes repeat those of the record before.
+    /// Whether records of changes repeat the changes of the record before.
     pub repeats: bool,
 }
 
@@ -194,14 +194,14 @@ impl Superblock {
     }
 }
 
-/// Blocks that a table of `zones` zones takes.
+/// Number of blocks that a table of `zones` zones takes.
 pub(crate) fn table_blocks(zones: u32) -> u32 {
     blocks_for(zones as usize * ZoneEntry::SIZE)
 }
 
 impl Layout {
-    /// The layout for zones of `zone` bytes on a plain drive of `size` bytes; halves of the journal
-    /// hold `records` blocks of records, or as many as suit the drive.
+    /// Plans the layout for zones of `zone` bytes on a plain drive of `size` bytes; halves of the
+    /// journal hold `records` blocks of records, or as many as suit the drive.
     ///
     /// # Errors
     /// `Invalid` if a size is no multiple of 4 KiB or too large, `NoSpace` if no zone fits.
@@ -220,7 +220,7 @@ impl Layout {
                 "{most} zones of {zone} bytes, and {ZONES_MAX} are possible: give a larger size"
             ));
         }
-        // Erase blocks of flash are not known; 1 MiB divides most.
+        // The erase blocks of flash are not known; 1 MiB divides most of their sizes.
         let align = if blocks >= 64 << 8 { 256 } else { 1 };
         let records = records.unwrap_or((blocks / 256).clamp(16, 1024) as u32).clamp(1, HALF_MAX);
         let table = table_blocks(most as u32);
@@ -242,7 +242,7 @@ impl Layout {
         Ok(Layout { blocks, journal, half, table, first, zones: zones as u32, zone_blocks })
     }
 
-    /// The layout in a superblock.
+    /// Reads the layout in a superblock.
     ///
     /// # Errors
     /// `Corrupt` if its parts do not fit each other.
@@ -294,23 +294,23 @@ impl Layout {
         }
     }
 
-    /// Byte of block `block` of `zone`.
+    /// First byte of block `block` of `zone`.
     pub(crate) fn at(&self, zone: ZoneId, block: u32) -> u64 {
         let zone = u64::from(zone.0) * u64::from(self.zone_blocks);
         (self.first + zone + u64::from(block)) * BLOCK
     }
 
-    /// Byte at which half `half` of the journal begins.
+    /// First byte of half `half` of the journal.
     pub(crate) fn half_at(&self, half: usize) -> u64 {
         (self.journal + half as u64 * u64::from(self.half)) * BLOCK
     }
 
-    /// Blocks of records in a half.
+    /// Number of blocks for records in a half.
     pub(crate) fn records(&self) -> u32 {
         self.half - self.table
     }
 
-    /// The geometry of the zoned drive. Transfers have at most `transfer` bytes.
+    /// Returns the geometry of the zoned drive. Transfers have at most `transfer` bytes.
     pub fn geometry(&self, transfer: ByteLen) -> Geometry {
         let zone = u64::from(self.zone_blocks);
         Geometry {
@@ -328,7 +328,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A planned layout is accepted when it is read back, and uses the drive.
+        /// A planned layout is accepted when it is read back, and uses the whole drive.
         #[test]
         fn a_plan_fits_its_drive(blocks in 40u64..1 << 30, zone in 1u64..1 << 16) {
             let (size, zone) = (ByteLen(blocks * BLOCK + 77), ByteLen(zone * BLOCK));
@@ -339,7 +339,7 @@ mod tests {
             }
         }
 
-        /// No body of a superblock panics.
+        /// No body of a superblock causes a panic.
         #[test]
         fn any_body_is_accepted_or_refused(bytes in proptest::array::uniform32(any::<u8>())) {
             use zerocopy::FromBytes as _;

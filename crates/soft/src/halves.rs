@@ -1,8 +1,8 @@
-//! The two halves of the journal as they are read: whole records, and what they make up together.
+//! The two halves of the journal as they are read: whole records, and the sequence they make up.
 //!
-//! A record that is missing was torn by a power cut, or is damaged. It is damaged if a later record
-//! calls it complete. Then its copy in the record behind it counts. A table that is missing follows
-//! from the other half, which is not written before the table is durable.
+//! A missing record was torn by a power cut, or is damaged. It is damaged if a later record calls
+//! it complete. Then its copy in the record after it counts. A missing table follows from the other
+//! half, which is not written before the table is durable.
 
 use crate::format::{Lasting, Superblock, ZoneEntry, kind};
 use crate::journal::{Changes, Entry, parse};
@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 pub(crate) struct Table {
     pub epoch: u64,
     pub sequence: u64,
-    /// The complete number in its header.
+    /// The complete number in the table's header.
     checkpoint: u64,
     pub zones: Vec<Lasting>,
 }
@@ -38,17 +38,17 @@ pub(crate) struct Record {
 /// A half of the journal.
 pub(crate) struct Half {
     number: usize,
-    /// `None` if there is no whole one.
+    /// The table of the half; `None` if it is not whole.
     pub table: Option<Table>,
-    /// The whole records of the table's turn, or of the newest turn if there is no whole table, in
+    /// The whole records of the table's turn, or of the newest turn if the table is not whole, in
     /// the order of their places.
     pub records: Vec<Record>,
 }
 
-/// The record of `kind` at the start of `bytes`, if a whole one of `device` is there.
+/// Returns the record of `kind` at the start of `bytes`, if a whole one of `device` is there.
 ///
 /// # Errors
-/// `WrongFormat` if it is of a newer version.
+/// `WrongFormat` if the record is of a newer version.
 fn whole(bytes: &[u8], kind: u16, device: Uuid) -> Result<Option<(RecordHeader, &[u8])>> {
     if record::peek(bytes).is_none_or(|header| header.kind.get() != kind) {
         return Ok(None);
@@ -63,7 +63,7 @@ fn whole(bytes: &[u8], kind: u16, device: Uuid) -> Result<Option<(RecordHeader, 
 /// Reads half `number`.
 ///
 /// # Errors
-/// `Io` if it cannot be read, `WrongFormat` if a record is of a newer version.
+/// `Io` if the half cannot be read, `WrongFormat` if a record is of a newer version.
 pub(crate) async fn half(
     plain: &dyn PlainDevice,
     superblock: &Superblock,
@@ -121,36 +121,37 @@ pub(crate) async fn half(
     Ok(Half { number, table, records })
 }
 
-/// What recovery does next.
+/// The next step of recovery.
 pub(crate) enum Step {
-    /// A record's changes happened. Those of a record that is not known to be durable count as far
-    /// as the drive holds what they name.
+    /// Changes of a record. If the record is not known to be durable, they count as far as the
+    /// drive holds the blocks that they name.
     Record { sequence: u64, is_durable: bool, entries: Vec<Entry> },
     /// Records that were durable are damaged, and there is no copy.
     Lost(RangeInclusive<u64>),
-    /// Recovery had the same records before, and decided what became of these zones. The next
-    /// change of a zone says what that was.
+    /// An earlier recovery had the same records, and decided what became of these zones. The next
+    /// change of a zone shows that decision.
     Turn(BTreeSet<ZoneId>),
 }
 
-/// What both halves say of the time since a table.
+/// What both halves say about the time since a table.
 pub(crate) struct Told {
     pub steps: Vec<Step>,
-    /// Of the last half.
+    /// Epoch of the last half.
     pub epoch: u64,
-    /// Of the last record.
+    /// Sequence number of the last record.
     pub sequence: u64,
     /// The last complete number.
     pub complete: u64,
-    /// What is damaged and is known from elsewhere, for people.
+    /// Damage that could be mended from copies, described for people.
     pub mended: Vec<String>,
 }
 
-/// What happened since `table`, as `records`, those of its half, and the half `other` say.
+/// Collects what happened since `table` from `records`, which are those of its half, and from the
+/// half `other`.
 pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let (epoch, sequence, complete) = (table.epoch, table.sequence, table.checkpoint);
     let mut told = Told { steps: Vec::new(), epoch, sequence, complete, mended: Vec::new() };
-    // A half that was begun later, and whose table is torn or damaged.
+    // The other half is later if it was begun after this one and its table is torn or damaged.
     let later = match (&other.table, other.records.as_slice()) {
         (None, records @ [first, ..]) if first.epoch > table.epoch => Some((records, first)),
         _ => None,
@@ -163,7 +164,7 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let calls_complete = durable(behind, 0) >= its_table;
     let has_first = first.sequence == its_table + 1;
     if !has_first && !calls_complete {
-        // A power cut tore the table and the record that came with it.
+        // A power cut tore the table and the record that was sent with it.
         told.take(records, durable(records, table.checkpoint));
         told.epoch = first.epoch;
         return told;
@@ -174,7 +175,7 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
             .push(format!("{what} of the journal is damaged: it follows from the other half"));
     }
     if has_first && first.checkpoint < its_table {
-        // The table showed what was complete, and the first record has everything since.
+        // The table showed the complete changes, and the first record has everything since.
         let until = records.iter().take_while(|record| record.sequence <= first.checkpoint);
         let until = until.count();
         told.take(&records[..until], first.checkpoint);
@@ -190,13 +191,13 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     told
 }
 
-/// The highest complete number of records.
+/// The highest complete number of `records`, or `least` if that is higher.
 fn durable(records: &[Record], least: u64) -> u64 {
     records.iter().map(|record| record.checkpoint).max().unwrap_or(least).max(least)
 }
 
 impl Told {
-    /// Adds records that follow, of which those up to `durable` were durable.
+    /// Adds the next records; those up to `durable` were durable.
     fn take(&mut self, records: &[Record], durable: u64) {
         for record in records {
             let (next, sequence) = (self.sequence + 1, record.sequence);
@@ -204,7 +205,7 @@ impl Told {
                 continue;
             }
             if sequence > next && durable < next {
-                // A power cut tore the record, and those behind depend on it.
+                // A power cut tore the record, and later records depend on it.
                 return;
             }
             if sequence > next {
@@ -227,7 +228,7 @@ impl Told {
         self.sequence = sequence;
     }
 
-    /// Records up to `last` are durable: what is missing of them is lost.
+    /// Notes that records up to `last` are durable, so missing ones among them are lost.
     fn expect(&mut self, last: u64) {
         if self.sequence < last {
             self.steps.push(Step::Lost(self.sequence + 1..=last));
@@ -235,7 +236,7 @@ impl Told {
         }
     }
 
-    /// Zones that records name which may not be durable.
+    /// Returns the zones that records name which may not be durable.
     fn in_doubt(&self) -> BTreeSet<ZoneId> {
         let entries = self.steps.iter().flat_map(|step| match step {
             Step::Record { is_durable: false, entries, .. } => entries.as_slice(),

@@ -1,4 +1,4 @@
-//! The journal: what a record says, and where the next one goes. Pure.
+//! The journal: the content of records, and the place of the next one. Pure.
 
 use crate::format::{BLOCK, CHANGES_FIXED, Change, Lasting, LastingState, Layout, ZoneEntry, kind};
 use furrow_log::record::{self, RecordId, blocks_for};
@@ -17,17 +17,17 @@ pub(crate) struct Run {
     pub checksums: Vec<u32>,
 }
 
-/// A change that a record carries.
+/// A change that a record names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Blocks were written, in this life of the zone.
+    /// A run of blocks was written; the number is the zone's generation.
     Written(ZoneId, u32, Run),
     /// The zone has another lasting state.
     State(ZoneId, Lasting),
 }
 
 impl Entry {
-    /// The bytes of a range of `blocks` blocks.
+    /// Number of bytes of an entry for a range of `blocks` blocks.
     pub(crate) const fn bytes(blocks: usize) -> usize {
         Change::SIZE + 4 * blocks
     }
@@ -86,18 +86,18 @@ impl Entry {
     }
 }
 
-/// What a record of changes says.
+/// The content of a record of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// The sequence number of its half's table.
+    /// Sequence number of the table in the record's half.
     pub table: u64,
     pub entries: Vec<Entry>,
-    /// The entries of the record before, if they are repeated.
+    /// The entries of the record before, if this record repeats them.
     pub before: Option<Vec<Entry>>,
 }
 
-/// What the body of a record of changes says. `None` if the body is none, although its checksum is
-/// right.
+/// Parses the body of a record of changes. `None` if it is not such a body, although its checksum
+/// is right.
 pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<Changes> {
     let (table, mut rest) = U64::read_from_prefix(body).ok()?;
     let (mut entries, mut own) = (Vec::new(), None);
@@ -136,10 +136,10 @@ pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<Changes> {
     Some(Changes { table: table.get(), entries, before })
 }
 
-/// The kind of the change behind which a record repeats the record before.
+/// The kind of a change after which a record repeats the record before.
 const REPEATED: u8 = 2;
 
-/// What no record names yet.
+/// Changes that no record names yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     runs: BTreeMap<ZoneId, (u32, Run)>,
@@ -152,22 +152,22 @@ impl Pending {
         self.runs.is_empty() && self.states.is_empty()
     }
 
-    /// True if blocks of `zone` are in it.
+    /// True if blocks of `zone` are pending.
     pub(crate) fn has_blocks(&self, zone: ZoneId) -> bool {
         self.runs.contains_key(&zone)
     }
 
-    /// Blocks in it.
+    /// Number of pending blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Bytes of entries for all of it.
+    /// Number of bytes of entries for all pending changes.
     pub(crate) fn bytes(&self) -> usize {
         (self.runs.len() + self.states.len()) * Change::SIZE + 4 * self.blocks as usize
     }
 
-    /// Adds blocks from `from` on, which follow the zone's others.
+    /// Adds blocks from `from` on, which follow the zone's other blocks.
     pub(crate) fn wrote(
         &mut self,
         zone: ZoneId,
@@ -198,15 +198,15 @@ impl Pending {
         }
     }
 
-    /// Forgets the zone's blocks from `from` on, where a write failed, and the changes of its state
-    /// that were asked for: the failure says what becomes of the zone.
+    /// Forgets the zone's blocks from `from` on, where a write failed, and the requested changes of
+    /// its state: the failure decides the zone's state.
     pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
         self.forget(zone, from);
         self.states.retain(|(other, _)| *other != zone);
     }
 
-    /// Takes entries of together at most `most` bytes, or a single block if less: ranges first,
-    /// because the changes of state were asked after them.
+    /// Takes entries of at most `most` bytes in total, or a single block if that is more. Ranges
+    /// come first, because changes of state were requested after them.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Entry> {
         let (mut taken, mut left) = (Vec::new(), most.max(Entry::bytes(1)));
         while let Some(entry) = self.runs.first_entry() {
@@ -231,10 +231,10 @@ impl Pending {
     }
 }
 
-/// Blocks and their place: a record, a table, content of a zone.
+/// Blocks and their place on the drive: a record, a table, or content of a zone.
 #[derive(Debug)]
 pub(crate) struct Placed {
-    /// Byte of the plain drive.
+    /// First byte on the plain drive.
     pub at: u64,
     pub pages: Pages,
 }
@@ -245,23 +245,24 @@ pub(crate) struct Journal {
     pub device: Uuid,
     /// The half that is written.
     pub half: usize,
-    /// Counts halves.
+    /// Number of the turn: counts the halves begun.
     pub turn: u64,
-    /// Drawn for this turn: records of other turns at the same place have others.
+    /// Random number of this turn, which distinguishes its records from those of other turns at the
+    /// same place.
     pub nonce: Uuid,
     /// Next block among the half's records.
     pub next: u32,
-    /// Of the record written last.
+    /// Sequence number of the record written last.
     pub sequence: u64,
-    /// Of the half's table.
+    /// Sequence number of the half's table.
     pub table: u64,
-    /// All records up to this one, and all that they name, are durable.
+    /// All records up to this one, and all blocks that they name, are durable.
     pub complete: u64,
-    /// The half's table is known to be durable.
+    /// Whether the half's table is known to be durable.
     pub anchored: bool,
-    /// What the record written last says; empty if that is the table. The next record repeats it:
-    /// so each record is there twice once another one follows. `None` on drives whose records do
-    /// not repeat others.
+    /// Entries of the record written last; empty if that is the table. The next record repeats
+    /// them, so each record exists twice once another one follows. `None` on drives whose records
+    /// do not repeat others.
     pub before: Option<Vec<Entry>>,
 }
 
@@ -277,7 +278,7 @@ impl Journal {
         }
     }
 
-    /// Bytes of entries that a record may have, in an empty half.
+    /// Most bytes of entries that a record may have in an empty half.
     pub(crate) fn most(layout: &Layout) -> usize {
         layout.records() as usize * BLOCK as usize - RecordHeader::SIZE - CHANGES_FIXED
     }
@@ -297,8 +298,8 @@ impl Journal {
         self.next + blocks_for(CHANGES_FIXED + size(entries) + repeated) <= layout.records()
     }
 
-    /// Continues in the other half, whose table shows `zones`. The table there is destroyed: the
-    /// one of the present half is durable.
+    /// Continues in the other half, whose table shows `zones`. This destroys the old table there,
+    /// so the table of the present half must be durable.
     pub(crate) fn turn(
         &mut self,
         nonce: Uuid,
@@ -323,7 +324,7 @@ impl Journal {
         Placed { at: layout.half_at(self.half), pages }
     }
 
-    /// A record of `entries` at the next place.
+    /// Builds a record of `entries` at the next place.
     pub(crate) fn append(&mut self, entries: &[Entry], layout: &Layout, pool: &Pool) -> Placed {
         self.sequence += 1;
         let mut body = self.table.to_le_bytes().to_vec();
@@ -362,7 +363,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is taken in parts is what was added, and reads back as it was written.
+        /// Entries taken in parts are exactly those that were added, and read back as they
+        /// were written.
         #[test]
         fn entries_are_taken_whole_and_read_back(
             writes in proptest::collection::vec((0u32..20, 1usize..9), 1..40),
@@ -405,7 +407,7 @@ mod tests {
             prop_assert_eq!(pointers, ends.to_vec());
         }
 
-        /// No bytes of a body panic.
+        /// No bytes of a body cause a panic.
         #[test]
         fn any_body_is_parsed_or_refused(body in proptest::collection::vec(0u8..4, 0..100)) {
             let _ = parse(&body, &layout());

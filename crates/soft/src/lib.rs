@@ -1,27 +1,28 @@
 //! Soft zones: a zoned drive on a drive that has no zones, such as an SSD or a file.
 //!
 //! The plain drive is divided into a journal and zones of equal size. A write goes to its zone at
-//! once; its checksums are kept in memory. A *flush* writes one record to the journal, with the
-//! ranges written since the last record and a checksum for each of their blocks, beside the data,
-//! and then flushes the plain drive once, which covers both. So after a power cut only the ranges
-//! of the last records are in doubt: recovery reads them, and a zone ends at its first block that
-//! is not what the record says.
+//! once; its checksums are kept in memory. A *flush* writes one record to the journal along with
+//! the data: the ranges written since the last record, and a checksum for each of their blocks.
+//! Then it flushes the plain drive once, which covers both. So after a power cut only the ranges of
+//! the last records are in doubt: recovery reads them, and a zone ends at its first block that is
+//! not what the record says.
 //!
 //! Invariants
-//! - One flush of the plain drive is under way at a time. A record says up to which record all is
-//!   durable; ranges of later records are believed block by block, by checksum.
-//! - What recovery believed by checksum it writes again, and it writes the table of zones, before
-//!   anything else is written: a block that was discarded may read as it likes until then.
-//! - A zone is reset in this order: its next generation is durable, its blocks are discarded, its
-//!   first block is written.
+//! - One flush of the plain drive is under way at a time. A record states up to which record
+//!   everything is durable; ranges of later records are believed block by block, by checksum.
+//! - Blocks that recovery believed by checksum are written again, and the table of zones is
+//!   written, before anything else is written: until then a block that was discarded may read
+//!   as anything.
+//! - A zone is reset in this order: its next generation becomes durable, its blocks are discarded,
+//!   its first block is written.
 //! - The journal has two halves that take turns. A half begins with the table of all zones, and is
 //!   begun only when the table of the half before it is durable.
 //! - A record that a later one calls complete was durable: if it is missing, the journal is damaged
-//!   and has not ended. The record's copy in the one behind it counts. Without a copy the drive is
-//!   not written, unless the caller accepts the loss.
+//!   and has not ended. The record's copy in the record after it counts. Without a copy the drive
+//!   is not written, unless the caller accepts the loss.
 //! - After a write or flush of the journal has failed, nothing is written any more.
 //!
-//! The layer does not know what is in its zones, and never looks at it but for checksums.
+//! The layer does not know what is in its zones, and never looks at it except for checksums.
 
 mod drive;
 pub mod format;

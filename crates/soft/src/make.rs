@@ -8,24 +8,25 @@ use furrow_log::Uuid;
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
 
-/// Bytes at the front that are overwritten with zeros: signatures of other programs lie there.
+/// Bytes at the front that are overwritten with zeros, because signatures of other programs
+/// lie there.
 const FRONT: u64 = 68 << 10;
 /// Most bytes of one discard.
 const DISCARD: u64 = 1 << 30;
 
-/// What soft zones are made like.
+/// How soft zones are made.
 #[derive(Clone, Copy, Debug)]
 pub struct MakeOptions {
     /// Bytes of each zone, a multiple of 4 KiB.
     pub zone: ByteLen,
-    /// Blocks of 4 KiB for the records of each half of the journal; `None`: as many as suit the
-    /// drive.
+    /// Blocks of 4 KiB for the records of each half of the journal; `None` chooses as many as suit
+    /// the drive.
     pub records: Option<u32>,
-    /// The drive's UUID, which no other drive has.
+    /// UUID of the drive, which no other drive has.
     pub uuid: Uuid,
 }
 
-/// The error for `what` if the plain drive refused it.
+/// Turns the plain drive's refusal of `what` into an error.
 pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) -> Result<()> {
     match outcome.status.is_ok() {
         true => Ok(()),
@@ -33,14 +34,13 @@ pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) ->
     }
 }
 
-/// Writes a part of the journal or a superblock, as [`write_in`] does, in the write stream of the
-/// journal.
+/// Writes a part of the journal or a superblock as [`write_in`] does, in the journal's
+/// write stream.
 pub(crate) async fn write(plain: &dyn PlainDevice, what: &str, placed: Placed) -> Result<()> {
     write_in(plain, what, placed, streams::of_journal(plain.streams())).await
 }
 
-/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once, in the
-/// write stream `stream`.
+/// Writes `pages` from byte `at` on, in the write stream `stream`. All commands are sent at once.
 pub(crate) async fn write_in(
     plain: &dyn PlainDevice,
     what: &str,
@@ -80,10 +80,10 @@ pub(crate) async fn read(
     Ok(pages)
 }
 
-/// Makes soft zones on `plain`, all of them empty. What the drive held is lost.
+/// Makes empty soft zones on `plain`. The drive's content is lost.
 ///
 /// # Errors
-/// As [`Layout::plan`]; `Io` if the drive refuses a command: it holds nothing usable then.
+/// As [`Layout::plan`]; `Io` if the drive refuses a command: then it holds nothing usable.
 pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Superblock> {
     let pool = Pool::new(64);
     let layout = Layout::plan(plain.size(), options.zone, options.records);
@@ -93,14 +93,14 @@ pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Supe
         at: at * BLOCK,
         pages: (0..blocks).map(|_| pool.take()).collect(),
     };
-    // While the journal is made, the drive is neither what it was nor has soft zones.
+    // While the journal is made, the drive has neither its old content nor soft zones.
     for place in [zeros(0, (FRONT / BLOCK).min(layout.blocks)), zeros(layout.blocks - 1, 1)] {
         write(plain, "write of zeros", place).await?;
     }
     checked(plain, "flush", &plain.flush().await)?;
     let (mut at, end) = (layout.journal * BLOCK, (layout.blocks - 1) * BLOCK);
     while at < end {
-        // Nothing depends on it, and not every drive takes it.
+        // Nothing depends on the discard, and not every drive takes it.
         let length = DISCARD.min(end - at);
         if !plain.discard(at, length).await.status.is_ok() {
             break;

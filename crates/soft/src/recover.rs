@@ -1,7 +1,7 @@
 //! What a plain drive holds: its journal, and where each zone ends. Reads only.
 //!
-//! Only ranges of records that no later record calls complete are read and compared. A part of the
-//! drive that cannot be read is an error: it decides nothing.
+//! Only ranges that no later record calls complete are read and compared. If a part of the drive
+//! cannot be read, that is an error, not evidence of anything.
 
 use crate::format::{BLOCK, Lasting, LastingState, Superblock};
 use crate::halves::{Half, Step, half, steps};
@@ -18,17 +18,17 @@ use std::ops::{Range, RangeInclusive};
 #[derive(Debug)]
 pub(crate) struct Found {
     pub superblock: Superblock,
-    /// The copy of the superblock that is to be written again.
+    /// The damaged copy of the superblock, to be written again.
     pub damaged: Option<Placed>,
     pub zones: Vec<Lasting>,
-    /// What was believed by checksum only.
+    /// Blocks that were believed by checksum only.
     pub believed: Vec<Believed>,
-    /// The journal's end.
+    /// The journal, ready to continue at its end.
     pub journal: Journal,
     pub warnings: Vec<String>,
-    /// What damage of the journal has lost, for people. `None` if nothing is lost.
+    /// Describes for people what damage of the journal has lost; `None` if nothing is lost.
     pub lost: Option<String>,
-    /// Zones whose state may be another one than what the records read so far say.
+    /// For each zone, whether its state may differ from what the records read so far say.
     doubt: Vec<bool>,
 }
 
@@ -45,8 +45,8 @@ pub(crate) struct Believed {
 }
 
 impl Found {
-    /// The blocks that were believed by checksum, their zone, and where they begin on the plain
-    /// drive.
+    /// Takes the blocks that were believed by checksum, with their zones and their places on the
+    /// plain drive.
     pub(crate) fn take_believed(&mut self) -> Vec<(ZoneId, Placed)> {
         let (layout, zones) = (self.superblock.layout, &self.zones);
         let place = |mut believed: Believed| {
@@ -71,7 +71,7 @@ fn damaged(what: String) -> Error {
     )
 }
 
-/// Looks at everything. Nothing is written.
+/// Looks at everything on the drive, and writes nothing.
 pub(crate) async fn look(
     plain: &dyn PlainDevice,
     variant: SoftVariant,
@@ -147,7 +147,7 @@ pub(crate) async fn look(
 }
 
 impl Found {
-    /// What the loss of `records` means.
+    /// Describes what the loss of `records` means.
     fn losses(&self, records: &[RangeInclusive<u64>]) -> String {
         let record = |lost: &RangeInclusive<u64>| match lost.end() - lost.start() {
             0 => format!("record {}", lost.start()),
@@ -182,8 +182,8 @@ impl Found {
         )
     }
 
-    /// Takes what `entry` says of its zone as it was before for the zone's state, if that is in
-    /// doubt: what came before a later change was durable.
+    /// If the zone's state is in doubt, sets it to the state before `entry`: everything before a
+    /// later change was durable.
     fn rebase(&mut self, entry: &Entry) {
         let (zone, generation, pointer) = match entry {
             Entry::Written(zone, generation, run) => (*zone, *generation, run.from),
@@ -214,7 +214,8 @@ impl Found {
         Ok(())
     }
 
-    /// Applies a change that may not be durable, as far as the drive holds what it names.
+    /// Applies a change that may not be durable, as far as the drive holds the blocks that
+    /// it names.
     async fn check(&mut self, plain: &dyn PlainDevice, entry: &Entry, pool: &Pool) -> Result<()> {
         match entry {
             Entry::Written(zone, generation, run) => {
@@ -239,7 +240,7 @@ impl Found {
         Ok(())
     }
 
-    /// The blocks of `run` up to the first that has another checksum.
+    /// Returns the blocks of `run` up to the first one with another checksum.
     async fn compare(
         &self,
         plain: &dyn PlainDevice,
@@ -270,10 +271,10 @@ impl Found {
     }
 
     /// Reads blocks of a zone that could not be read together. A flush may have covered each of
-    /// them, although no record says so: one that cannot be read is not taken for unwritten.
+    /// them, although no record says so: an unreadable block is not taken for unwritten.
     ///
     /// # Errors
-    /// With the first block that cannot be read, and what to do.
+    /// Names the first block that cannot be read, and says what to do.
     async fn one_by_one(
         &self,
         plain: &dyn PlainDevice,

@@ -1,4 +1,4 @@
-//! What the layer knows of its zones in memory. Pure.
+//! What the layer knows about its zones in memory. Pure.
 
 use crate::format::{Lasting, LastingState, Layout};
 use crate::journal::{Entry, Journal, Pending};
@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// A command that waits until its zone's reset is done.
 pub(crate) enum Later {
     Write(DataWrite),
-    /// With the blocks that were written.
+    /// With the number of blocks that were written.
     Finish(ZoneId, u32, Ticket),
-    /// With the blocks that were written; `None` if the zone was empty.
+    /// With the number of blocks that were written; `None` if the zone was empty.
     Reset(ZoneId, Option<u32>, Ticket),
 }
 
@@ -31,53 +31,53 @@ impl Later {
 pub(crate) struct DataWrite {
     pub request: Request,
     pub zone: ZoneId,
-    /// First block in the zone.
+    /// First block of the write in the zone.
     pub from: u32,
     pub lba: Lba,
     pub ticket: Ticket,
 }
 
-/// A zone's failed write: the zone ends at its first block that failed, read-only.
+/// A failed write to a zone, which ends the zone at the first failed block, read-only.
 pub(crate) struct Failure {
     pointer: u32,
-    /// A record says so.
+    /// Whether a record names the failure.
     named: bool,
 }
 
-/// See the [module](self).
+/// State of the zones: see the [module](self).
 ///
 /// Invariants
 /// - `machine` has the effect of every command that was accepted.
 /// - The blocks of an accepted write are in `pending`, in `taking`, in the record that is being
-///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`; or the write
-///   or one before it failed.
-/// - Records name what happens to a zone in the order in which it happens: a failure comes behind
-///   the blocks before it, a reset behind everything of the life that the reset ends. So what
-///   recovery finds of a zone is a state that the zone was in.
-/// - Writes that the plain drive has, and failures, are of a zone's present life in `lasting`.
+///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`; or this
+///   write or an earlier one failed.
+/// - Records name the events of a zone in the order in which they happened: a failure comes after
+///   the blocks before it, a reset after everything in the life that it ends. So recovery finds
+///   each zone in a state that the zone was in.
+/// - Writes that the plain drive has, and failures, belong to the zone's present life in `lasting`.
 pub(crate) struct State {
     pub machine: Machine,
-    /// What the journal's durable records say.
+    /// The state that the journal's durable records add up to.
     pub lasting: Vec<Lasting>,
     pub pending: Pending,
-    /// What was in `pending` when the round that is under way began, and is in no record yet.
+    /// Changes that were in `pending` when the round under way began, and that no record has yet.
     pub taking: Pending,
-    /// Zones that failed a write in the present life.
+    /// Zones in which a write of the present life failed.
     pub failures: BTreeMap<ZoneId, Failure>,
-    /// Numbers of the writes that the plain drive has, and the zone of each.
+    /// The writes that the plain drive has, by number, with the zone of each.
     pub in_flight: BTreeMap<u64, ZoneId>,
-    /// Of the next write.
+    /// Number of the next write.
     pub next: u64,
-    /// What waits for the reset of a zone.
+    /// Commands that wait for the reset of their zone.
     pub gates: BTreeMap<ZoneId, VecDeque<Later>>,
     pub journal: Journal,
     pub streams: Streams,
-    /// Rounds that were asked for, begun and done. A round is a record and a flush.
+    /// Number of rounds requested, begun and done. A round is a record and a flush.
     pub asked: u64,
     pub begun: u64,
     pub done: u64,
     pub running: bool,
-    /// Why nothing is written any more.
+    /// Status of the failure after which nothing is written any more.
     pub broken: Option<Status>,
 }
 
@@ -119,18 +119,18 @@ impl State {
         })
     }
 
-    /// The generation of `zone` in its present life.
+    /// Returns the generation of `zone` in its present life.
     pub(crate) fn generation(&self, zone: ZoneId) -> u32 {
         self.lasting[zone.0 as usize].generation
     }
 
-    /// True if a write to `zone` is with the plain drive.
+    /// True if the plain drive has a write to `zone`.
     pub(crate) fn is_written(&self, zone: ZoneId) -> bool {
         self.in_flight.values().any(|other| *other == zone)
     }
 
-    /// The write stream of a write of `blocks` blocks to `zone` from block `from` on. The write
-    /// that fills the zone is its last.
+    /// Returns the write stream for `blocks` blocks of `zone` from block `from` on. A write that
+    /// fills the zone releases the zone's stream.
     pub(crate) fn stream(&mut self, zone: ZoneId, from: u32, blocks: usize) -> u8 {
         let stream = self.streams.of(zone);
         let end = u64::from(from) + blocks as u64;
@@ -140,10 +140,11 @@ impl State {
         stream
     }
 
-    /// The number of a round that covers everything accepted until now: the one to wait for.
+    /// Requests a round that covers everything accepted so far. Returns its number, to be
+    /// waited for.
     pub(crate) fn ask(&mut self) -> u64 {
         if self.pending.is_empty() && self.failures.values().all(|failure| failure.named) {
-            // All of it is in a record, at latest in one of the round that is under way.
+            // All changes are in records, at the latest in one of the round under way.
             return self.begun;
         }
         self.asked = self.begun + 1;
@@ -151,7 +152,7 @@ impl State {
     }
 
     /// Notes that a write to `zone` failed at block `from`: the zone ends there, read-only. If the
-    /// zone is being reset, it does so until the reset is done.
+    /// zone is being reset, that holds until the reset is done.
     pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
         if !self.holds(zone, from) {
             return;
@@ -160,13 +161,14 @@ impl State {
         self.pending.fail(zone, from);
         self.taking.fail(zone, from);
         self.streams.done(zone);
-        // The machine has a zone that is being reset in its next life.
+        // For a zone that is being reset, the machine already has the next life.
         if !self.gates.contains_key(&zone)
             && let Some(before) = self.machine.zone(zone)
         {
             let write_pointer = BlockCount(u64::from(from));
             let to = Zone { state: ZoneState::ReadOnly, write_pointer, ..before };
-            // A read-only zone takes no limit, and the pointer is within the zone.
+            // The restore cannot fail: a read-only zone counts for no limit, and the pointer is
+            // within the zone.
             let _ = self.machine.restore(zone, to);
         }
     }
@@ -176,18 +178,18 @@ impl State {
         self.gates.values().any(|waiting| !waiting.is_empty())
     }
 
-    /// Whether block `from` of `zone` is below what a failed write left of the zone.
+    /// Whether block `from` of `zone` lies before the zone's first failed write.
     pub(crate) fn holds(&self, zone: ZoneId, from: u32) -> bool {
         self.failures.get(&zone).is_none_or(|failure| from < failure.pointer)
     }
 
-    /// Whether a failure of `zone` is in no record.
+    /// Whether no record names a failure of `zone`.
     pub(crate) fn has_unnamed_failure(&self, zone: ZoneId) -> bool {
         self.failures.get(&zone).is_some_and(|failure| !failure.named)
     }
 
-    /// The entries for zones that failed, to be in a record before the next flush. A zone with
-    /// blocks that are in no record yet waits for the record of those: they come before.
+    /// Takes the entries for failed zones, which a record must name before the next flush. A zone
+    /// whose blocks are not all in records yet stays: its blocks must be named first.
     pub(crate) fn take_failures(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (zone, failure) in &mut self.failures {

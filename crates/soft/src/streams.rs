@@ -1,15 +1,15 @@
-//! The write stream of each zone that is written, and of the journal. Pure.
+//! Assigns write streams to the zones being written, and to the journal. Pure.
 //!
 //! A reset discards a whole zone. If the drive keeps zones apart that are written at the same time,
 //! the discard frees whole erase blocks, and nothing of another zone has to be moved out of them.
-//! The journal is overwritten all the time, so it has a stream of its own where there are two. A
+//! The journal is overwritten all the time, so it has its own stream if there are at least two. A
 //! zone keeps its stream until it is full, finished, closed or reset.
 
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 
-/// The stream of the journal and the superblock, on a drive with `count` streams: 1, unless zones
-/// need the only one.
+/// The stream of the journal and the superblock, on a drive with `count` streams: 1, unless the
+/// zones need the only one.
 pub(crate) fn of_journal(count: u8) -> u8 {
     u8::from(count > 1)
 }
@@ -18,18 +18,18 @@ pub(crate) fn of_journal(count: u8) -> u8 {
 #[derive(Debug)]
 pub(crate) struct Streams {
     count: u8,
-    /// Zones that are being written.
+    /// The streams of zones that are being written.
     written: BTreeMap<ZoneId, u8>,
 }
 
 impl Streams {
-    /// `count` streams, numbered from 1.
+    /// Manages `count` streams, numbered from 1.
     pub(crate) fn new(count: u8) -> Streams {
         Streams { count, written: BTreeMap::new() }
     }
 
-    /// The stream of a write to `zone`: the one that the zone has, or the one that the fewest zones
-    /// have, of those the lowest; 0 if the drive has none.
+    /// Returns the stream of a write to `zone`: the zone's own if it has one, otherwise the one
+    /// with the fewest zones, the lowest in a tie; 0 if the drive has none.
     pub(crate) fn of(&mut self, zone: ZoneId) -> u8 {
         if let Some(stream) = self.written.get(&zone) {
             return *stream;
@@ -83,8 +83,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written and ended: a zone's stream is one that the drive has and not the
-        /// journal's, stays the same, and no zone shares one while another is free.
+        /// Whatever zones are written and ended: a zone's stream is one that the drive has, is not
+        /// the journal's, stays the same, and is not shared while another is free.
         #[test]
         fn streams_are_in_range_and_shared_only_if_all_are_taken(
             count in 0u8..6,

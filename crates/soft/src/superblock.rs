@@ -1,4 +1,4 @@
-//! The superblock of soft zones and its copy: looking for them, and mending one from the other.
+//! The superblock of soft zones and its copy: finding them, and mending one from the other.
 
 use crate::format::{BLOCK, INCOMPAT_KNOWN, INCOMPAT_REPEATS, Layout, Superblock};
 use crate::format::{SuperblockBody, TITLE, kind};
@@ -10,32 +10,32 @@ use furrow_rt::{PAGE_SIZE, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks that hold the same superblock: the copy at the end, and the first block.
+/// The blocks that hold the same superblock: the copy at the end, and the first block.
 fn places(layout: &Layout) -> [u64; 2] {
     [layout.blocks - 1, 0]
 }
 
-/// The superblock as a block.
+/// Encodes the superblock as a block.
 fn sealed(superblock: &Superblock, pool: &Pool) -> Pages {
     let id = RecordId { kind: kind::SUPERBLOCK, device: superblock.uuid, ..RecordId::default() };
     record::seal(&id, superblock.body().as_bytes(), pool)
 }
 
-/// Both copies of a superblock, the one at the end first.
+/// Encodes both copies of a superblock, the one at the end first.
 pub(crate) fn copies(superblock: &Superblock, pool: &Pool) -> [Placed; 2] {
     let pages = sealed(superblock, pool);
     places(&superblock.layout).map(|block| Placed { at: block * BLOCK, pages: pages.clone() })
 }
 
 /// Whether `block`, the first 4 KiB of a drive, looks like the superblock of soft zones, damaged or
-/// not: its header says so, or its title does.
+/// not, by its header or by its title.
 pub fn is_superblock(block: &[u8]) -> bool {
     let title = block.get(RecordHeader::SIZE..).unwrap_or_default();
     record::peek(block).is_some_and(|header| header.kind.get() == kind::SUPERBLOCK)
         || title.starts_with(&TITLE)
 }
 
-/// The superblock in `block`. `None` if there is something else, an error if one is there that
+/// Returns the superblock in `block`; `None` if something else is there, an error if the superblock
 /// cannot be used.
 fn parse(block: &[u8]) -> Result<Option<Superblock>> {
     if !is_superblock(block) {
@@ -57,14 +57,14 @@ fn parse(block: &[u8]) -> Result<Option<Superblock>> {
     Ok(Some(Superblock { uuid: header.device, layout: Layout::of(&body)?, repeats }))
 }
 
-/// What the two copies of a superblock say.
+/// What both copies of a superblock say.
 pub(crate) struct Copies {
     pub superblock: Superblock,
-    /// The copy that is damaged, and a warning.
+    /// The damaged copy, to be written again, with a warning.
     pub damaged: Option<(Placed, String)>,
 }
 
-/// The superblock of `plain`. `None` if the drive has no soft zones.
+/// Finds the superblock of `plain`; `None` if the drive has no soft zones.
 pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<Copies>> {
     let blocks = plain.size().0 / BLOCK;
     if blocks < 2 {
@@ -91,7 +91,7 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
         }
         Err(error) => error,
     };
-    // It looks like ours and is damaged: not what another program wrote over it.
+    // The block looks like a superblock and is damaged: no other program has written over it.
     let at = (blocks - 1) * BLOCK;
     let copy = flat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
     match parse(&copy) {
@@ -107,7 +107,8 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
     }
 }
 
-/// The copy at the end, with a warning, if it is not what `superblock` says.
+/// Returns the copy at the end, with a warning, if the drive holds something other than
+/// `superblock` there.
 async fn copy_of(
     plain: &dyn PlainDevice,
     superblock: &Superblock,
@@ -124,19 +125,19 @@ async fn copy_of(
     Some((copy, format!("{name}: the copy of the superblock at byte {at} is damaged ({what})")))
 }
 
-/// The superblock of `plain`; `None` if the drive has no soft zones.
+/// Returns the superblock of `plain`; `None` if the drive has no soft zones.
 ///
 /// # Errors
-/// `Io` if it cannot be read, `Corrupt` if it is damaged or the drive is too small, `WrongFormat`
-/// if it is of a newer version.
+/// `Io` if the superblock cannot be read, `Corrupt` if it is damaged or the drive is too small,
+/// `WrongFormat` if it is of a newer version.
 pub async fn identify(plain: &dyn PlainDevice) -> Result<Option<Superblock>> {
     let found = find(plain, &Pool::new(4)).await?;
     Ok(found.map(|copies| copies.superblock))
 }
 
-/// Writes the first block of soft zones again from its copy, the last block: for a first block that
-/// does not look like a superblock any more. Whoever calls this has to know that nothing else was
-/// made on the drive since.
+/// Writes the first block of soft zones again from its copy, the last block. This is for a first
+/// block that no longer looks like a superblock. The caller must know that nothing else was made on
+/// the drive since.
 ///
 /// # Errors
 /// `NotFound` if the last block is no whole copy; `Io` if the drive cannot be read or written.
@@ -158,12 +159,12 @@ pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
     flushed.is_ok().then_some(()).ok_or_else(|| Error::device(&name, "flush", flushed))
 }
 
-/// Writes a damaged copy again. It may fail: the other one is whole.
+/// Writes a damaged copy again. The write may fail, because the other copy is whole.
 pub(crate) async fn mend(plain: &dyn PlainDevice, damaged: Placed) {
     let _ = write(plain, "write of the superblock", damaged).await;
 }
 
-/// The bytes of `pages`, one behind the other.
+/// Concatenates the bytes of `pages`.
 pub(crate) fn flat(pages: &Pages) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(pages.len() * PAGE_SIZE);
     pages.iter().for_each(|page| bytes.extend_from_slice(page.bytes()));

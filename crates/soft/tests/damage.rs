@@ -1,4 +1,4 @@
-//! Flipped bits in the journal and the superblocks: what was acknowledged counts, or the drive is
+//! Flipped bits in the journal and the superblocks: acknowledged data counts, or the drive is
 //! refused and left as it is.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -13,7 +13,7 @@ use furrow_zone::{
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Zones that the tests use.
+/// Number of zones that the tests use.
 const ZONES: u64 = 6;
 
 /// State and content of the first zones.
@@ -27,7 +27,7 @@ async fn seen(soft: &SoftDrive) -> Seen {
             content.push(read(soft, number, block).await);
         }
         let report = soft.report(ZoneId(number as u32), 1).await.unwrap()[0];
-        // A zone that is open is closed after a power cycle.
+        // After a power cycle an open zone is closed.
         let state = match report.state {
             ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen => ZoneState::Closed,
             state => state,
@@ -58,8 +58,8 @@ impl Bytes {
         assert!(written.status.is_ok());
     }
 
-    /// The tables and the first records of both halves, as far as they were written: the others
-    /// were discarded, and read as they like.
+    /// Reads the tables and the first records of both halves, as far as they were written: the
+    /// other blocks were discarded, and may read as anything.
     async fn journal(&self, layout: &furrow_soft::Layout) -> Vec<u8> {
         let half = layout.journal + u64::from(layout.half);
         let mut all = Vec::new();
@@ -71,13 +71,14 @@ impl Bytes {
     }
 }
 
-/// A life of `rounds` flushes, and what the last two of them left.
+/// Runs random commands with `rounds` flushes. Returns the zones after each of the last
+/// two flushes.
 async fn used(soft: &SoftDrive, rng: &mut Rng, rounds: u64) -> [Seen; 2] {
     let mut ends = [0u64; ZONES as usize + 1];
     let mut left = [seen(soft).await, seen(soft).await];
     for round in 0..rounds {
-        // The last round is a write, whose record has one block: what a reset discards is gone,
-        // also if its record is damaged.
+        // The last round is only a write, whose record has one block: blocks discarded by a reset
+        // are gone even if the reset's record is damaged.
         let last = round + 1 == rounds;
         for _ in 0..if last { 1 } else { 1 + rng.below(4) } {
             let number = if last { ZONES } else { rng.below(ZONES) };
@@ -104,8 +105,8 @@ async fn used(soft: &SoftDrive, rng: &mut Rng, rounds: u64) -> [Seen; 2] {
     left
 }
 
-/// One flip at a time, in each block that a start reads but those of zones: only the last record of
-/// all can be taken for one that a power cut tore.
+/// Flips one bit at a time in each block that a start reads, except blocks of zones: only the very
+/// last record can be mistaken for one that a power cut tore.
 #[test]
 fn a_flipped_bit_takes_nothing_that_was_acknowledged_but_with_the_last_record() {
     for seed in 0..24 {
@@ -146,13 +147,13 @@ fn a_flipped_bit_takes_nothing_that_was_acknowledged_but_with_the_last_record() 
     }
 }
 
-/// The half in use is the second, since opening turned once: a table, and records of one block each
-/// with the sequence numbers 3 and up.
+/// Returns the block of a record. The half in use is the second, because opening turned once: it
+/// has a table, and records of one block each with the sequence numbers 3 and up.
 fn record(layout: &furrow_soft::Layout, sequence: u64) -> u64 {
     layout.journal + u64::from(layout.half + layout.table) + sequence - 3
 }
 
-/// Four rounds; in each one zone is written.
+/// Runs several rounds, each of which writes one block of one zone.
 async fn rounds(rt: &Rt, drive: &Emulator) -> furrow_soft::Layout {
     let soft = made(rt, drive, 16).await;
     for (number, from) in [(0, 0), (1, 0), (2, 0), (0, 1), (3, 0), (0, 2)] {
@@ -173,7 +174,7 @@ fn two_damaged_records_are_named_and_nothing_is_written_until_the_loss_is_accept
         let before = bytes.journal(&layout).await;
         let error = opened(&rt, &drive, Access::ReadWrite).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        // Record 6 repeats record 5, so only the other one is lost. Zones 0 and 3 are named since.
+        // Record 6 repeats record 5, so only record 4 is lost. Later records name zones 0 and 3.
         let text = error.to_string();
         assert!(text.contains("record 4 of the journal"), "{text}");
         assert!(text.contains("in zones 1, 4-"), "{text}");
@@ -210,7 +211,7 @@ fn a_damaged_record_and_a_damaged_table_have_copies() {
         drop(soft);
         let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
         assert_eq!(soft.warnings(), [""; 0], "opening wrote a table");
-        // Without the other half nobody knows what the table said.
+        // If the other half is damaged too, nobody knows what the table said.
         for half in [0, 1] {
             bytes.flip(layout.journal + half * u64::from(layout.half), 200).await;
         }
@@ -244,15 +245,15 @@ fn each_superblock_is_mended_from_the_other() {
     });
 }
 
-/// The process is gone, and the drive has kept its power and its cache.
+/// Restarts after the process was killed: the drive has kept its power and its cache.
 fn killed(snapshot: &Snapshot) -> (Rt, Emulator) {
     let rt = Rt::new(Config::simulated(3));
     let drive = Emulator::from_snapshot(&rt, snapshot, Options::simulated());
     (rt, drive)
 }
 
-/// Each write of the plain drive may fail for a time, while the journal turns or at a start: a
-/// table that is known to be durable is there at each moment.
+/// Each write of the plain drive may fail for a time, while the journal turns or at a start: at
+/// each moment the drive has a table that is known to be durable.
 #[test]
 fn a_start_after_failed_writes_keeps_the_last_durable_table() {
     use furrow_zone::{Fault, FaultKind, When};

@@ -1,5 +1,5 @@
-//! Random commands to soft zones, writes that fail or come late, and power cuts, against a model of
-//! each zone's lives.
+//! Compares soft zones with a model of each zone's lives, after random commands, writes that fail
+//! or come late, and power cuts.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,21 +15,21 @@ use furrow_zone::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Blocks of a zone.
+/// Number of blocks in a zone.
 const BLOCKS: u32 = 12;
 
-/// A zone from one reset to the next.
+/// The time of a zone from one reset to the next.
 #[derive(Clone, Debug, Default)]
 struct Life {
-    /// Blocks that writes were sent for.
+    /// Number of blocks for which writes were sent.
     sent: u32,
     /// End of the writes that were answered.
     answered: u32,
-    /// End of the writes that were answered before a flush that was.
+    /// End of the writes that were answered before an answered flush was sent.
     durable: u32,
-    /// Where the first write failed.
+    /// Block at which the first write failed.
     failed: Option<u32>,
-    /// A finish was sent; was answered.
+    /// Whether a finish was sent, and whether it was answered.
     finish: bool,
     finished: bool,
 }
@@ -37,8 +37,8 @@ struct Life {
 #[derive(Clone, Debug, Default)]
 struct Model {
     zones: Vec<Vec<Life>>,
-    /// The oldest life of each zone that may be seen: the one that began with the last reset that
-    /// was answered.
+    /// The oldest life of each zone that may be found: the one that began with the last
+    /// answered reset.
     first: Vec<usize>,
 }
 
@@ -68,7 +68,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sends `command`; `then` has its status once it is answered.
+    /// Sends `command`; `then` gets its status once it is answered.
     fn send(&self, request: Request, then: impl FnOnce(&mut Model, Status) + 'static) {
         let answer = self.soft.submit(QueueId(0), request);
         let model = self.model.clone();
@@ -83,7 +83,7 @@ impl Client {
         Request::bare(Command::Manage { target, action })
     }
 
-    /// A write, which may fail or come late.
+    /// Sends a write, which may fail or come late.
     fn write(&mut self, zone: usize) {
         let (number, life) = {
             let model = self.model.borrow();
@@ -199,7 +199,7 @@ async fn report(soft: &SoftDrive, zone: usize) -> ZoneState {
     soft.report(ZoneId(zone as u32), 1).await.unwrap()[0].state
 }
 
-/// Why what `soft` holds is nothing that `model` allows.
+/// Checks that `model` allows what `soft` holds; the error says why it does not.
 async fn judge(soft: &SoftDrive, model: &Model) -> Result<(), String> {
     for (zone, lives) in model.zones.iter().enumerate() {
         let state = report(soft, zone).await;
@@ -215,7 +215,7 @@ async fn judge(soft: &SoftDrive, model: &Model) -> Result<(), String> {
                 status => return Err(format!("zone {zone} block {block}: {status}")),
             }
         }
-        // Of a read-only zone all can be read, written or not.
+        // In a read-only zone every block can be read, written or not.
         let read_only = state == ZoneState::ReadOnly;
         let end = pages.len() as u32;
         let fits = (model.first[zone]..lives.len()).any(|number| {
@@ -237,7 +237,7 @@ async fn judge(soft: &SoftDrive, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// The drive, and what was done to it, amid the commands of `seed`.
+/// Runs the commands of `seed`. Returns the drive, and the model of what was done to it.
 fn used(seed: u64) -> (Snapshot, Model) {
     let rt = Rt::new(Config::shuffled(seed));
     let geometry = Plain::geometry(14 << 20, true);
@@ -246,7 +246,7 @@ fn used(seed: u64) -> (Snapshot, Model) {
     let engine = rt.clone();
     let done = rt.block_on(async move {
         let mut rng = Rng::new(seed);
-        // Many zones at once in a small journal, or a few.
+        // Use either many zones in a small journal, or a few zones.
         let crowd = seed.is_multiple_of(3);
         let (zones, records) = match crowd {
             true => (230, 3),
@@ -267,8 +267,8 @@ fn used(seed: u64) -> (Snapshot, Model) {
     done
 }
 
-/// After a power cut each zone is in a life that had begun, not before the last reset that was
-/// answered, with what a flush covered, and no block that was not written.
+/// After a power cut each zone is in a life that had begun, no older than the last answered reset.
+/// It has all the data that a flush covered, and no block that was not written.
 #[test]
 fn zones_outlive_the_power_amid_failures_resets_and_turns() {
     for seed in 0..60 {

@@ -1,4 +1,4 @@
-//! Rounds of the journal amid failures of writes, resets and power cuts.
+//! Rounds of the journal during failures of writes, resets and power cuts.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,7 +16,7 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The place of a zone's block on the emulated plain drive, in its sectors.
+/// Returns the place of a zone's block on the emulated plain drive, in sectors.
 fn place(soft: &SoftDrive, zone: u64, block: u64) -> Lba {
     Lba((soft.superblock().layout.first + zone * BLOCKS + block) * 8)
 }
@@ -56,8 +56,8 @@ fn a_command_that_waits_is_owed_though_the_plain_drive_owes_nothing() {
     });
 }
 
-/// A write that was sent after a round began fails in it. The blocks before it are named by the
-/// record of the next round, and so is the failure.
+/// A write that was sent after a round began fails during that round. The record of the next round
+/// names the blocks before it, and also the failure.
 #[test]
 fn a_failure_is_named_behind_the_blocks_before_it() {
     let snapshot = on(Config::simulated(1), None, async |rt, drive| {
@@ -88,7 +88,7 @@ fn a_failure_is_named_behind_the_blocks_before_it() {
     });
 }
 
-/// The drive took the later write, but the zone ends at the earlier one.
+/// The drive took the later write, but the zone ends at the earlier one, which failed.
 #[test]
 fn a_write_behind_a_failed_one_of_its_zone_fails() {
     on(Config::simulated(1), None, async |rt, drive| {
@@ -104,24 +104,24 @@ fn a_write_behind_a_failed_one_of_its_zone_fails() {
     });
 }
 
-/// A plain drive that holds back chosen writes, and looks at tables of zones and flushes.
+/// A plain drive that holds back chosen writes, and watches tables of zones and flushes.
 pub(crate) struct Watched {
     rt: Rt,
     plain: Plain,
     drive: Emulator,
     table: CompletionTable<Outcome>,
-    /// Bytes at which a write is held back, and for how long.
+    /// Places of writes that are held back, in bytes, and for how many nanoseconds.
     held: RefCell<Vec<(u64, u64)>>,
-    /// Bytes at which the halves' tables begin.
+    /// Bytes at which the tables of the halves begin.
     halves: [u64; 2],
-    /// The drive after each table.
+    /// Snapshots of the drive after each table.
     at_tables: Rc<RefCell<Vec<Snapshot>>>,
-    /// Tables since the last flush, and the most of them.
+    /// Number of tables since the last flush, and the highest such number.
     unflushed: Cell<(u32, u32)>,
 }
 
 impl Watched {
-    /// Holds a write at `byte` back.
+    /// Holds back a write at `byte`.
     pub(crate) fn hold(&self, byte: u64, nanoseconds: u64) {
         self.held.borrow_mut().push((byte, nanoseconds));
     }
@@ -185,7 +185,7 @@ impl PlainDevice for Watched {
     }
 }
 
-/// Soft zones of `zone` bytes with `records` blocks for records, made and opened.
+/// Makes and opens soft zones of `zone` bytes with `records` blocks for records.
 pub(crate) async fn watched_of(
     rt: &Rt,
     drive: &Emulator,
@@ -211,8 +211,8 @@ pub(crate) async fn watched_of(
     (soft.await.unwrap(), plain)
 }
 
-/// A write fails in a round that began a half of the journal, and the failure has no space there:
-/// the round begins the other half, which has the only table that is durable.
+/// A write fails in a round that began a half of the journal, and the half has no space for the
+/// failure. So the round begins the other half, which has the only durable table.
 #[test]
 fn a_second_turn_in_a_round_comes_behind_a_flush() {
     on(Config::simulated(1), None, async move |rt, drive| {
@@ -223,7 +223,7 @@ fn a_second_turn_in_a_round_comes_behind_a_flush() {
         let fault = Fault::new(FaultKind::WriteError);
         drive.inject(fault.at_blocks(Lba((first + 2 * 5) * 8), BlockCount(8))).unwrap();
         plain.hold((first + 2 * 5) * 4096, Nanos::SECOND);
-        // Each part of the round fills a half of the journal. The failure needs one more.
+        // Each part of the round fills a half of the journal. The failure needs another half.
         let all: Vec<_> =
             (1..600).map(|zone| soft.submit(QueueId(0), write_at(2 * zone, 1, 1))).collect();
         assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
@@ -235,7 +235,8 @@ fn a_second_turn_in_a_round_comes_behind_a_flush() {
     });
 }
 
-/// The journal still calls the zone written: a write that was sent would overwrite the old life.
+/// The journal still says that the zone is written: if the write was sent, it would overwrite the
+/// old life.
 #[test]
 fn a_write_behind_a_reset_that_failed_is_not_sent() {
     let snapshot = on(Config::simulated(1), None, async |rt, drive| {
@@ -264,8 +265,9 @@ fn a_write_behind_a_reset_that_failed_is_not_sent() {
     });
 }
 
-/// A finish that waits for a reset comes before other commands that wait, as another life of the
-/// zone. The power fails when the table of the next round is on the drive, and its record is not.
+/// A finish and other commands wait for a reset; the finish belongs to an earlier life of the zone
+/// than the writes after it. Power fails when the next round's table is on the drive but its
+/// record is not.
 #[test]
 fn a_finish_counts_the_blocks_of_its_own_life() {
     let snapshots = on(Config::simulated(1), None, async move |rt, drive| {
@@ -296,7 +298,8 @@ fn a_finish_counts_the_blocks_of_its_own_life() {
     }
 }
 
-/// A reset that waits for a write is accepted before the round of a flush begins.
+/// A reset, which waits for a write, is accepted before the round of an earlier flush begins. The
+/// blocks that the flush covers must survive.
 #[test]
 fn what_a_flush_covers_outlives_a_reset_that_was_begun() {
     let snapshot = on(Config::simulated(1), None, async |rt, drive| {
@@ -323,8 +326,8 @@ fn what_a_flush_covers_outlives_a_reset_that_was_begun() {
     });
 }
 
-/// A record names the blocks of a write that fails while its zone is being reset. The power fails
-/// when the table of the next round is on the drive, and its record is not.
+/// A record names the blocks of a write that fails while its zone is being reset. Power fails when
+/// the next round's table is on the drive but its record is not.
 #[test]
 fn a_failure_amid_a_reset_ends_the_old_life_there() {
     let snapshots = on(Config::simulated(1), None, async |rt, drive| {
@@ -351,7 +354,7 @@ fn a_failure_amid_a_reset_ends_the_old_life_there() {
         let fates = Fates { commands: Some(Vec::new()), unflushed: Unflushed::Kept, seed: 1 };
         on(Config::simulated(2), Some(&snapshot.power_cut(&fates)), async |rt, drive| {
             let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
-            // Of a read-only zone all can be read, and its pointer says nothing.
+            // In a read-only zone every block can be read, and its pointer says nothing.
             let (state, written) = zone(&soft, 2).await;
             assert!(state == ZoneState::ReadOnly || written <= 2, "{state:?}, {written} written");
         });

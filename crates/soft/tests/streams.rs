@@ -1,4 +1,4 @@
-//! Soft zones on a plain drive with write streams: which stream each write names.
+//! Soft zones on a plain drive with write streams: the tests check the stream of each write.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -18,11 +18,11 @@ const BYTES: u64 = 6 << 20;
 const ZONE: u64 = 128 << 10;
 const BLOCKS: u64 = ZONE / 4096;
 
-/// A plain drive with write streams, which notes the stream of each write.
+/// A plain drive with write streams that records the stream of each write.
 struct Streamed {
     plain: Plain,
     streams: u8,
-    /// First block and stream.
+    /// First block and stream of each write.
     writes: RefCell<Vec<(u64, u8)>>,
 }
 
@@ -62,8 +62,9 @@ impl PlainDevice for Streamed {
 }
 
 impl Streamed {
-    /// The streams of the writes since the last call: to the journal and the superblock, and to
-    /// each zone in the order of the writes. Equal neighbours are one.
+    /// Returns the streams of the writes since the last call: those to the journal and the
+    /// superblock, and those to each zone in the order of the writes. Consecutive equal entries
+    /// become one.
     fn taken(&self, layout: &Layout) -> (Vec<u8>, Vec<(u64, u8)>) {
         let (mut journal, mut zones) = (Vec::new(), Vec::new());
         for (block, stream) in self.writes.take() {
@@ -79,7 +80,7 @@ impl Streamed {
     }
 }
 
-/// Soft zones on a new plain drive with `streams` streams.
+/// Runs `work` with soft zones on a new plain drive with `streams` streams.
 fn on(streams: u8, work: impl AsyncFnOnce(Rc<Streamed>, SoftDrive) + 'static) {
     let rt = Rt::new(Config::simulated(1));
     let geometry = Plain::geometry(BYTES, true);
@@ -125,7 +126,7 @@ fn open_zones_and_the_journal_have_streams_of_their_own() {
         write(&soft, 4, 2, 1).await;
         assert!(soft.submit(QueueId(0), Request::bare(Command::Flush)).await.status.is_ok());
         assert_eq!(plain.taken(&layout), (vec![1], vec![(9, 2), (4, 3), (6, 4), (4, 3)]));
-        // What ends the writing of a zone makes its stream the next zone's.
+        // When the writing of a zone ends, its stream goes to the next zone.
         write(&soft, 4, 3, 16).await;
         write(&soft, 4, 19, BLOCKS - 19).await;
         write(&soft, 10, 0, 1).await;
@@ -157,7 +158,7 @@ fn one_stream_is_for_zones_and_without_any_no_write_names_one() {
     });
 }
 
-/// The blocks in doubt are written again by zone, too.
+/// Recovery writes the blocks in doubt again, each zone in its own stream.
 #[test]
 fn recovery_writes_zones_in_streams_of_their_own() {
     on(4, async |plain, soft| {

@@ -112,7 +112,7 @@ fn a_flush_is_one_flush_of_the_drive_and_none_if_nothing_is_new() {
         assert_eq!(drive.counters().writes - writes, 20, "ten writes, ten records");
         assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
         assert_eq!(soft.flushes() - before, 10);
-        // Those who ask together share a flush.
+        // Flushes that are requested together are one flush.
         let all: Vec<_> = (0..5)
             .flat_map(|zone| {
                 let fua = Request { fua: true, ..write(10 + zone, 0, 2, 1) };
@@ -126,11 +126,11 @@ fn a_flush_is_one_flush_of_the_drive_and_none_if_nothing_is_new() {
     });
 }
 
-/// What recovery reads is bounded by this, and so is what a power cut takes.
+/// The interval bounds what recovery has to read, and what a power cut can lose.
 #[test]
 fn without_a_flush_there_is_a_record_every_64_mib() {
     const MIB: u64 = 1 << 20;
-    // In writes of 64 KiB.
+    // Writes have 64 KiB each.
     const EVERY: u64 = 64 * MIB / (64 << 10);
     let rt = Rt::new(Config::simulated(1));
     let geometry = Plain::geometry(80 * MIB, true);
@@ -175,7 +175,7 @@ fn a_power_cut_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
         on(Config::shuffled(seed), Some(&snapshot.power_cut(&fates)), async |rt, drive| {
             for access in [Access::ReadOnly, Access::ReadWrite] {
                 let soft = opened(&rt, &drive, access).await.unwrap();
-                // Without a record nothing is believed, though it may be there.
+                // Blocks that no record names are not believed, even if they are there.
                 assert_eq!(zone(&soft, 0).await, (ZoneState::Closed, 4));
                 assert_eq!(zone(&soft, 1).await, (ZoneState::Empty, 0));
                 assert_eq!(read(&soft, 0, 3).await, Ok(9));
@@ -397,7 +397,7 @@ fn a_block_in_doubt_that_cannot_be_read_is_named_and_can_be_given_up() {
     on(Config::simulated(1), None, async |rt, drive| {
         let soft = made(&rt, &drive, 16).await;
         assert!(sent(&soft, write(3, 0, 16, 1)).await.is_ok());
-        // No record says that this flush was done.
+        // No record says that this flush was done, so its blocks are in doubt.
         assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
         let block = soft.superblock().layout.first + 3 * BLOCKS + 5;
         let place = (Lba(block * 8), BlockCount(8));
