@@ -1,4 +1,4 @@
-//! Holds a zoned drive against the rules of zones: `conformance DEVICE [SEED [STEPS [GRANULE]]]`,
+//! Tests a zoned drive against the rules of zones: `conformance DEVICE [SEED [STEPS [GRANULE]]]`,
 //! where all lengths are a multiple of GRANULE blocks. DEVICE is a block device (`/dev/nvme0n1`),
 //! or a generic NVMe device (`/dev/ng0n1,order=queued`). The content of the device is lost.
 //!

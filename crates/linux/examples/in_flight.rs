@@ -1,7 +1,8 @@
-//! Measures how fast one zone takes small appends and writes, by how many are in flight:
+//! Measures how fast one zone takes small appends and writes, depending on how many are in flight:
 //! `in_flight DEVICE [COMMANDS]`. The content of the device's first sequential zones is lost.
 //!
-//! A line per kind and depth: commands, seconds, and the most that were with the kernel at once.
+//! Prints a line for each kind of command and depth: commands, seconds, and the most commands that
+//! were with the kernel at once.
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
@@ -14,7 +15,7 @@ use furrow_zone::{
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
-/// Sends `commands` of one page each to `zone`, at most `depth` at once.
+/// Sends `commands` commands of one page each to `zone`, at most `depth` at once.
 async fn fill(
     drive: &Drive,
     zone: ZoneId,

@@ -1,11 +1,11 @@
 //! Shows where the kernel's block layer and a zoned drive disagree about a write pointer, and that
-//! a drive of this crate writes nevertheless: `pointers DEVICE [GENERIC]`. DEVICE is a block device
-//! (`/dev/nvme0n1`), GENERIC the same namespace by its commands (`/dev/ng0n1`). The content of the
-//! first sequential zone is lost.
+//! this crate's drive can write nevertheless: `pointers DEVICE [GENERIC]`. DEVICE is a block device
+//! (`/dev/nvme0n1`), GENERIC the generic NVMe device of the same namespace (`/dev/ng0n1`). The
+//! content of the first sequential zone is lost.
 //!
-//! A line per step. Writes of "the kernel" are single system calls; those without waiting are what
-//! an io_uring sends first. The kernel's own write pointers (zone write plugs) are shown where
-//! debugfs is mounted. It fails if a right write of the drive does.
+//! Prints a line for each step. Writes of "the kernel" are single system calls; those without
+//! waiting are what an io_uring sends first. The kernel's own write pointers (zone write plugs) are
+//! shown if debugfs is mounted. The program fails if a correct write of the drive fails.
 
 #![allow(
     clippy::disallowed_methods,
@@ -47,7 +47,7 @@ async fn reset(drive: &Drive, zone: ZoneId) -> Result<(), String> {
     }
 }
 
-/// Writes a page at the zone's pointer.
+/// Writes a page at the zone's write pointer.
 async fn write(drive: &Drive, zone: ZoneId, what: &str) -> Result<(), String> {
     let geometry = drive.geometry();
     let at = report(drive, zone, what).await?;
@@ -59,14 +59,14 @@ async fn write(drive: &Drive, zone: ZoneId, what: &str) -> Result<(), String> {
     if status.is_ok() { Ok(()) } else { Err(format!("a right write failed: {status}")) }
 }
 
-/// The zone's write pointer by a report of the drive.
+/// Asks the drive for the zone's write pointer.
 async fn report(drive: &Drive, zone: ZoneId, what: &str) -> Result<u64, String> {
     let reports = drive.report(zone, 1).await.map_err(|status| format!("{what}: {status}"))?;
     Ok(reports.first().ok_or("an empty report")?.write_pointer.0)
 }
 
-/// Has the kernel write a page at `offset` bytes of the device, and shows the plug of `zone`.
-/// `device`: its path, and the device itself.
+/// Makes the kernel write a page at byte `offset` of the device, and shows the plug of `zone`.
+/// `device` is the device's path, and the open device.
 fn raw(device: (&str, &File), zone: ZoneId, what: &str, offset: u64, flags: ReadWriteFlags) {
     let page = Page::zeroed();
     let answer = rustix::io::pwritev2(device.1, &[IoSlice::new(&page[..])], offset, flags);

@@ -1,13 +1,13 @@
-//! Who uses a block device: this process alone, or, through it, a mount of the kernel's.
+//! Exclusive use of a block device, by this process alone or, through it, by a mount of the kernel.
 //!
-//! An exclusive open (`O_EXCL`) keeps other exclusive opens out: mounts, arrays, mkfs programs,
+//! An exclusive open (`O_EXCL`) excludes other exclusive opens: mounts, arrays, mkfs programs,
 //! other commands of Furrow. A mount of type fuseblk is an exclusive user too, so the process that
-//! serves it has to give its own claim up first ([`hand_over`]).
+//! serves it has to give up its own claim first ([`hand_over`]).
 //!
-//! Invariant: beside the claim, which may be the kernel's, whoever writes to the device has a
-//! record lock on the node. A server of a mount that is gone may still write its last blocks, and
-//! the next one waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because udev uses
-//! flock(2) on block devices for purposes of its own.
+//! Invariant: in addition to the claim, which may be the kernel's, every writer to the device holds
+//! a record lock on the node. The server of a mount that is gone may still write its last blocks,
+//! and the next server waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because
+//! udev uses flock(2) on block devices for its own purposes.
 
 #![allow(unsafe_code, reason = "a lock of an open file, which only fcntl(2) has")]
 
@@ -18,20 +18,20 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The claims of this process, by the device's number.
+/// The claims of this process, each with the device's number.
 static HELD: Mutex<BTreeMap<u64, File>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<u64, File>> {
-    // A map is whole even if a thread panicked while it held the lock.
+    // The map is consistent even if a thread panicked while it held the lock.
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has this process use a block device alone; dropped, it ends that.
+/// The exclusive use of a block device by this process. Dropping it ends that use.
 #[derive(Debug)]
 pub(crate) struct Claim(u64);
 
 impl Claim {
-    /// By `file`, which is open exclusively.
+    /// Makes a claim of `file`, which is open exclusively.
     pub(crate) fn by(file: File) -> std::io::Result<Claim> {
         let number = file.metadata()?.rdev();
         held().insert(number, file);
@@ -58,7 +58,8 @@ pub(crate) fn lock(node: &File, write: bool) -> std::io::Result<()> {
     }
 }
 
-/// The claim on a block device, given up for a mount. Dropped, it stays so.
+/// A claim on a block device that was given up for a mount. Dropping this value does not take the
+/// claim back.
 #[derive(Debug)]
 pub struct HandedOver {
     path: PathBuf,
@@ -77,7 +78,7 @@ impl HandedOver {
     /// Claims the device again, because the kernel does not use it.
     ///
     /// # Errors
-    /// If somebody else does.
+    /// If somebody else uses the device.
     pub fn take_back(self) -> std::io::Result<()> {
         let file = crate::drive::open_exclusively(&self.path)?;
         held().insert(self.number, file);

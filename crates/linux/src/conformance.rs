@@ -1,10 +1,10 @@
-//! A suite that holds a drive against the rules of zones, on any [`ZonedDevice`].
+//! A suite that tests a drive against the rules of zones, on any [`ZonedDevice`].
 //!
-//! A random walk, by seed, through commands and states of a few zones: before each command the
-//! state machine ([`Machine`]) says what the drive must answer, afterwards the zone's report is
-//! compared, blocks that are read must be those that were written, out-of-band bytes included, and
-//! an append must name its place. A difference is noted, and the machine continues from the drive's
-//! report. Then zones are opened until the drive refuses.
+//! It walks at random, by seed, through commands and states of a few zones. Before each command the
+//! state machine ([`Machine`]) says what the drive must answer; afterwards the zone's report is
+//! compared. Blocks that are read must be those that were written, including out-of-band bytes, and
+//! an append must return its place. A difference is noted, and the machine continues from the
+//! drive's report. Then zones are opened until the drive refuses.
 //! The zones used are reset at the beginning and at the end: their content is lost.
 
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rng};
@@ -14,20 +14,20 @@ use furrow_zone::{
 };
 use std::collections::BTreeMap;
 
-/// Zones that the walk uses.
+/// Number of zones that the walk uses.
 const ZONES: u32 = 4;
 
-/// What was asked in which state, and what the rules demand.
+/// A command in some state of its zone, and the answer that the rules demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     /// The command, in two or three words.
     pub what: &'static str,
-    /// State of the zone before, as an index of [`STATES`].
+    /// State of the zone before the command, as an index of [`STATES`].
     state: usize,
     demanded: u16,
 }
 
-/// States by name.
+/// States with their names.
 const STATES: [(ZoneState, &str); 7] = [
     (ZoneState::Empty, "empty"),
     (ZoneState::ImplicitlyOpen, "implicitly open"),
@@ -38,12 +38,12 @@ const STATES: [(ZoneState, &str); 7] = [
     (ZoneState::Offline, "offline"),
 ];
 
-/// How the drive did in a case.
+/// How the drive behaved in a case.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Times the case came.
+    /// How often the case occurred.
     pub times: u64,
-    /// Differences by description, with how often.
+    /// Descriptions of differences, and how often each occurred.
     pub differences: BTreeMap<String, u64>,
     demanded: String,
 }
@@ -55,18 +55,18 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Commands that were checked.
+    /// Number of commands that were checked.
     pub fn commands(&self) -> u64 {
         self.rows.values().map(|row| row.times).sum()
     }
 
-    /// Cases that came, and those among them with a difference.
+    /// Number of cases that occurred, and how many of them had a difference.
     pub fn cases(&self) -> (usize, usize) {
         let differ = self.rows.values().filter(|row| !row.differences.is_empty()).count();
         (self.rows.len(), differ)
     }
 
-    /// A table in Markdown: a line per case.
+    /// Formats a Markdown table with one line per case.
     pub fn table(&self) -> Vec<String> {
         let mut lines = vec![
             "| command | state before | the rules say | times | the drive |".to_owned(),
@@ -87,9 +87,9 @@ impl Findings {
         lines
     }
 
-    /// The cases with a difference, a line each: command, state before, what the rules say, and
-    /// what the drive does, without how often. Lines of one drive and seed are the same in each
-    /// run.
+    /// Describes each case with a difference in one line: command, state before, what the rules
+    /// say, and what the drive does, but not how often. For one drive and seed, every run gives the
+    /// same lines.
     pub fn differences(&self) -> Vec<String> {
         let line = |(case, row): (&Case, &Row)| {
             let found = row.differences.keys().map(String::as_str).collect::<Vec<_>>().join("; ");
@@ -111,7 +111,8 @@ fn differ(row: &mut Row, what: String) {
     *row.differences.entry(what).or_default() += 1;
 }
 
-/// The content of the block at `lba`, written in the `life`-th life of its zone.
+/// Fills a page with the content of the blocks from `lba` on, as written in the `life`-th life of
+/// their zone.
 fn fill(page: &mut Page, lba: u64, life: u64, block: usize) {
     for (index, bytes) in page.make_mut().chunks_mut(block).enumerate() {
         bytes.fill(0xa5);
@@ -120,7 +121,7 @@ fn fill(page: &mut Page, lba: u64, life: u64, block: usize) {
     }
 }
 
-/// The out-of-band bytes of `blocks` blocks from `lba` on, `each` bytes a block.
+/// Makes the out-of-band bytes of `blocks` blocks from `lba` on, with `each` bytes per block.
 fn oob(lba: u64, blocks: u64, life: u64, each: u16) -> Vec<u8> {
     let block = |lba: u64| {
         let word = lba.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(life).to_le_bytes();
@@ -140,11 +141,11 @@ struct Walk<'a> {
     found: Findings,
 }
 
-/// Runs `steps` random commands by `seed` on `device`, then its limits. All lengths are a multiple
-/// of `granule` blocks, for drives that need such.
+/// Runs `steps` random commands by `seed` on `device`, then tests its limits. All lengths are a
+/// multiple of `granule` blocks, for drives that require it.
 ///
 /// # Errors
-/// With a sentence, if the drive does not report or its zones cannot be reset.
+/// A sentence, if the drive does not report or its zones cannot be reset.
 pub async fn run(
     device: &dyn ZonedDevice,
     seed: u64,
@@ -171,7 +172,7 @@ pub async fn run(
 }
 
 impl Walk<'_> {
-    /// All sequential zones empty, on both sides.
+    /// Resets all sequential zones, of the drive and of the machine.
     async fn reset(&mut self) -> Result<(), String> {
         self.machine = Machine::new(self.geometry.clone()).map_err(|error| error.to_string())?;
         for zone in (self.first..self.geometry.zones).map(ZoneId) {
@@ -208,7 +209,7 @@ impl Walk<'_> {
         self.device.submit(QueueId(0), request).await.status
     }
 
-    /// One random command.
+    /// Executes one random command.
     async fn step(&mut self) -> Result<(), String> {
         let index = self.rng.below(u64::from(ZONES));
         let zone = ZoneId(self.first + index as u32);
@@ -287,10 +288,11 @@ impl Walk<'_> {
         };
         let request = Request { oob: marks, ..Request::with_data(command, data) };
         let outcome = self.device.submit(QueueId(0), request).await;
-        // The geometry leaves open whether a read of blocks never written gives zeros or an error.
+        // The geometry does not say whether a read of blocks never written returns zeros or
+        // an error.
         let open = demanded == Status::Unwritten && outcome.status.is_ok();
-        // Whether a write arrived that has the pointer in it or at its end, the kernel's errors do
-        // not show: it may count as one that failed.
+        // The kernel's errors do not show whether a write arrived if the write pointer lies within
+        // the write's range or at its end: such a write may count as failed.
         let overlaps = |lba: Lba, blocks: BlockCount| {
             let pointer = self.geometry.start(zone).0 + before.write_pointer.0;
             lba.0 < pointer && pointer <= lba.0 + blocks.0
@@ -310,7 +312,7 @@ impl Walk<'_> {
         } else if let (Command::Read { lba, blocks }, true) = (command, demanded.is_ok()) {
             let end = self.geometry.start(zone).0 + before.write_pointer.0;
             let marks = oob(lba.0, blocks.0, life, each);
-            // Where a full zone's data ends, only its writer knows.
+            // Only the writer of a full zone knows where its data ends.
             let known = lba.0 + blocks.0 <= end && before.state != ZoneState::Full;
             if outcome.oob.len() != marks.len() || (known && outcome.oob != marks) {
                 differ(row, "other out-of-band bytes".to_owned());

@@ -1,7 +1,7 @@
 //! A drive of the system as a [`ZonedDevice`]: commands to the kernel, answers back to their tasks.
 //!
 //! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
-//! one call; a task of the executor waits for the drive's event and takes the answers.
+//! one call. A task of the executor waits for the drive's event and takes the answers.
 
 use crate::claim::{self, Claim};
 use crate::failure::{is_gone, pause};
@@ -39,11 +39,11 @@ use std::time::{Duration, Instant};
 pub enum Access {
     /// For reading and writing.
     ReadWrite,
-    /// For reading: writes and changes of zones are refused.
+    /// For reading only: writes and changes of zones are refused.
     ReadOnly,
 }
 
-/// Refuses the device at `path` if one of `obstacles` is in the way.
+/// Refuses the device at `path` if one of `obstacles` prevents its use.
 pub(crate) fn refuse_obstacles(
     path: &str,
     mut obstacles: Vec<names::Obstacle>,
@@ -60,15 +60,16 @@ pub(crate) fn refuse_obstacles(
     Err(Error::new(kind, format!("{path}: {}", obstacle.what)))
 }
 
-/// A device node or a file, open.
+/// An open device node or file.
 pub(crate) struct Opened {
     pub name: String,
-    /// Its folder in sysfs; any folder that lasts for a file.
+    /// The device's folder in sysfs; for a file, any folder that will not disappear.
     pub folder: PathBuf,
     pub geometry: Geometry,
     pub access: Access,
     pub file: Arc<File>,
-    /// Of this node, or others of the same device, so that nobody else uses it.
+    /// Claims on this node, or on others of the same device, which keep everybody else from
+    /// using it.
     pub claims: Vec<Arc<Claim>>,
     pub warnings: Vec<String>,
 }
@@ -81,22 +82,22 @@ pub(crate) struct Inner {
     pub folder: PathBuf,
     pub geometry: Geometry,
     access: Access,
-    /// False: a drive without zones.
+    /// Whether the drive has zones.
     pub zoned: bool,
-    /// Its user says that it keeps the order of writes.
+    /// Whether its user states that the drive keeps the order of writes.
     queued: bool,
-    /// Write streams; 0 after the kernel has refused one.
+    /// Number of write streams; 0 after the kernel has refused one.
     pub streams: Cell<u8>,
     event: Arc<OwnedFd>,
     pub transport: Transport,
     pub table: CompletionTable<Outcome>,
     pub lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
     pub flights: RefCell<Slab<Flight>>,
-    /// Reports that the engine asked for and has not got.
+    /// Reports that the engine requested and has not received.
     pub asking: RefCell<Slab<Ticket>>,
     pub asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
     pub gone: Cell<bool>,
-    /// Most commands of one zone that were with the kernel at once.
+    /// The most commands of one zone that were with the kernel at once.
     most_per_zone: Cell<u32>,
     warnings: Vec<String>,
     _claims: Vec<Arc<Claim>>,
@@ -114,8 +115,9 @@ pub(crate) struct Use {
 }
 
 impl Drive {
-    /// Opens the zoned block device or generic NVMe device `node` on the executor `rt`, whose clock
-    /// must be real. No other program can mount it or open it in the same way meanwhile.
+    /// Opens the zoned block device or generic NVMe device `node` on the executor `rt`, whose
+    /// clock must be real. Until the drive is closed, no other program can mount it or open
+    /// it exclusively.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (no host-managed zones, or zones that
@@ -168,8 +170,9 @@ impl Drive {
         Drive::start(rt, opened, usage, Transport::block)
     }
 
-    /// A drive on a file that is open, by the transport that `make` makes. `usage` says whether it
-    /// has zones: without any, `opened` has one conventional zone, which stands for all of it.
+    /// Creates a drive on an open file, with the transport that `make` creates. `usage` says
+    /// whether it has zones: if not, `opened` has one conventional zone, which stands for the
+    /// whole drive.
     ///
     /// # Errors
     /// `Unsupported` (no io_uring), `Io`.
@@ -194,7 +197,7 @@ impl Drive {
             Error::new(ErrorKind::Unsupported, what)
         })?;
         let table = CompletionTable::new();
-        // A report that never comes is owed as a command is: both are counted together.
+        // A report that never comes is late like a command, so both are numbered together.
         let asked = table.numbered_together();
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
@@ -224,7 +227,7 @@ impl Drive {
             loop {
                 engine.readable(event.clone()).await;
                 let Some(inner) = inner.upgrade() else { return };
-                // Empties the counter.
+                // Resets the counter.
                 let _ = rustix::io::read(&event, &mut [0u8; 8]);
                 inner.take_answers();
             }
@@ -232,7 +235,7 @@ impl Drive {
         Ok(drive)
     }
 
-    /// Write streams of a drive without zones; 0 if it has none, or has refused one.
+    /// Number of write streams of a drive without zones; 0 if it has none, or has refused one.
     pub(crate) fn streams(&self) -> u8 {
         self.0.streams.get()
     }
@@ -244,11 +247,11 @@ impl Drive {
         completion
     }
 
-    /// Tells a drive without zones that the content of `length` bytes from `offset` on is not
-    /// needed any more.
+    /// Tells a drive without zones that the content of `length` bytes from `offset` on is no
+    /// longer needed.
     pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
-        // It is refused as a change of all zones would be, and concerns none.
+        // This command is refused in the same cases as a change of all zones, but concerns no zone.
         let command = Command::Manage { target: Target::All, action: Action::Reset };
         let part = Part { ticket, request: Request::bare(command), stream: 0 };
         match self.0.refuse(&part.request) {
@@ -258,13 +261,13 @@ impl Drive {
         completion
     }
 
-    /// Most commands of one zone that were with the kernel at the same time since it was opened.
+    /// The most commands of one zone that were with the kernel at once since the drive was opened.
     pub fn most_per_zone(&self) -> u32 {
         self.0.most_per_zone.get()
     }
 }
 
-/// What the drive's user should know.
+/// Returns warnings for the drive's user.
 fn warnings(path: &str, geometry: &Geometry, zones: usize) -> Vec<String> {
     match zones - geometry.zones as usize {
         0 => Vec::new(),
@@ -287,7 +290,7 @@ fn open_with(path: &Path, write: bool, flags: OFlags) -> std::io::Result<File> {
 /// has closed it, and the next command must not fail because of that read.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
-/// Opens a block device for this process alone, for nothing else.
+/// Opens a block device only to exclude other users.
 pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
     let begun = Instant::now();
     loop {
@@ -306,14 +309,14 @@ pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
 /// How long the server of a mount that is gone may take to leave its device.
 const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
-/// The file that commands go through is not the exclusive one, so that the latter can be closed
-/// when the kernel mounts the device.
+/// Opens and claims a block device. Commands do not go through the exclusive file, so that it can
+/// be closed when the kernel mounts the device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
     let write = access == Access::ReadWrite;
     let claim = Claim::by(open_exclusively(path)?)?;
     let file = open_with(path, write, OFlags::DIRECT)?;
-    // The server of a mount that is gone may write its last blocks, or has not closed the node yet:
-    // the kernel tells umount(8) that all is durable before that.
+    // The server of a mount that is gone may still write its last blocks, or may not have closed
+    // the node yet, although the kernel has already told umount(8) that everything is durable.
     let begun = Instant::now();
     loop {
         match claim::lock(&file, write) {
@@ -402,7 +405,7 @@ impl Inner {
         }
     }
 
-    /// True if the payload of `request` is that of `blocks` blocks.
+    /// True if the payload of `request` has the size of `blocks` blocks.
     fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
         let pages = self.geometry.bytes(blocks).0.div_ceil(PAGE_SIZE as u64);
         let oob = blocks.0.saturating_mul(u64::from(self.geometry.oob_bytes));
@@ -411,7 +414,8 @@ impl Inner {
         pages == request.data.len() as u64 && (given == 0 || (!reads && given == oob))
     }
 
-    /// The kernel's block layer has no command that takes a zone offline.
+    /// Whether the drive can take a zone offline, for which the kernel's block layer has
+    /// no command.
     fn has_offline(&self) -> bool {
         matches!(self.transport, Transport::Nvme(_))
     }
@@ -444,7 +448,7 @@ impl Inner {
         }
     }
 
-    /// Sends what can be sent of `zone` beside what the kernel has.
+    /// Sends the commands of `zone` that may be with the kernel along with those already there.
     pub(crate) fn send_next(&self, zone: ZoneId) {
         let most = self.geometry.max_transfer.map_or(u64::MAX, |most| most.0);
         loop {
@@ -467,10 +471,10 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Waits for the kernel: it may still write to pages.
+    /// Waits for the kernel, which may still write to pages.
     fn drop(&mut self) {
         self.transport.wait_for_all();
-        // Ends the task that waits for the event.
+        // End the task that waits for the event.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -506,7 +510,7 @@ impl ZonedDevice for Drive {
         let end = first.0 + count.min(geometry.zones.saturating_sub(first.0));
         Box::pin(async move {
             let (mut reports, mut tries) = (Vec::new(), 0);
-            // A transport may report fewer zones than were asked for.
+            // A transport may report fewer zones than were requested.
             loop {
                 let next = ZoneId(first.0 + reports.len() as u32);
                 if next.0 >= end {

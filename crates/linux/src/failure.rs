@@ -1,10 +1,10 @@
 //! What an error means for a command, given a fresh report of its zone. Pure.
 //!
 //! An NVMe status says what the drive refused (`nvme/status.rs`). The kernel's block layer turns a
-//! drive's statuses into few errnos (`block/blk-core.c`, table
-//! `blk_errors`), most into EIO. So the rules of zones say what the drive must have answered: a
-//! write that is not at the reported write pointer was refused for that. Errors of the transport to
-//! the drive (a time-out, a reset link) say nothing about the drive, and the command is sent again.
+//! drive's statuses into few errnos (`block/blk-core.c`, table `blk_errors`), most of them into
+//! EIO. So the rules of zones say what the drive must have answered: a write that was not at the
+//! reported write pointer was refused for that reason. Errors of the transport to the drive (a
+//! time-out, a reset link) say nothing about the drive, and the command is retried.
 
 use crate::nvme::{Meaning, meaning};
 use crate::transport::Cause;
@@ -13,21 +13,20 @@ use furrow_zone::{BlockCount, Status, Zone, ZoneReport, ZoneState};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Times that a command is sent again after an error of the transport to the drive.
+/// How often a command is retried after an error of the transport to the drive.
 const TRIES: u32 = 5;
-/// Times that a write which the rules allow is sent again after EIO. The kernel keeps write
-/// pointers of its own and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong
-/// after a write to an empty zone beyond the zone's capacity, and after commands to the drive that
-/// did not come by the block layer. A report corrects the pointer only if the kernel has noticed an
-/// error: when it refused a write that can wait, or when the drive failed one. An io_uring first
-/// has every write carried out without waiting, so the first try may have been refused without
-/// notice. The second one can wait: it is refused with notice, and the report after it corrects the
-/// pointer for the third.
+/// How often a legal write that failed with EIO is retried. The kernel keeps its own write pointers
+/// and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong after a write to an
+/// empty zone beyond the zone's capacity, and after commands to the drive that bypassed the block
+/// layer. A report corrects the pointer only if the kernel has noticed an error: when it refused a
+/// write that can wait, or when the drive failed one. An io_uring first tries every write without
+/// waiting, so the first try may have been refused without notice. The second try can wait: it is
+/// refused with notice, and the report after it corrects the pointer for the third.
 const WRITE_TRIES: u32 = 2;
-/// Milliseconds before it is first sent again; four times as long before each further time.
+/// Milliseconds before the first retry; each further retry waits four times as long.
 const PAUSE: u64 = 100;
-/// All pauses before a command is sent again, together: 34 seconds. The kernel's own time-outs,
-/// often 30 s each, come on top.
+/// Sum of all pauses before retries of a command: 34 seconds. The kernel's own time-outs, often 30
+/// s each, come on top.
 pub const PATIENCE: Duration = {
     let (mut sum, mut tries) = (0, 0);
     while let Some(pause) = pause(tries) {
@@ -37,21 +36,21 @@ pub const PATIENCE: Duration = {
     Duration::from_millis(sum)
 };
 
-/// What is done about an error.
+/// The decision about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The command gets this answer.
     Answer(Status),
-    /// The command is sent again after `milliseconds`, from its block `done` on.
+    /// The command is retried after `milliseconds`, from its block `done` on.
     Again { milliseconds: u64, done: u64 },
 }
 
-/// What the command was about.
+/// What the failed command asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// A read that ends before block `end` of its zone.
     Read { end: u64 },
-    /// A change of the zone by a write or a management command, conventional zones left out.
+    /// A change of a sequential zone by a write or a management command.
     Zone(Op),
     /// An append.
     Append,
@@ -59,8 +58,8 @@ pub(crate) enum Asked {
     Other,
 }
 
-/// Milliseconds until a command, or the report that is to explain an error, is sent again, after
-/// `tries` times. `None`: the drive does not answer, for as long as anybody waits.
+/// Milliseconds before the next retry of a command, or of the report that is to explain an error,
+/// after `tries` retries. `None`: the drive does not answer within any reasonable time.
 pub(crate) const fn pause(tries: u32) -> Option<u64> {
     if tries < TRIES { Some(PAUSE << (2 * tries)) } else { None }
 }
@@ -75,14 +74,14 @@ pub(crate) fn says_gone(cause: Cause) -> bool {
     matches!(cause, Cause::Errno(errno) if is_gone(errno))
 }
 
-/// True if `cause` may say that a write's stream does not exist. The kernel refuses such a write
+/// True if `cause` may mean that a write's stream does not exist. The kernel refuses such a write
 /// before it reaches the drive (`blkdev_direct_IO`, block/fops.c; `nvme_setup_rw`). Other mistakes
-/// have the same error, and have it again without a stream.
+/// cause the same error, and cause it again without a stream.
 pub(crate) fn refuses_stream(cause: Cause) -> bool {
     cause == Cause::Errno(Errno::INVAL)
 }
 
-/// Judges `cause`, as [`judge`] judges an errno.
+/// Judges `cause` as [`judge`] judges an errno.
 pub(crate) fn judge_cause(
     cause: Cause,
     asked: Asked,
@@ -121,8 +120,8 @@ fn is_transport_error(errno: Errno) -> bool {
     )
 }
 
-/// Judges `errno`, with which a command failed that was sent again `tries` times. `zone` is a fresh
-/// report, `None` if the command concerns no zone.
+/// Judges `errno`, with which a command failed after `tries` retries. `zone` is a fresh report of
+/// the command's zone; `None` if it concerns no zone.
 pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneReport>) -> Verdict {
     if is_gone(errno) {
         return Verdict::Answer(Status::InternalError);
@@ -137,8 +136,9 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 status => Some(status),
             },
             Asked::Zone(op) => {
-                // The drive may have carried out what it could not answer. The pointer of a full
-                // zone does not show it: the drive or another command may have finished the zone.
+                // The drive may have carried out the command without being able to answer. The
+                // pointer of a full zone does not show that: the drive or another command may have
+                // finished the zone.
                 if let Op::Write { offset, blocks } = op
                     && zone.state != ZoneState::Full
                 {
@@ -149,9 +149,10 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                     if of_the_transport {
                         done = written;
                     } else if (1..=blocks.0).contains(&written) {
-                        // The kernel sends a write again after a time-out, and the drive refuses it
-                        // if it had arrived. Or the drive failed amid the write. Which of them,
-                        // nobody knows: the zone is given up, and not the drive.
+                        // Two cases look alike here. The kernel retried a write after a
+                        // time-out, and the drive refused it because it had already arrived; or
+                        // the drive failed in the middle of the write. So the zone is given up,
+                        // but not the drive.
                         return Verdict::Answer(Status::WriteFault);
                     }
                 }
@@ -164,8 +165,8 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 };
                 rules::step(state, rest, Headroom::UNLIMITED).err()
             }
-            // Nobody knows whether it was carried out, and a second one could be carried out twice:
-            // the zone is given up.
+            // Nobody knows whether the append was carried out, and a retry could append twice: the
+            // zone is given up.
             Asked::Append => Some(Status::WriteFault),
             Asked::Other => None,
         };
@@ -184,12 +185,12 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
         return Verdict::Again { milliseconds, done };
     }
     Verdict::Answer(match (errno, asked) {
-        // BLK_STS_ZONE_OPEN_RESOURCE and BLK_STS_ZONE_ACTIVE_RESOURCE.
+        // The kernel's BLK_STS_ZONE_OPEN_RESOURCE and BLK_STS_ZONE_ACTIVE_RESOURCE.
         (Errno::TOOMANYREFS, _) => Status::TooManyOpen,
         (Errno::OVERFLOW, _) => Status::TooManyActive,
         (Errno::NOSPC, _) => Status::CapacityExceeded,
         (Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY, _) => Status::InvalidField,
-        // It does not answer, for as long as anybody waits.
+        // The drive does not answer within any reasonable time.
         _ if of_the_transport => Status::InternalError,
         (_, asked) => of_the_medium(asked),
     })
@@ -295,7 +296,8 @@ mod tests {
             let open = zone(ZoneState::ImplicitlyOpen, written);
             judge(errno, write(10, 4), 0, Some(&open))
         };
-        // A disk's and an NVMe drive's answer to a write that the kernel sent twice.
+        // These are the answers of a disk and of an NVMe drive to a write that the kernel
+        // sent twice.
         for errno in [Errno::REMOTEIO, Errno::IO] {
             for written in 11..=14 {
                 assert_eq!(after(errno, written), Verdict::Answer(Status::WriteFault));
@@ -320,7 +322,7 @@ mod tests {
         let open = zone(ZoneState::ImplicitlyOpen, 10);
         let judge = |status, asked| judge_cause(Cause::Nvme(status), asked, 0, Some(&open));
         let answer = |status| Verdict::Answer(status);
-        // The report alone would say that the command was right.
+        // Judged by the report alone, the command was correct.
         assert_eq!(judge(0x1bd, write(10, 1)), answer(Status::TooManyActive));
         assert_eq!(judge(0x4280, write(10, 1)), answer(Status::WriteFault));
         assert_eq!(judge(0x7c5, Asked::Read { end: 4 }), answer(Status::UnrecoveredRead));

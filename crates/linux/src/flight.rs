@@ -1,7 +1,7 @@
-//! Flights: what a drive has as one command, from its sending to the answers of all its parts.
+//! Flights: what a drive receives as one command, from sending it to answering all its parts.
 //!
-//! A *flight* is a read, an append, a flush, a change of a zone, or writes that were joined. After
-//! an error the zone is reported before anything else is decided about the flight.
+//! A *flight* is a read, an append, a flush, a change of a zone, or several joined writes. After an
+//! error the zone is reported before anything else is decided about the flight.
 
 use crate::drive::Inner;
 use crate::failure::{Asked, Verdict, is_gone, judge_cause, pause, refuses_stream, says_gone};
@@ -20,30 +20,30 @@ use rustix::io::Errno;
 pub(crate) struct Part {
     pub ticket: Ticket,
     pub request: Request,
-    /// The write stream; 0: none.
+    /// The write stream; 0 for none.
     pub stream: u8,
 }
 
-/// A command of the kernel.
+/// A command given to the kernel.
 pub(crate) struct Flight {
     parts: Vec<(Step, Part)>,
-    /// The zone whose lane it is in.
+    /// The zone whose lane the flight is in.
     lane: Option<ZoneId>,
-    /// Other writes of the lane may be with the kernel at the same time.
+    /// Whether other writes of the lane may be with the kernel at the same time.
     queued: bool,
     task: Task,
-    /// Memory that the kernel may touch, from `done` on.
+    /// Memory that the kernel may access, from byte `done` on.
     pieces: Vec<Piece>,
-    /// Out-of-band bytes of all its blocks, where the drive has such.
+    /// Out-of-band bytes of all its blocks, if the drive has any.
     oob: Vec<u8>,
-    /// Bytes done.
+    /// Number of bytes done.
     done: u64,
-    /// The place of an append.
+    /// The block at which an append begins.
     at: u64,
-    /// Times that it was sent again, and that the drive did not report its zone.
+    /// How often the command was retried, and how often the drive did not report its zone.
     tries: u32,
     unreported: u32,
-    /// The error that the zone's report is to explain.
+    /// The error that the zone's report should explain.
     cause: Option<Cause>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Task {
 }
 
 impl Flight {
-    /// A new flight in no lane and without memory.
+    /// Creates a flight in no lane and without memory.
     fn of(parts: Vec<(Step, Part)>, task: Task) -> Flight {
         Flight {
             parts,
@@ -73,7 +73,7 @@ impl Flight {
 }
 
 impl Inner {
-    /// Makes a flight of what was `sent` from a lane, or without one, and sends it.
+    /// Makes a flight of `sent`, commands taken from a lane or from none, and sends it.
     pub(crate) fn begin(&self, sent: Sent<Part>, lane: Option<ZoneId>) {
         let Sent { mut parts, queued } = sent;
         let block = self.geometry.block_size.0;
@@ -138,13 +138,13 @@ impl Inner {
         self.send(key);
     }
 
-    /// Bytes of out-of-band memory that `blocks` need.
+    /// Number of bytes of out-of-band memory that `blocks` need.
     fn oob_bytes(&self, blocks: BlockCount) -> usize {
         blocks.0 as usize * usize::from(self.geometry.oob_bytes)
     }
 
     /// Gives the flight `key` to the kernel, from its first byte that is not done. A drive that was
-    /// given up gets nothing any more.
+    /// given up receives nothing any more.
     fn send(&self, key: usize) {
         if self.gone.get() {
             return self.land(key, Status::InternalError);
@@ -198,14 +198,14 @@ impl Inner {
         };
         match (complete, bytes) {
             (true, _) => self.land(key, Status::Success),
-            // The kernel stops before the end of what it can transfer, and says why next time.
+            // The kernel stopped early, and reports the reason when the rest is sent.
             (false, Some(1..)) => self.send(key),
             (false, _) => self.failed(key, Cause::Errno(Errno::IO)),
         }
     }
 
-    /// Asks for a report of the zone of the flight `key`, which failed. A write that failed in a
-    /// write stream is sent again without one if the stream may be why.
+    /// Asks for a report of the zone of the flight `key`, which failed. If the write stream may be
+    /// the reason, the write is retried without a stream instead.
     fn failed(&self, key: usize, cause: Cause) {
         if refuses_stream(cause) && self.leave_stream(key) {
             return self.send(key);
@@ -234,7 +234,7 @@ impl Inner {
         self.transport.ask(key, Job::Report { sector });
     }
 
-    /// Continues by `work` after `milliseconds`.
+    /// Runs `work` after `milliseconds`.
     fn later(&self, milliseconds: u64, work: impl FnOnce(&Inner) + 'static) {
         let (this, sleep) = (self.this.clone(), self.rt.sleep(milliseconds * Nanos::MILLI));
         self.rt.spawn_detached(async move {
@@ -245,8 +245,9 @@ impl Inner {
         });
     }
 
-    /// Takes the flight `key` out of its write stream. False if it is in none. No later write is in
-    /// one: the device has fewer streams than when it was opened, and the kernel would refuse each.
+    /// Takes the flight `key` out of its write stream; false if it is in none. Later writes use no
+    /// stream either: the device has fewer streams than when it was opened, and the kernel would
+    /// refuse each write.
     fn leave_stream(&self, key: usize) -> bool {
         let mut flights = self.flights.borrow_mut();
         let Task::Transfer(Transfer { kind: Kind::Write { stream: stream @ 1.., .. }, .. }) =
@@ -259,7 +260,7 @@ impl Inner {
         true
     }
 
-    /// The zone whose report explains an error.
+    /// Returns the zone whose report explains an error of the flight.
     fn zone_of(&self, flight: &Flight) -> Option<ZoneId> {
         if !self.zoned {
             return None;
@@ -290,13 +291,14 @@ impl Inner {
                 self.disappear();
                 self.land(key, Status::InternalError);
             }
-            // The drive does not report either, as when the transport has failed. Without a report
-            // nobody knows what the command did, so it is not sent again before there is one.
+            // The drive does not report either, for example because the transport has failed.
+            // Without a report nobody knows what the command did, so it is not retried before
+            // there is one.
             Err(_) => self.unreported(key),
         }
     }
 
-    /// Asks again for a report of the zone of the flight `key`, after a pause.
+    /// Asks once more for a report of the zone of the flight `key`, after a pause.
     fn unreported(&self, key: usize) {
         let (zone, pause) = {
             let mut flights = self.flights.borrow_mut();
@@ -346,7 +348,8 @@ impl Inner {
         }
     }
 
-    /// What the flight asks of its zone from its first byte on that is not done.
+    /// Describes what the rest of the flight, from its first byte that is not done, asks of
+    /// its zone.
     fn asked(&self, flight: &Flight) -> Asked {
         let block = self.geometry.block_size.0;
         match flight.task {
@@ -370,7 +373,8 @@ impl Inner {
         }
     }
 
-    /// Keeps a queued write that another overtook until the zone's other writes are answered.
+    /// Keeps a queued write that was overtaken by another until the zone's other writes
+    /// are answered.
     fn keep_refused(&self, key: usize) {
         let flight = self.flights.borrow_mut().remove(key);
         let Some(zone) = flight.lane else { return };
@@ -381,8 +385,8 @@ impl Inner {
         self.send_next(zone);
     }
 
-    /// Answers or sends again, one by one, the writes of a joined flight that was refused. If none
-    /// of it was written each is tried alone; otherwise what was written is unknown, and all fail.
+    /// Handles a refused flight of joined writes. If nothing of it was written, each write is
+    /// retried alone; otherwise nobody knows what was written, and all of them fail.
     fn part(&self, key: usize, status: Status, report: Option<ZoneReport>) {
         let first = match self.flights.borrow()[key].task {
             Task::Transfer(Transfer { offset, .. }) => offset / self.geometry.block_size.0,
@@ -401,7 +405,8 @@ impl Inner {
         self.send_next(zone);
     }
 
-    /// The drive wrote what it could not answer. What must be durable needs a flush.
+    /// The drive carried out a write that it could not answer. If the write must be durable, it
+    /// still needs a flush.
     fn landed_late(&self, key: usize) {
         let flush = {
             let mut flights = self.flights.borrow_mut();
@@ -422,7 +427,7 @@ impl Inner {
         if flush { self.send(key) } else { self.land(key, Status::Success) }
     }
 
-    /// Answers the commands of the flight `key`, and sends what waits behind it.
+    /// Answers the commands of the flight `key`, and sends the next commands of its lane.
     fn land(&self, key: usize, status: Status) {
         let Flight { parts, lane, mut oob, at, .. } = self.flights.borrow_mut().remove(key);
         if let Some(zone) = lane
@@ -433,7 +438,7 @@ impl Inner {
         for (_, mut part) in parts {
             match part.request.command {
                 Command::Read { .. } => part.request.oob = std::mem::take(&mut oob),
-                // From here on it is where the drive put it.
+                // From here on the command names the place that the drive chose.
                 Command::Append { blocks, .. } if status.is_ok() => {
                     part.request.command = Command::Append { zone_start: Lba(at), blocks };
                 }
@@ -461,7 +466,7 @@ impl Inner {
         self.table.complete(ticket, Outcome { status, lba, data, oob });
     }
 
-    /// The drive was removed: what waits and what comes later fails.
+    /// Notes that the drive was removed: waiting and later commands fail.
     pub(crate) fn disappear(&self) {
         self.gone.set(true);
         let waiting: Vec<Part> =

@@ -7,27 +7,27 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use std::fs::File;
 
-/// Bytes of the kernel's sectors, whatever the drive's blocks are.
+/// Bytes in one of the kernel's sectors, whatever the size of the drive's blocks.
 pub(crate) const SECTOR: u64 = 512;
 
-/// Zones of one call.
+/// Most zones in one call.
 const BATCH: usize = 128;
 
-/// `struct blk_zone`: one zone's descriptor. Addresses and lengths in sectors.
+/// `struct blk_zone`: one zone's descriptor. Addresses and lengths are in sectors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub start: u64,
     pub length: u64,
     pub write_pointer: u64,
-    /// See [`CONVENTIONAL`].
+    /// Type of the zone: see [`CONVENTIONAL`].
     pub kind: u8,
-    /// `enum blk_zone_cond`.
+    /// Condition of the zone, by `enum blk_zone_cond`.
     pub condition: u8,
     pub non_sequential: u8,
     pub reset_recommended: u8,
     pub reserved: [u8; 4],
-    /// 0 from a kernel that does not tell.
+    /// Capacity in sectors; 0 if the kernel does not report it.
     pub capacity: u64,
     pub reserved_too: [u8; 24],
 }
@@ -44,7 +44,7 @@ struct Report {
     descriptors: [Descriptor; BATCH],
 }
 
-/// `struct blk_zone_report` alone, for the number of the call.
+/// `struct blk_zone_report` alone, whose size is part of the call's number.
 #[repr(C)]
 struct ReportHead {
     _sector: u64,
@@ -64,9 +64,9 @@ const RESET: Opcode = opcode::write::<Range>(0x12, 131);
 const OPEN: Opcode = opcode::write::<Range>(0x12, 134);
 const CLOSE: Opcode = opcode::write::<Range>(0x12, 135);
 const FINISH: Opcode = opcode::write::<Range>(0x12, 136);
-/// `BLKDISCARD`, whose number says nothing of its argument.
+/// `BLKDISCARD`, whose number does not encode its argument.
 const DISCARD: Opcode = opcode::none(0x12, 119);
-/// `BLKPG`, likewise.
+/// `BLKPG`, whose number does not encode its argument either.
 const PARTITIONS: Opcode = opcode::none(0x12, 105);
 /// `BLKPG_DEL_PARTITION`.
 const DELETE_PARTITION: i32 = 2;
@@ -90,7 +90,8 @@ struct Partition {
     volume: [u8; 64],
 }
 
-/// Descriptors of up to `count` zones from the one at `sector` on; fewer at the end of the drive.
+/// Returns the descriptors of up to `count` zones, from the zone at `sector` on; fewer at the end
+/// of the drive.
 ///
 /// # Errors
 /// The errno of the call.
@@ -114,7 +115,7 @@ pub(crate) fn report(file: &File, sector: u64, count: u32) -> Result<Vec<Descrip
     Ok(found)
 }
 
-/// Changes the state of the zones in `sectors` from `sector` on.
+/// Changes the state of the zones that lie in the `sectors` sectors from `sector` on.
 ///
 /// # Errors
 /// The errno of the call; `INVAL` for [`Action::Offline`], which the kernel does not offer.
@@ -132,8 +133,8 @@ pub(crate) fn manage(file: &File, action: Action, sector: u64, sectors: u64) -> 
     }
 }
 
-/// Discards `length` bytes of a block device from `offset` on (BLKDISCARD). A file has nothing to
-/// discard: its blocks stay allocated.
+/// Discards `length` bytes of a block device from `offset` on (BLKDISCARD). Does nothing to a file:
+/// its blocks stay allocated.
 ///
 /// # Errors
 /// The errno of the call; `OPNOTSUPP` from a device that takes no discards.
@@ -147,8 +148,8 @@ pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno
     unsafe { ioctl(file, Setter::<DISCARD, [u64; 2]>::new([offset, length])) }
 }
 
-/// Makes the kernel forget partition `number` of a block device. The table on the device stays as
-/// it is.
+/// Makes the kernel forget partition `number` of a block device. The partition table on the device
+/// is not changed.
 ///
 /// # Errors
 /// The errno of the call; `BUSY` if a program has the partition open.
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!((size_of::<Descriptor>(), size_of::<ReportHead>()), (64, 16));
         assert_eq!(size_of::<Report>(), 16 + 64 * BATCH);
         assert_eq!(std::mem::offset_of!(Descriptor, capacity), 32);
-        // As strace(1) and the header give them on x86 and ARM.
+        // These are the numbers that strace(1) and the header give on x86 and ARM.
         assert_eq!([REPORT, RESET, OPEN], [0xc010_1282, 0x4010_1283, 0x4010_1286]);
         assert_eq!([CLOSE, FINISH, DISCARD], [0x4010_1287, 0x4010_1288, 0x1277]);
         assert_eq!((size_of::<PartitionCall>(), size_of::<Partition>()), (24, 152));

@@ -1,38 +1,38 @@
-//! The commands of one zone: which of them are with the kernel, the others waiting in order. Pure.
+//! The commands of one zone: which are with the kernel, and which wait, in order. Pure.
 //!
 //! Neither the kernel nor NVMe promises an order among commands that are sent together, and a drive
 //! refuses a write that is not at the write pointer. So a zone has one write at a time with the
-//! kernel; writes that follow each other are joined up to a limit, or the zone would have one small
-//! command per round trip. Appends need no order: any number of them is sent. A lane whose user
-//! says that the drive keeps the order sends writes without waiting, too; a write that was refused
-//! because another overtook it is sent once more, alone.
+//! kernel; adjacent writes are joined up to a limit, or the zone would have one small command per
+//! round trip. Appends need no order: any number of them is sent. A lane whose user states that the
+//! drive keeps the order sends writes without waiting, too; a write that was refused because
+//! another overtook it is retried once, alone.
 
 use std::collections::VecDeque;
 
-/// A command as far as the order is concerned.
+/// The properties of a command that its order depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A write of `blocks` at block `at`; `fua` if it must be durable when answered.
     Write { at: u64, blocks: u64, fua: bool },
-    /// An append: never joined, because each has a place of its own.
+    /// An append, never joined, because each has its own place.
     Append,
-    /// A change of the zone's state: never joined, and nothing overtakes it.
+    /// A change of the zone's state, never joined and never overtaken.
     Manage,
 }
 
-/// What a lane gives to the kernel as one command.
+/// Commands that a lane gives to the kernel as one command.
 #[derive(Debug)]
 pub(crate) struct Sent<T> {
-    /// The command, or writes that were joined.
+    /// One command, or several joined writes.
     pub parts: Vec<(Step, T)>,
-    /// Other writes of the zone may be with the kernel at the same time.
+    /// Whether other writes of the zone may be with the kernel at the same time.
     pub queued: bool,
 }
 
-/// What the kernel has of a zone.
+/// The kind of a zone's commands that are with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Flying {
-    /// Nothing, or a command beside which none may be sent.
+    /// No command, or one that allows no other at the same time.
     #[default]
     Alone,
     Appends,
@@ -43,10 +43,10 @@ enum Flying {
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     waiting: VecDeque<(Step, T)>,
-    /// Commands with the kernel, and of which kind.
+    /// Number of commands with the kernel, and their kind.
     with_kernel: u32,
     flying: Flying,
-    /// Send the next commands one by one.
+    /// Number of next commands to be sent one by one.
     singly: usize,
     /// Queued writes that the drive refused because of their place.
     refused: Vec<(Step, T)>,
@@ -65,12 +65,13 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Adds a command behind all others.
+    /// Adds a command at the end.
     pub(crate) fn push(&mut self, step: Step, what: T) {
         self.waiting.push_back((step, what));
     }
 
-    /// Puts joined writes back in front, to be sent one by one: the drive refused them together.
+    /// Puts joined writes back at the front, to be sent one by one, because the drive refused
+    /// them together.
     pub(crate) fn put_back(&mut self, parts: Vec<(Step, T)>) {
         self.singly += parts.len();
         for part in parts.into_iter().rev() {
@@ -78,15 +79,16 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Keeps queued writes that were refused until all others are answered; then they are sent one
-    /// by one, in the order of their places.
+    /// Keeps refused queued writes until all others are answered; then they are sent one by one, in
+    /// the order of their places.
     pub(crate) fn keep_refused(&mut self, parts: Vec<(Step, T)>) {
         self.refused.extend(parts);
     }
 
-    /// What to send now as one command: a command, or writes of together at most `most` blocks that
-    /// follow each other. `None` if nothing waits, or what waits must not be beside what the kernel
-    /// has. `queued`: the drive keeps the order of writes.
+    /// Returns what to send now as one command: a single command, or adjacent writes of at most
+    /// `most` blocks in total. `None` if nothing waits, or if the next command must not be with
+    /// the kernel at the same time as those already there. `queued`: the drive keeps the order
+    /// of writes.
     pub(crate) fn start(&mut self, most: u64, queued: bool) -> Option<Sent<T>> {
         let queued = queued && self.singly == 0 && self.refused.is_empty();
         let kind = match self.waiting.front()?.0 {
@@ -130,7 +132,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Commands with the kernel.
+    /// Number of commands with the kernel.
     pub(crate) fn with_kernel(&self) -> u32 {
         self.with_kernel
     }
@@ -229,7 +231,7 @@ mod tests {
         for number in 0..4 {
             lane.push(write(u64::from(number), 1), number);
         }
-        // The drive took the second and third before the first.
+        // The drive took the second and third write before the first.
         let first = lane.start(1, true).expect("it waits");
         assert!(first.queued);
         let second = lane.start(1, true).expect("the order is the drive's");
@@ -252,9 +254,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed and answered in whatever order: commands leave in the order in which
-        /// they came, what is together with the kernel is of one kind that may be, and what is
-        /// joined is one range within the limit.
+        /// In whatever order commands are pushed and answered, they leave in the order in which
+        /// they came. Commands that are with the kernel together are of one kind that allows this,
+        /// and joined writes are one range within the limit.
         #[test]
         fn the_order_is_kept(
             moves in proptest::collection::vec((0u8..5, 0u64..3, 1u64..4, any::<bool>()), 1..200),

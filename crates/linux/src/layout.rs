@@ -1,20 +1,20 @@
-//! From the kernel's zone descriptors and limits to a [`Geometry`] and reports in its units.
+//! Converts the kernel's zone descriptors and limits to a [`Geometry`] and to reports in its units.
 //!
-//! Conventional zones in front are offered as such. Elsewhere they are reported offline, with no
-//! capacity: no engine uses them. A smaller last zone is left out.
+//! Conventional zones at the front are offered as such. Conventional zones elsewhere are reported
+//! offline and without capacity, so that no engine uses them. A smaller last zone is left out.
 
 use crate::ioctl::{CONVENTIONAL, Descriptor, SECTOR};
 use crate::sysfs::Limits;
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState};
 
-/// Most bytes of a command: more gains nothing, and one list of memory holds as many pages.
+/// Most bytes in a command: larger ones gain nothing, and one list of memory holds as many pages.
 const LARGEST: u64 = 1 << 20;
 const PAGE: u64 = furrow_rt::PAGE_SIZE as u64;
 
-/// The geometry of a drive with these limits and zones.
+/// Determines the geometry of a drive with these limits and zones.
 ///
 /// # Errors
-/// With a sentence, if the engines cannot use such a drive.
+/// A sentence, if the engines cannot use such a drive.
 pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry, String> {
     let block = limits.logical_block.max(limits.write_granularity);
     if !matches!(block, 512 | 4096) {
@@ -67,7 +67,7 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
         max_append: Some(BlockCount(0)),
         max_transfer: Some(BlockCount(transfer.max(PAGE) / block)),
         read_across_zones: false,
-        // Not every drive returns zeros, and the kernel does not tell which do.
+        // Not every drive returns zeros, and the kernel does not report which drives do.
         unwritten_reads_fail: true,
         volatile_cache: limits.write_back,
         channels: None,
@@ -77,11 +77,11 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
     Ok(geometry)
 }
 
-/// The geometry that stands for a drive of `size` bytes without zones: one conventional zone of
-/// blocks of 4 KiB. `limits` are those of a block device; a file has none.
+/// Determines the geometry that stands for a drive of `size` bytes without zones: one conventional
+/// zone with blocks of 4 KiB. `limits` are those of a block device; a file has none.
 ///
 /// # Errors
-/// With a sentence, if the drive cannot be used.
+/// A sentence, if the drive cannot be used.
 pub(crate) fn plain_geometry(size: u64, limits: Option<&Limits>) -> Result<Geometry, String> {
     let mut transfer = LARGEST;
     if let Some(limits) = limits {
@@ -104,12 +104,12 @@ pub(crate) fn plain_geometry(size: u64, limits: Option<&Limits>) -> Result<Geome
     Ok(geometry)
 }
 
-/// Sectors that can be written in a zone.
+/// Number of sectors that can be written in a zone.
 fn capacity(zone: &Descriptor) -> u64 {
     if zone.capacity == 0 { zone.length } else { zone.capacity.min(zone.length) }
 }
 
-/// The report of `zone`, whose descriptor is given.
+/// Converts the descriptor of `zone` to a report.
 pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) -> ZoneReport {
     let sectors = geometry.block_size.0 / SECTOR;
     let capacity = BlockCount(capacity(from) / sectors);
@@ -120,7 +120,7 @@ pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) 
         (_, true) | (None, _) => (ZoneState::Offline, none, none),
         (Some(ZoneState::Full), _) => (ZoneState::Full, capacity, capacity),
         (Some(state), _) => {
-            // A part of a block that was written is lost for writing.
+            // If only part of a block is written, the rest of it can no longer be used.
             let written = from.write_pointer.saturating_sub(from.start).div_ceil(sectors);
             (state, capacity, BlockCount(written.min(capacity.0)))
         }
@@ -128,8 +128,8 @@ pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) 
     ZoneReport { zone, state, capacity, write_pointer }
 }
 
-/// The state of a zone, by `enum blk_zone_cond`. `None` for a zone without a write pointer, or a
-/// condition of a newer kernel.
+/// Converts the condition of a zone, by `enum blk_zone_cond`. `None` for a zone without a write
+/// pointer, or a condition of a newer kernel.
 pub(crate) fn state(zone: &Descriptor) -> Option<ZoneState> {
     Some(match zone.condition {
         1 => ZoneState::Empty,
@@ -139,7 +139,7 @@ pub(crate) fn state(zone: &Descriptor) -> Option<ZoneState> {
         0xd => ZoneState::ReadOnly,
         0xe => ZoneState::Full,
         0xf => ZoneState::Offline,
-        // "Active": open or closed, from a kernel's cache.
+        // "Active" from a kernel's cache: open or closed.
         0xff => ZoneState::ImplicitlyOpen,
         _ => return None,
     })

@@ -1,25 +1,26 @@
 //! Drives of the Linux kernel: zoned block devices (NVMe ZNS, SMR disks, null_blk, dm), generic
-//! NVMe devices, and plain block devices and files, for soft zones.
+//! NVMe devices, and, for soft zones, plain block devices and files.
 //!
-//! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, by one of two
-//! transports ([`transport`]). On a block device reads, writes and flushes go through an io_uring,
-//! without the page cache; zone management and zone reports are system calls that block, so threads
-//! of the drive make them. To a generic NVMe device all commands go through an io_uring ([`nvme`]).
-//! One write at a time is in flight to a zone: the drive keeps the others, in order, and joins
-//! neighbours.
+//! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, with one of two
+//! transports ([`transport`]). On a block device, reads, writes and flushes go through an
+//! io_uring, without the page cache. Zone management and zone reports are system calls that block,
+//! so threads of the drive make them. All commands to a generic NVMe device go through an io_uring
+//! ([`nvme`]). One write at a time is in flight to a zone: the drive keeps the others, in order,
+//! and joins neighbours.
 //!
-//! A [`PlainDrive`] is a [`PlainDevice`](furrow_zone::PlainDevice) by the same ring and threads: a
-//! block device without zones, or a file.
+//! A [`PlainDrive`] is a [`PlainDevice`](furrow_zone::PlainDevice) with the same ring and threads:
+//! a block device without zones, or a file.
 //!
-//! The crate is named after the kernel whose interface it speaks. All system calls for drives of
-//! the system are here, in [`ioctl`], [`ring`] and [`nvme`]; the decisions are pure and need no
-//! device: [`sysfs`] and [`layout`] (what the drive is like), [`lane`] (the order of a zone's
-//! commands), [`failure`] (what an error means).
+//! The crate is named after the kernel whose interface it uses. All system calls for drives of the
+//! system are here, in [`ioctl`], [`ring`] and [`nvme`]; the decisions are pure and need no device:
+//! [`sysfs`] and [`layout`] (what the drive is like), [`lane`] (the order of a zone's commands),
+//! [`failure`] (what an error means).
 //!
-//! Invariants: beside a management command of a zone, and beside a write unless writes are queued,
-//! the kernel has no other command of the zone that changes it; after an error the zone is reported
-//! before anything is decided about the command; memory that the kernel may touch is kept until it
-//! has answered.
+//! Invariants
+//! - While the kernel has a management command of a zone, it has no other command that changes the
+//!   zone. The same holds for a write, unless writes are queued.
+//! - After an error the zone is reported before anything is decided about the command.
+//! - Memory that the kernel may access is kept until the kernel has answered.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Block devices by name: their lasting names, and what stands in the way of using one.
+//! Block devices by name: their lasting names, and obstacles to using one.
 
 use crate::sysfs::{Limits, Model};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Why a drive cannot be used, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// A word for programs.
+    /// A word for programs to recognize the obstacle.
     pub code: &'static str,
     /// A sentence for people.
     pub what: String,
@@ -20,8 +20,8 @@ impl Obstacle {
     }
 }
 
-/// The name of the block device at `path` below `/dev/disk/by-id`, which stays the same when drives
-/// are added: the first in the alphabet. `None` if it has none.
+/// Returns the name of the block device at `path` below `/dev/disk/by-id`, which stays the same
+/// when drives are added: the alphabetically first one. `None` if it has none.
 pub fn by_id(path: &Path) -> Option<PathBuf> {
     let node = path.canonicalize().ok()?;
     let mut names: Vec<PathBuf> = fs::read_dir("/dev/disk/by-id")
@@ -49,8 +49,8 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
     Ok(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// What prevents the use of the block device at `path`, most important first; it is not opened.
-/// Empty: it can be opened, unless another program has it.
+/// Returns what prevents the use of the block device at `path`, most important first, without
+/// opening it. If empty, the device can be opened unless another program has it.
 pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     if crate::nvme::is_generic(path) {
         return crate::nvme::obstacles(path);
@@ -61,8 +61,8 @@ pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     }
 }
 
-/// As [`obstacles`], for a block device without zones that soft zones are to be on. A partition can
-/// be used.
+/// Like [`obstacles`], for a block device without zones on which soft zones are to be. A partition
+/// can be used.
 pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
     match folder(path) {
         Ok(folder) => in_folder(&folder, &mounts_of(&folder), Model::None),
@@ -75,7 +75,7 @@ pub(crate) fn is_partition(folder: &Path) -> bool {
     folder.join("partition").exists()
 }
 
-/// The folder with the limits of the device of `folder`: for a partition that of its drive.
+/// The folder with the limits of the device of `folder`; for a partition, the folder of its drive.
 pub(crate) fn with_limits(folder: &Path) -> PathBuf {
     match is_partition(folder) {
         true => folder.join(".."),
@@ -83,7 +83,7 @@ pub(crate) fn with_limits(folder: &Path) -> PathBuf {
     }
 }
 
-/// Mount points of the device with this folder in sysfs.
+/// Returns the mount points of the device with this folder in sysfs.
 fn mounts_of(folder: &Path) -> Vec<String> {
     let Some(number) = folder.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -94,7 +94,7 @@ fn mounts_of(folder: &Path) -> Vec<String> {
     mounts.lines().filter_map(of_device).collect()
 }
 
-/// `wanted`: the kind of drive that can be used.
+/// Finds the obstacles to using a device as the kind of drive `wanted`.
 fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
     let mut found = Vec::new();
     if wanted == Model::HostManaged && folder.join("partition").exists() {
@@ -148,7 +148,7 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
     found
 }
 
-/// The partitions of the device with this folder in sysfs: names and numbers.
+/// Returns names and numbers of the partitions of the device with this folder in sysfs.
 pub(crate) fn partitions(folder: &Path) -> Vec<(String, i32)> {
     let number = |name: &String| {
         let text = fs::read_to_string(folder.join(name).join("partition")).ok()?;

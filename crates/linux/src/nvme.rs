@@ -1,11 +1,12 @@
-//! NVMe commands through the generic character device (`/dev/ngXnY`): the transport to a zoned
-//! namespace past the kernel's block layer, with appends, out-of-band bytes, and zones of any size.
+//! NVMe commands through the generic character device (`/dev/ngXnY`): a transport to a zoned
+//! namespace that bypasses the kernel's block layer, with appends, out-of-band bytes, and zones of
+//! any size.
 //!
-//! Commands go to the kernel as `struct nvme_uring_cmd` in ring entries of 128 bytes, and as
-//! `struct nvme_passthru_cmd64` by ioctl while the drive is opened (`include/uapi/linux/
-//! nvme_ioctl.h`; the second has the result behind the same 72 bytes). The fields of commands are
+//! Commands go to the kernel as `struct nvme_uring_cmd` in ring entries of 128 bytes, and while the
+//! drive is opened as `struct nvme_passthru_cmd64` by ioctl (`include/uapi/linux/nvme_ioctl.h`).
+//! The latter begins with the same 72 bytes, and the result follows. The fields of commands are
 //! those of the NVM Command Set Specification 1.0 and the Zoned Namespace Command Set Specification
-//! 1.1; an append's place comes with its answer, which takes answers of 32 bytes.
+//! 1.1. An append's place comes with its answer, for which answers must have 32 bytes.
 
 mod identify;
 mod node;
@@ -28,14 +29,14 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-/// Bytes of a page of the controller's memory (CAP.MPSMIN): its limits count in them. The register
-/// cannot be read from here; every known drive has 4 KiB.
+/// Bytes in a page of the controller's memory (CAP.MPSMIN), the unit of its limits. This program
+/// cannot read the register; every known drive has 4 KiB.
 const CONTROLLER_PAGE: u64 = 4096;
 /// Bytes of memory for one zone report.
 const REPORT_BYTES: usize = 64 << 10;
-/// Bytes of a report's head, and of each zone's descriptor.
+/// Bytes in a report's head, and in each zone's descriptor.
 const DESCRIPTOR: usize = 64;
-/// Commands' operation codes.
+/// Operation codes of commands.
 mod code {
     pub const FLUSH: u8 = 0x00;
     pub const WRITE: u8 = 0x01;
@@ -49,19 +50,19 @@ mod code {
 const URING_IO: u32 = 0xc048_4e80;
 const URING_IO_VEC: u32 = 0xc048_4e81;
 
-/// The mark of zone reports among the keys of commands.
+/// Marks the keys of zone reports among the keys of commands.
 const OF_REPORT: u64 = 1 << 62;
 
-/// The properties of a namespace that its commands depend on.
+/// The properties of a namespace on which its commands depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
-    /// Its number on the controller.
+    /// Number of the namespace on its controller.
     pub id: u32,
-    /// Bytes of a block.
+    /// Bytes in a block.
     pub block: u64,
-    /// Out-of-band bytes of a block.
+    /// Out-of-band bytes in a block.
     pub oob: u64,
-    /// Blocks of address space of a zone.
+    /// Blocks in the address space of a zone.
     pub zone_blocks: u64,
 }
 
@@ -70,16 +71,16 @@ pub(crate) struct Namespace {
 struct NvmeCommand {
     opcode: u8,
     namespace: u32,
-    /// Address and bytes of out-of-band memory.
+    /// Address and size in bytes of out-of-band memory.
     metadata: (u64, u32),
-    /// Address of memory, and bytes; or address and number of pieces.
+    /// Address of memory and its size in bytes, or address and number of pieces.
     data: (u64, u32),
     /// Command dwords 10 to 15.
     dwords: [u32; 6],
 }
 
 impl NvmeCommand {
-    /// A command whose first two dwords are the block `lba`.
+    /// Creates a command whose first two dwords are the block `lba`.
     fn at(opcode: u8, namespace: u32, lba: u64) -> NvmeCommand {
         let mut command = NvmeCommand { opcode, namespace, ..NvmeCommand::default() };
         command.dwords[0] = lba as u32;
@@ -87,7 +88,7 @@ impl NvmeCommand {
         command
     }
 
-    /// As the kernel wants it, with the kernel's own time-out.
+    /// Encodes the command for the kernel, with the kernel's own time-out.
     fn bytes(&self) -> [u8; 80] {
         let mut bytes = [0; 80];
         let mut put = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
@@ -104,7 +105,8 @@ impl NvmeCommand {
     }
 }
 
-/// A transfer of `blocks` blocks from `lba` on; for an append the first block of the zone.
+/// Creates a transfer of `blocks` blocks from `lba` on; for an append, `lba` is the first block of
+/// the zone.
 fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeCommand {
     let (opcode, fua) = match kind {
         Kind::Flush => return NvmeCommand::at(code::FLUSH, namespace.id, 0),
@@ -113,12 +115,12 @@ fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeComm
         Kind::Append { fua } => (code::APPEND, fua),
     };
     let mut command = NvmeCommand::at(opcode, namespace.id, lba);
-    // The number of blocks counts from 0.
+    // The field for the number of blocks counts from 0.
     command.dwords[2] = (blocks - 1) as u32 | u32::from(fua) << 30;
     command
 }
 
-/// A change of the zone at `lba`; of all zones it concerns, if `all`.
+/// Creates a change of the zone at `lba`, or with `all`, of all zones to which the action applies.
 fn management(namespace: Namespace, action: Action, lba: u64, all: bool) -> NvmeCommand {
     let mut command = NvmeCommand::at(code::MANAGEMENT_SEND, namespace.id, lba);
     let action = match action {
@@ -132,17 +134,19 @@ fn management(namespace: Namespace, action: Action, lba: u64, all: bool) -> Nvme
     command
 }
 
-/// A report of the zones from `lba` on, in `bytes` bytes of memory at `address`.
+/// Creates a report of the zones from `lba` on, into `bytes` bytes of memory at `address`.
 fn reporting(namespace: Namespace, lba: u64, (address, bytes): (u64, usize)) -> NvmeCommand {
     let mut command = NvmeCommand::at(code::MANAGEMENT_RECEIVE, namespace.id, lba);
     command.data = (address, bytes as u32);
     command.dwords[2] = (bytes / 4 - 1) as u32;
-    // The number in the head is of the zones that the memory has space for (partial report).
+    // With a partial report, the number in the head counts only zones for which the memory
+    // has space.
     command.dwords[3] = 1 << 16;
     command
 }
 
-/// The zones in a report, in the units and words of the block layer, which took them from here.
+/// Converts the zones in a report to the units and words of the block layer, which are derived
+/// from NVMe's.
 fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
     let number = |bytes: &[u8], at: usize| {
         let mut number = [0; 8];
@@ -166,14 +170,14 @@ fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
 
 /// A zone report in flight.
 struct Reporting {
-    /// The key of who asked.
+    /// The key of the requester.
     key: usize,
-    /// One zone is asked for, to explain an error.
+    /// Whether only one zone is requested, to explain an error.
     single: bool,
     memory: Vec<u8>,
 }
 
-/// The ring to a namespace.
+/// The ring for commands to a namespace.
 pub(crate) struct Commands {
     namespace: Namespace,
     ring: RefCell<Ring<Entry128, Entry32>>,
@@ -181,7 +185,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// A ring for the generic device `device`; `event` becomes readable when answers have come.
+    /// Creates a ring for the generic device `device`; `event` becomes readable when answers
+    /// have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring with entries of 128 bytes, or forbids it.
@@ -203,7 +208,7 @@ impl Commands {
         bytes / self.namespace.block
     }
 
-    /// Adds the transfer `what` on `pieces`, and out-of-band bytes at `oob`.
+    /// Adds the transfer `what` with the memory `pieces`, and out-of-band bytes at `oob`.
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         let blocks = self.blocks(what.length);
         let mut command = transfer(self.namespace, what.kind, self.blocks(what.offset), blocks);
@@ -230,7 +235,7 @@ impl Commands {
             }
             Job::Report { sector } => self.report(key, block(sector), 1, true),
             Job::ReportAll { sector, count } => self.report(key, block(sector), count, false),
-            // Only drives without zones are told what is not needed.
+            // Only drives without zones get discards.
             Job::Discard { .. } => {}
         }
     }
@@ -245,7 +250,7 @@ impl Commands {
         self.push(OF_REPORT | index, URING_IO, reporting(self.namespace, lba, memory));
     }
 
-    /// Sends what waits. True if anything was sent.
+    /// Sends the waiting commands. True if any was sent.
     pub(crate) fn submit(&self) -> bool {
         let mut ring = self.ring.borrow_mut();
         ring.has_unsent() && ring.submit()

@@ -1,6 +1,7 @@
 //! Drives without zones: block devices, their partitions, and files.
 //!
-//! They are reached as zoned ones are: a drive with one conventional zone, by the same ring.
+//! They are accessed like zoned drives: as a drive with one conventional zone, through the
+//! same ring.
 
 use crate::claim::Claim;
 use crate::drive::{Access, Drive, Held, Opened, Use, open_node, refuse_obstacles};
@@ -22,8 +23,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A block device or file without zones, opened for this process alone. Clones share it; it is open
-/// until the last clone and the last drive on it are dropped.
+/// A block device or file without zones, opened for this process alone. Clones share it; it stays
+/// open until the last clone and the last drive on it are dropped.
 #[derive(Clone, Debug)]
 pub struct PlainFile {
     name: String,
@@ -31,9 +32,9 @@ pub struct PlainFile {
     geometry: Geometry,
     access: Access,
     file: Arc<File>,
-    /// Of a block device.
+    /// The claim on a block device; `None` for a file.
     claim: Option<Arc<Claim>>,
-    /// Write streams.
+    /// Number of write streams.
     streams: u8,
     warnings: Vec<String>,
 }
@@ -52,22 +53,22 @@ fn io_error(name: &str, what: &str, error: &std::io::Error) -> Error {
     Error::new(kind, format!("{name}: {what}: {error}"))
 }
 
-/// Makes a file of `size` bytes at `path`, whose blocks are allocated.
+/// Makes a file of `size` bytes at `path` with allocated blocks.
 ///
 /// # Errors
-/// `Exists`; `NoSpace`; `Unsupported` if the file system does not allocate; `Io`. There is no file
-/// then unless one existed.
+/// `Exists`; `NoSpace`; `Unsupported` if the file system does not allocate; `Io`. Then no file is
+/// left, unless one existed before.
 pub fn allocate(path: &Path, size: ByteLen) -> Result<()> {
     let name = path.display().to_string();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = file.map_err(|error| io_error(&name, "cannot be created", &error))?;
     fill(&file, &name, size).inspect_err(|_| {
-        // This call made the file, and it holds nothing.
+        // This call made the file, and the file holds nothing.
         let _ = std::fs::remove_file(path);
     })
 }
 
-/// Allocates the blocks of the first `size` bytes of `file`, which grows to them.
+/// Allocates the blocks of the first `size` bytes of `file`, which grows to that size.
 fn fill(file: &File, name: &str, size: ByteLen) -> Result<()> {
     let allocated = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size.0);
     let synced = allocated.map_err(std::io::Error::from).and_then(|()| file.sync_all());
@@ -81,7 +82,7 @@ fn fill(file: &File, name: &str, size: ByteLen) -> Result<()> {
     })
 }
 
-/// Opens a file, past the page cache where its file system can.
+/// Opens a file, bypassing the page cache if its file system can.
 fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
     let name = path.display().to_string();
     let open = |flags: OFlags| {
@@ -111,8 +112,8 @@ fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
 }
 
 impl PlainFile {
-    /// Opens the block device or file at `path`. No other program can mount or open the device so,
-    /// or lock the file, meanwhile.
+    /// Opens the block device or file at `path`. Until it is closed, no other program can mount the
+    /// device or open it exclusively, or lock the file.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (it has zones, or cannot be used),
@@ -121,8 +122,8 @@ impl PlainFile {
         PlainFile::open_unless(path, access, names::plain_obstacles)
     }
 
-    /// As [`PlainFile::open`], to destroy what the device holds: a device with partitions is
-    /// opened, too, unless one of them is in use.
+    /// Opens a device like [`PlainFile::open`], to destroy its content: a device with partitions is
+    /// opened too, unless one of them is in use.
     ///
     /// # Errors
     /// As [`PlainFile::open`].
@@ -135,13 +136,13 @@ impl PlainFile {
         PlainFile::open_unless(path, Access::ReadWrite, refused)
     }
 
-    /// Takes all of it. The kernel forgets a device's partitions, so that nobody reads or writes by
-    /// them what takes their place; their table is still on the device. The holes of a file are
-    /// allocated.
+    /// Takes over the whole device or file. The kernel forgets a device's partitions, so that
+    /// nobody accesses the new content through them; the partition table stays on the device. The
+    /// holes of a file are allocated.
     ///
     /// # Errors
-    /// `Busy` if a program has a partition open: the kernel has forgotten those before it until it
-    /// reads the table again. Those of [`allocate`].
+    /// `Busy` if a program has a partition open: the kernel has then forgotten earlier partitions
+    /// until it reads the table again. The errors of [`allocate`].
     pub fn take_all(&self) -> Result<()> {
         let meta = self.file.metadata();
         if let Some(meta) = meta.ok().filter(std::fs::Metadata::is_file) {
@@ -181,7 +182,7 @@ impl PlainFile {
         } else {
             return Err(wrong("neither a block device nor a file"));
         };
-        // The kernel gives streams to no partition.
+        // The kernel does not give streams to partitions.
         let streams = match names::is_partition(&folder) {
             true => 0,
             false => limits.as_ref().map_or(0, |limits| limits.streams),
@@ -199,9 +200,9 @@ impl PlainFile {
         Ok(PlainFile { name, folder, geometry, access, file, claim, streams, warnings })
     }
 
-    /// The first block of the file or block device at `path`, or less if there is less; nothing if
-    /// it cannot be read. Other kinds of files, such as pipes, are not opened: that could wait for
-    /// ever.
+    /// Reads the first block of the file or block device at `path`, or less if there is less;
+    /// nothing if it cannot be read. Other kinds of files, such as pipes, are not opened, because
+    /// that could wait forever.
     pub fn first_block(path: &str) -> Vec<u8> {
         let mut front = Vec::new();
         let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
@@ -215,12 +216,12 @@ impl PlainFile {
         front
     }
 
-    /// The first bytes, up to `most`, for signatures.
+    /// Reads the first bytes, up to `most`, in which signatures may lie.
     ///
     /// # Errors
     /// `Io`.
     pub fn front(&self, most: usize) -> Result<Vec<u8>> {
-        // Direct access wants aligned memory.
+        // Direct access requires aligned memory.
         let mut page = furrow_rt::Page::zeroed();
         let mut bytes = Vec::new();
         while bytes.len() < most {
@@ -237,7 +238,7 @@ impl PlainFile {
         Ok(bytes)
     }
 
-    /// A drive on it, on the executor `rt`, whose clock must be real.
+    /// Starts a drive on the file, on the executor `rt`, whose clock must be real.
     ///
     /// # Errors
     /// `Unsupported` (no io_uring), `Io`.
@@ -255,7 +256,7 @@ impl PlainFile {
     }
 }
 
-/// A block device or file without zones, with a ring of its own. Cloning shares it.
+/// A block device or file without zones, with its own ring. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct PlainDrive(Drive);
 

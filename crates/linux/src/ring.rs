@@ -1,9 +1,9 @@
-//! The io_uring of one drive: commands to the kernel and its answers, by key.
+//! The io_uring of one drive: commands to the kernel and its answers, identified by keys.
 //!
 //! The device is the ring's only registered file. Memory is registered slab by slab
-//! (`furrow_rt::buf`), when a slab's first page is to be moved. Then the kernel need not look up
-//! and pin the memory of a transfer of one piece, each time. A transfer of several pieces has no
-//! use for that before Linux 6.15.
+//! (`furrow_rt::buf`), when a slab's first page is to be transferred. Then the kernel need not look
+//! up and pin the memory of each transfer of a single piece. Before Linux 6.15 that does not help
+//! transfers of several pieces.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
@@ -15,17 +15,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Commands with the kernel at once; the others wait here.
+/// Most commands with the kernel at once; the others wait here.
 const DEPTH: u32 = 256;
 
-/// Slabs that are registered at most: 2 GiB of memory, which the kernel then keeps in place.
+/// Most registered slabs: 2 GiB of memory, which the kernel then keeps in place.
 const SLABS: u16 = 1024;
 
-/// The registered file.
+/// Index of the registered file.
 pub(crate) const DEVICE: types::Fixed = types::Fixed(0);
 
-/// Synchronous integrity of data for one write (`RWF_DSYNC`, uapi/linux/fs.h): FUA, or a flush
-/// where the drive has none.
+/// Synchronous data integrity for one write (`RWF_DSYNC`, uapi/linux/fs.h): FUA, or a flush if the
+/// drive has no FUA.
 const DSYNC: i32 = 2;
 
 /// A piece of memory of a transfer (`struct iovec`).
@@ -36,8 +36,8 @@ pub(crate) struct Piece {
     length: usize,
 }
 
-/// The pieces of `pages` that a transfer of `length` bytes reads into; a shared page is copied
-/// first.
+/// Collects the pieces of `pages` into which a transfer of `length` bytes reads; a shared page is
+/// copied first.
 pub(crate) fn to_fill(pages: &mut Pages, length: u64, pieces: &mut Vec<Piece>) {
     let mut left = length as usize;
     for page in pages {
@@ -47,7 +47,7 @@ pub(crate) fn to_fill(pages: &mut Pages, length: u64, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// The pieces of `pages` that a transfer of `length` bytes writes.
+/// Collects the pieces of `pages` that a transfer of `length` bytes writes.
 pub(crate) fn to_send(pages: &Pages, length: u64, pieces: &mut Vec<Piece>) {
     let mut left = length as usize;
     for page in pages {
@@ -57,7 +57,7 @@ pub(crate) fn to_send(pages: &Pages, length: u64, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// Leaves out the first `bytes` bytes of `pieces`.
+/// Skips the first `bytes` bytes of `pieces`.
 pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
     pieces.retain_mut(|piece| {
         let skipped = bytes.min(piece.length);
@@ -68,24 +68,24 @@ pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
     });
 }
 
-/// A transfer or flush.
+/// The kind of a transfer, or a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
-    /// `stream`: the write stream, which only the block layer has; 0: none.
+    /// A write in the write stream `stream`, which only the block layer has; 0 for none.
     Write {
         fua: bool,
         stream: u8,
     },
-    /// Only NVMe commands can append.
+    /// An append, which only NVMe commands can do.
     Append {
         fua: bool,
     },
     Flush,
 }
 
-/// The entry of a transfer of `pieces` at `offset` bytes by the block layer. `slab`: the number by
-/// which the memory of the only piece is registered.
+/// Builds the block layer's entry for a transfer of `pieces` at byte `offset`. `slab` is the number
+/// under which the memory of a single piece is registered.
 pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>) -> Entry {
     let dsync = |fua| if fua { DSYNC } else { 0 };
     let stream = match kind {
@@ -124,14 +124,14 @@ pub(crate) struct Ring<S: EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     waiting: VecDeque<S>,
     with_kernel: u32,
-    /// Slabs seen: address, and number if the kernel has registered the slab.
+    /// Known slabs by address, each with its number if the kernel has registered it.
     slabs: HashMap<usize, Option<u16>>,
-    /// Numbers that are free.
+    /// Unused numbers for slabs.
     free: std::ops::Range<u16>,
 }
 
 impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
-    /// A ring for `device`; `event` becomes readable when answers have come.
+    /// Creates a ring for `device`; `event` becomes readable when answers have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring, or forbids it.
@@ -143,9 +143,9 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Ok(Ring { uring, waiting, with_kernel: 0, slabs, free: 0..SLABS })
     }
 
-    /// The number by which the memory of `pieces`, if it is a single one, is registered: a part of
-    /// a page. `None` if the kernel takes no more memory, of which a user without rights may keep
-    /// little in place (`RLIMIT_MEMLOCK`).
+    /// Returns the number under which the memory of `pieces` is registered, if it is a single
+    /// piece, which is part of a page; registers its slab if necessary. `None` if the kernel takes
+    /// no more memory: an unprivileged user may keep only little in place (`RLIMIT_MEMLOCK`).
     pub(crate) fn slab(&mut self, pieces: &[Piece]) -> Option<u16> {
         let [piece] = pieces else { return None };
         let base = piece.base.map_addr(|address| address & !(SLAB_SIZE - 1));
@@ -154,7 +154,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         let number = self.free.next()?;
         let submitter = self.uring.submitter();
-        // Older kernels have no table that is filled later.
+        // Older kernels have no table that can be filled later.
         if number == 0 && submitter.register_buffers_sparse(SLABS.into()).is_err() {
             self.free = 0..0;
             return None;
@@ -175,7 +175,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.waiting.push_back(entry);
     }
 
-    /// Sends what waits. True if anything was sent.
+    /// Sends the waiting commands. True if any was added to the ring.
     pub(crate) fn submit(&mut self) -> bool {
         let mut added = false;
         while self.with_kernel < DEPTH
@@ -197,7 +197,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         added
     }
 
-    /// True if entries are to be sent.
+    /// True if there are entries to send.
     pub(crate) fn has_unsent(&mut self) -> bool {
         !self.uring.submission().is_empty()
             || (!self.waiting.is_empty() && self.with_kernel < DEPTH)
@@ -211,19 +211,19 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Waits until the kernel has answered everything that was sent, and forgets what was not.
+    /// Waits until the kernel has answered all commands that were sent, and forgets the others.
     pub(crate) fn wait_for_all(&mut self) {
         self.waiting.clear();
         loop {
             self.answers(drop);
             if self.with_kernel == 0 {
-                // The kernel ends a ring some time after its user: until then the ring would keep
-                // the device open, and with it the right to it.
+                // The kernel ends a ring some time after its user has dropped it. Without this, the
+                // ring would keep the device open until then, and with it the exclusive use.
                 let _ = self.uring.submitter().unregister_files();
                 let _ = self.uring.submitter().unregister_buffers();
                 return;
             }
-            // An error is a signal, or a lack of memory that passes.
+            // An error here means a signal, or a temporary lack of memory.
             let _ = self.uring.submit_and_wait(1);
         }
     }
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use furrow_rt::Page;
 
-    /// Each page is written to a file and read back by a transfer of its own, which uses the
+    /// Each page is written to a file and read back by a separate transfer, which uses the
     /// registration of the page's slab.
     #[test]
     fn a_page_is_moved_by_the_registration_of_its_slab() {
@@ -245,7 +245,7 @@ mod tests {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).unwrap();
         let mut ring: Ring<Entry, cqueue::Entry> = Ring::new(&file, &event).unwrap();
-        // More than one slab has.
+        // More pages than one slab has.
         let count = SLAB_SIZE / PAGE_SIZE + 40;
         let mut numbers = std::collections::BTreeSet::new();
         let mut carry_out = |kind, pages: &mut Pages, at: u64| {
@@ -269,7 +269,7 @@ mod tests {
             (0..count).map(|at| Pages::from_iter([Page::from_slice(&content(at))])).collect();
         for (at, page) in written.iter().enumerate() {
             let fua = at % 2 == 0;
-            // A file system that knows no streams takes the number without effect.
+            // A file system that does not know streams accepts the number and ignores it.
             let kind = Kind::Write { fua, stream: (at % 3) as u8 };
             carry_out(kind, &mut page.clone(), at as u64);
         }
@@ -278,7 +278,7 @@ mod tests {
             carry_out(Kind::Read, &mut page, at as u64);
             assert_eq!(page[0].bytes(), &content(at), "page {at}");
         }
-        // A user without rights may register none.
+        // An unprivileged user may not be allowed to register any.
         let refused = numbers == [None].into();
         assert!(refused || numbers.len() > 1, "several slabs: {numbers:?}");
         let mut both = Vec::new();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// `write_stream` is byte 44 of `struct io_uring_sqe` (include/uapi/linux/io_uring.h); the
-    /// three bytes behind it, and the whole field of other commands, are zero.
+    /// three bytes after it, and the whole field in other commands, are zero.
     #[test]
     fn the_stream_is_where_the_kernel_reads_it() {
         let mut pages = Pages::from_iter([Page::zeroed(), Page::zeroed()]);

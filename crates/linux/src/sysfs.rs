@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::str::FromStr;
 
-/// How a drive treats writes to its zones.
+/// How a drive handles writes to its zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Model {
-    /// It has no zones.
+    /// The drive has no zones.
     None,
-    /// It takes writes anywhere, and is fast where they are sequential.
+    /// The drive takes writes anywhere, and is fast where they are sequential.
     HostAware,
-    /// It takes sequential writes only.
+    /// The drive takes sequential writes only.
     HostManaged,
 }
 
@@ -19,34 +19,35 @@ pub(crate) enum Model {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub model: Model,
-    /// Sectors of 512 bytes per zone.
+    /// Size of a zone in sectors of 512 bytes.
     pub zone_sectors: u64,
     /// Most zones open at once; 0: no limit.
     pub max_open: u32,
     /// Most zones active at once; 0: no limit.
     pub max_active: u32,
-    /// Bytes of a logical block.
+    /// Size of a logical block in bytes.
     pub logical_block: u64,
-    /// Bytes of which writes to sequential zones are a multiple.
+    /// Writes to sequential zones are multiples of this number of bytes.
     pub write_granularity: u64,
-    /// KiB of the largest request.
+    /// Size of the largest request in KiB.
     pub max_kib: u64,
-    /// Pieces of memory of the largest request.
+    /// Most pieces of memory in a request.
     pub max_segments: u64,
-    /// Completed writes may be lost until a flush.
+    /// Whether completed writes may be lost until a flush.
     pub write_back: bool,
-    /// The device refuses writes.
+    /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Write streams, numbered from 1; 0 if it has none. Not those of the device's partitions.
+    /// Number of write streams; they are numbered from 1. 0 if the device has none. They are not
+    /// for its partitions.
     pub streams: u8,
 }
 
 impl Limits {
-    /// Reads the files below `folder`, the device's folder in sysfs. What a kernel does not show
-    /// has the value that restricts nothing.
+    /// Reads the files below `folder`, the device's folder in sysfs. A limit that the kernel does
+    /// not show gets the value that restricts nothing.
     ///
     /// # Errors
-    /// With a sentence, if the folder has no queue.
+    /// A sentence, if the folder has no queue.
     pub(crate) fn read(folder: &Path) -> Result<Limits, String> {
         let model = match text(folder, "queue/zoned").as_deref() {
             Some("none") => Model::None,
@@ -69,7 +70,7 @@ impl Limits {
             max_segments: number(folder, "queue/max_segments").unwrap_or(u64::MAX),
             write_back: text(folder, "queue/write_cache").as_deref() == Some("write back"),
             read_only: number(folder, "ro") == Some(1),
-            // Since Linux 6.16. The number of a stream has 8 bits in an entry of io_uring.
+            // Shown since Linux 6.16. An entry of io_uring has 8 bits for the number of a stream.
             streams: number::<u64>(folder, "queue/max_write_streams")
                 .map_or(0, |streams| streams.min(u8::MAX.into()) as u8),
         })
@@ -86,7 +87,7 @@ fn number<T: FromStr>(folder: &Path, name: &str) -> Option<T> {
 
 #[cfg(test)]
 impl Limits {
-    /// The limits of an NVMe drive, for tests.
+    /// Returns the limits of an NVMe drive, for tests.
     pub(crate) fn example() -> Limits {
         Limits {
             model: Model::HostManaged,

@@ -1,4 +1,4 @@
-//! The transport of commands to a drive: the kernel's block layer, or NVMe commands unchanged.
+//! The transport of commands to a drive: the kernel's block layer, or unmodified NVMe commands.
 
 use crate::ioctl::Descriptor;
 use crate::nvme::{self, Commands};
@@ -13,37 +13,37 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Data to move, or a flush: in bytes from the start of the drive.
+/// A transfer of data, or a flush. Offset and length are in bytes from the start of the drive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
     pub kind: Kind,
     pub offset: u64,
     pub length: u64,
-    /// The transfer is sent again. Then a thread of the kernel's that can wait is to carry the
-    /// transfer out: see `WRITE_TRIES` in `failure.rs`.
+    /// Whether this is a retry. Then a kernel thread that can wait must carry it out: see
+    /// `WRITE_TRIES` in `failure.rs`.
     pub again: bool,
 }
 
-/// Why a command failed, as the transport tells it.
+/// The transport's reason why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The kernel's error.
+    /// An errno of the kernel.
     Errno(Errno),
-    /// The drive's status: code type and code, with the flags that the kernel leaves in it.
+    /// A status of the drive: code type and code, with the flags that the kernel leaves in it.
     Nvme(u16),
 }
 
-/// What came of a command, by the key it was given with.
+/// The result of a command; it comes with the command's key.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// It was carried out. `bytes`: how many were moved; `None` for all. `at`: the first block of
-    /// an append.
+    /// The command was carried out. `bytes` is how many were moved, `None` for all; `at` is the
+    /// first block of an append.
     Done { bytes: Option<u64>, at: u64 },
-    /// It was not.
+    /// The command failed.
     Failed(Cause),
-    /// The zone of a command that failed.
+    /// A report of the zone of a failed command.
     Reported(Result<Descriptor, Errno>),
-    /// Some of the zones that were asked for, from the first on.
+    /// Reports of some of the requested zones, from the first on.
     ReportedAll(Result<Vec<Descriptor>, Errno>),
 }
 
@@ -51,16 +51,16 @@ type BlockRing = Ring<squeue::Entry, cqueue::Entry>;
 
 /// A transport. The owner of a command keeps the command's memory until the command is answered.
 pub(crate) enum Transport {
-    /// Transfers by a ring, all else by threads.
+    /// Transfers go through a ring, everything else through threads.
     Block { ring: RefCell<BlockRing>, workers: Workers },
-    /// Everything by a ring.
+    /// Everything goes through a ring.
     Nvme(Commands),
-    /// No drive: a test's answers.
+    /// No drive: a test supplies the answers.
     #[cfg(test)]
     Scripted(RefCell<Script>),
 }
 
-/// Answers of a test, in the order of the commands, each of which is described in words.
+/// Answers of a test, in the order of the commands, each with the command described in words.
 #[cfg(test)]
 pub(crate) struct Script {
     pub steps: std::collections::VecDeque<(&'static str, Option<Answer>)>,
@@ -69,7 +69,7 @@ pub(crate) struct Script {
 
 #[cfg(test)]
 impl Script {
-    /// Takes a command; it is never answered if the step has no answer.
+    /// Takes a command. It is never answered if the script's step has no answer.
     fn take(&mut self, key: usize, what: &str) {
         let (expected, answer) = self.steps.pop_front().unwrap_or(("nothing more", None));
         assert_eq!(what, expected);
@@ -78,16 +78,17 @@ impl Script {
 }
 
 impl Transport {
-    /// The transport through the block layer; `event` becomes readable when answers have come.
+    /// Creates the transport through the block layer; `event` becomes readable when answers
+    /// have come.
     ///
     /// # Errors
-    /// If the kernel has no io_uring or forbids it, or has no thread left.
+    /// If the kernel has no io_uring or forbids it, or no thread can be started.
     pub(crate) fn block(file: &Arc<File>, event: &Arc<OwnedFd>) -> io::Result<Transport> {
         let ring = RefCell::new(Ring::new(file, event)?);
         Ok(Transport::Block { ring, workers: Workers::start(file, event)? })
     }
 
-    /// The transport to an NVMe namespace; `event` becomes readable when answers have come.
+    /// Creates the transport to an NVMe namespace; `event` becomes readable when answers have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring for NVMe commands, or forbids it.
@@ -99,8 +100,8 @@ impl Transport {
         Commands::new(file, event, namespace).map(Transport::Nvme)
     }
 
-    /// Adds the transfer `what` on `pieces`, and on the out-of-band bytes `oob` where the transport
-    /// has such.
+    /// Adds the transfer `what` with the memory `pieces`, and with the out-of-band bytes `oob` if
+    /// the transport has any.
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         match self {
             Transport::Block { ring, .. } => {
@@ -144,7 +145,7 @@ impl Transport {
         }
     }
 
-    /// Sends what waits. True if anything was sent.
+    /// Sends the waiting commands. True if any was sent.
     pub(crate) fn submit(&self) -> bool {
         match self {
             Transport::Block { ring, .. } => {
@@ -176,8 +177,8 @@ impl Transport {
         }
     }
 
-    /// Waits until the kernel has answered all transfers that were sent: until then it may write to
-    /// their memory.
+    /// Waits until the kernel has answered all transfers that were sent, because until then it may
+    /// write to their memory.
     pub(crate) fn wait_for_all(&mut self) {
         match self {
             Transport::Block { ring, .. } => ring.get_mut().wait_for_all(),

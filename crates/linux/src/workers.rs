@@ -1,7 +1,7 @@
-//! Threads that make the calls which block: zone management and zone reports.
+//! Threads that make blocking calls: zone management and zone reports.
 //!
 //! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for it. The
-//! answers are collected here; the drive's event becomes readable.
+//! answers are collected here, and the drive's event becomes readable.
 
 use crate::ioctl;
 use crate::transport::{Answer, Cause};
@@ -14,22 +14,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Calls made at once.
+/// Number of threads, and so of calls at the same time.
 const THREADS: usize = 4;
 
-/// A call; addresses in sectors.
+/// A call to be made; addresses are in sectors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job {
     /// Change the state of a zone.
     Manage { action: Action, sector: u64, sectors: u64 },
-    /// Change the state of each of the `count` zones of `sectors` sectors from `sector` on that the
-    /// action concerns.
+    /// Change the state of those of `count` zones to which the action applies. Each zone has
+    /// `sectors` sectors; the first begins at `sector`.
     ManageAll { action: Action, sector: u64, sectors: u64, count: u32 },
-    /// Report one zone, whose command failed.
+    /// Report one zone, for which a command failed.
     Report { sector: u64 },
     /// Report `count` zones.
     ReportAll { sector: u64, count: u32 },
-    /// Tell a block device without zones that bytes are not needed any more.
+    /// Tell a block device without zones that the bytes are no longer needed.
     Discard { offset: u64, length: u64 },
 }
 
@@ -43,10 +43,10 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts them; they write to `event` after each call.
+    /// Starts the threads; they write to `event` after each call.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If no thread can be started.
     pub(crate) fn start(device: &Arc<File>, event: &Arc<OwnedFd>) -> std::io::Result<Workers> {
         let (jobs, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
@@ -63,10 +63,10 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Has `job` done; its answer carries `key`.
+    /// Gives `job` to a thread; its answer carries `key`.
     pub(crate) fn ask(&self, key: usize, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // The threads end after this sender only.
+            // Sending cannot fail: the threads end only after this sender is dropped.
             let _ = jobs.send((key, job));
         }
     }
@@ -78,7 +78,7 @@ impl Workers {
 }
 
 impl Drop for Workers {
-    /// Waits for the threads: they hold the device open, and with it the right to it.
+    /// Waits for the threads, because they hold the device open and so keep its exclusive use.
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
@@ -98,7 +98,7 @@ fn work(
         let Ok((key, job)) = next else { return };
         let answer = carry_out(device, job);
         answers.lock().unwrap_or_else(PoisonError::into_inner).push((key, answer));
-        // It fails only if the counter is full, and then the event is readable.
+        // The write fails only if the counter is full, and then the event is readable.
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
 }

@@ -1,11 +1,11 @@
-//! The emulated drive, held against the rules of zones by the suite that real drives pass.
+//! The suite for real drives tests the emulated drive against the rules of zones.
 
 use furrow_emu::OpenMode;
 use furrow_linux::conformance;
 use furrow_rt::{Config, Rt};
 
-/// Drives with and without room in a zone beyond its capacity, limits, conventional zones, small
-/// blocks, out-of-band bytes, and a volatile cache.
+/// Specs of drives with and without space in a zone beyond its capacity, limits, conventional
+/// zones, small blocks, out-of-band bytes, and a volatile cache.
 const DRIVES: [&str; 5] = [
     "mem:zones=12,zone-size=16MiB,zone-capacity=12MiB,max-open=4,max-active=6",
     "mem:zones=12,zone-size=1MiB",
@@ -26,7 +26,7 @@ fn the_emulated_drive_keeps_the_rules_of_zones() {
             let found = found.unwrap_or_else(|what| panic!("{drive}, seed {seed}: {what}"));
             let (cases, differ) = found.cases();
             assert_eq!(differ, 0, "{drive}, seed {seed}: {:#?}", found.table());
-            // A walk that got nowhere proves nothing.
+            // A walk with too few cases or commands proves nothing.
             assert!(cases > 40 && found.commands() > 1500, "{drive}, seed {seed}: {cases} cases");
         }
     }

@@ -1,4 +1,5 @@
-//! What becomes of commands whose errors a drive explains late or not at all, by scripted answers.
+//! Tests, by scripted answers, of what happens to commands whose errors a drive explains late or
+//! not at all.
 
 use crate::drive::{Access, Drive, Opened, Use};
 use crate::ioctl::Descriptor;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 type Steps = Vec<(&'static str, Option<Answer>)>;
 
-/// Runs `work` on a drive of four zones of 16 blocks that answers by `steps`.
+/// Runs `work` on a drive of four zones of 16 blocks that answers according to `steps`.
 fn on<T: 'static>(steps: Steps, work: impl AsyncFnOnce(Rt, Drive) -> T + 'static) -> T {
     let rt = Rt::new(Config::real());
     let file = Arc::new(File::open("/dev/null").expect("a system with /dev/null"));
@@ -47,7 +48,7 @@ fn failed(errno: Errno) -> Option<Answer> {
     Some(Answer::Failed(Cause::Errno(errno)))
 }
 
-/// The second zone, open, with `blocks` blocks written.
+/// Describes the second zone: open, with `blocks` blocks written.
 fn zone(blocks: u64) -> Descriptor {
     let (start, length) = (16 * 8, 16 * 8);
     let write_pointer = start + blocks * 8;
@@ -67,7 +68,7 @@ async fn sent(drive: &Drive, command: Command, blocks: u64) -> Outcome {
     drive.submit(QueueId(0), Request::with_data(command, data)).await
 }
 
-/// The answer to a write of two blocks to the start of the second zone.
+/// Writes two blocks to the start of the second zone, and returns the answer.
 fn write(steps: Steps) -> Status {
     on(steps, async |_, drive| {
         let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
@@ -107,8 +108,8 @@ fn an_error_of_the_drive_is_still_one_after_a_report_that_came_late() {
     assert_eq!(write(steps), Status::WriteFault, "the zone fails, and not the drive");
 }
 
-/// The kernel's write pointer is wrong, and the kernel notices it when it refuses a write that can
-/// wait, as one that is sent again: only then does a report correct the pointer.
+/// The kernel's write pointer is wrong. The kernel notices that when it refuses a write that can
+/// wait, such as a retried one: only then does a report correct the pointer.
 #[test]
 fn a_write_that_the_kernel_refuses_twice_costs_no_zone() {
     let steps = vec![
@@ -179,7 +180,7 @@ fn a_report_that_never_comes_is_a_command_that_is_owed() {
     });
 }
 
-/// Commands of the script that were not sent.
+/// Number of commands of the script that were not sent.
 fn left(drive: &Drive) -> usize {
     match &drive.0.transport {
         Transport::Scripted(script) => script.borrow().steps.len(),
@@ -189,7 +190,7 @@ fn left(drive: &Drive) -> usize {
 
 #[test]
 fn a_drive_that_was_given_up_gets_neither_a_report_nor_a_write() {
-    // It is given up before the error is known, before the report, or amid the next write.
+    // The drive is given up before the error is known, before the report, or during the next write.
     for answers in 0..3 {
         let steps = vec![
             ("write 16+2", failed(Errno::IO)),

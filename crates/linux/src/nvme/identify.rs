@@ -1,4 +1,5 @@
-//! From the identify data of a zoned namespace to limits, as the block layer would show them. Pure.
+//! Converts the identify data of a zoned namespace to limits, as the block layer would show
+//! them. Pure.
 //!
 //! The structures are those of the NVM Express Base Specification 2.0 (Identify Controller), the
 //! NVM Command Set Specification 1.0 (Identify Namespace) and the Zoned Namespace Command Set
@@ -8,10 +9,11 @@ use super::{CONTROLLER_PAGE, Namespace};
 use crate::ioctl::SECTOR;
 use crate::sysfs::{Limits, Model};
 
-/// Bytes of each structure.
+/// Bytes in each structure.
 pub(super) const BYTES: usize = 4096;
 
-/// Identify data: of the controller, of the namespace, and those of the zoned command set.
+/// Identify data of the controller and of the namespace, each in general and for the zoned
+/// command set.
 pub(super) struct Identity<'a> {
     pub controller: &'a [u8; BYTES],
     pub namespace: &'a [u8; BYTES],
@@ -19,22 +21,22 @@ pub(super) struct Identity<'a> {
     pub zoned_namespace: &'a [u8; BYTES],
 }
 
-/// What identify data say of a namespace.
+/// What the identify data say about a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identified {
     pub namespace: Namespace,
     pub limits: Limits,
-    /// Bytes of the largest append.
+    /// Size of the largest append in bytes.
     pub append: u64,
-    /// Reads may cross from one zone to the next (OZCS, bit 0).
+    /// Whether reads may cross from one zone into the next (OZCS, bit 0).
     pub read_across: bool,
 }
 
-/// Reads identify data of the namespace `id`. `kernel`: KiB and pieces of memory of the largest
-/// command that the kernel takes.
+/// Interprets the identify data of the namespace `id`. `kernel` is the size in KiB, and the number
+/// of pieces of memory, of the largest command that the kernel takes.
 ///
 /// # Errors
-/// With a sentence, if such a namespace cannot be used.
+/// A sentence, if such a namespace cannot be used.
 pub(super) fn read(
     id: u32,
     identity: &Identity<'_>,
@@ -76,7 +78,7 @@ pub(super) fn read(
     else {
         return Err(format!("it says that its zones have {zone_blocks} blocks"));
     };
-    // Largest commands: 2 to the power of the field in pages, 0 for no limit.
+    // Size of the largest command: 2 to the power of the field, in pages; a field of 0 is no limit.
     let pages = |power: u8| match power {
         0 => u64::MAX,
         power => CONTROLLER_PAGE.checked_shl(u32::from(power)).unwrap_or(u64::MAX),
@@ -87,7 +89,7 @@ pub(super) fn read(
         limits: Limits {
             model: Model::HostManaged,
             zone_sectors,
-            // They count from 0, and all ones are no limit: 0 here as there.
+            // These fields count from 0, and all ones mean no limit, which is 0 in `Limits`.
             max_active: word(zoned_namespace, 4).wrapping_add(1),
             max_open: word(zoned_namespace, 8).wrapping_add(1),
             logical_block: block,
@@ -107,7 +109,7 @@ pub(super) fn read(
 mod tests {
     use super::*;
 
-    /// Identify data of a drive with two formats; the second is in use: blocks of 4 KiB with 64
+    /// Identify data of a drive with two formats. The second is in use: blocks of 4 KiB with 64
     /// separate out-of-band bytes, zones of 24,576 blocks, 14 open, 28 active.
     struct Example([[u8; BYTES]; 4]);
 

@@ -1,8 +1,9 @@
-//! Opening a generic NVMe device: the claim to the device, identify data and zone reports by ioctl.
+//! Opening a generic NVMe device: the claim on the device, and identify data and zone reports
+//! by ioctl.
 //!
-//! A character device knows no exclusive open. So its node is locked (`flock`), which keeps other
-//! programs of Furrow away, and the block device of the same namespace, where the kernel shows one,
-//! is held open exclusively, which keeps file systems and everything else away that asks for it.
+//! A character device has no exclusive open. So its node is locked (`flock`), which keeps other
+//! programs of Furrow away. If the kernel shows the block device of the same namespace, that is
+//! held open exclusively, which keeps away file systems and all other exclusive users.
 
 #![allow(unsafe_code, reason = "an ioctl's argument is typed by its number only")]
 
@@ -21,10 +22,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// `struct nvme_passthru_cmd64`. Here only its size matters.
+/// `struct nvme_passthru_cmd64`; only its size matters here.
 type Passthrough = [u64; 10];
 
-/// `NVME_IOCTL_ID`: the number of the namespace.
+/// `NVME_IOCTL_ID`, which returns the number of the namespace.
 const ID: Opcode = opcode::none(b'N', 0x40);
 /// `NVME_IOCTL_ADMIN64_CMD`.
 const ADMIN: Opcode = opcode::read_write::<Passthrough>(b'N', 0x47);
@@ -33,18 +34,18 @@ const IO: Opcode = opcode::read_write::<Passthrough>(b'N', 0x48);
 
 /// The operation code of Identify.
 const IDENTIFY: u8 = 0x06;
-/// The zoned command set (CSI), where dword 11 of Identify has it.
+/// The zoned command set (CSI), at its place in dword 11 of Identify.
 const ZONED: u32 = 2 << 24;
 
-/// KiB and pieces of memory that every request queue takes (`BLK_SAFE_MAX_SECTORS`,
-/// `BLK_MAX_SEGMENTS` in the kernel's `include/linux/blkdev.h`).
+/// Size in KiB, and pieces of memory, that every request queue takes in one command
+/// (`BLK_SAFE_MAX_SECTORS`, `BLK_MAX_SEGMENTS` in the kernel's `include/linux/blkdev.h`).
 const ANY_QUEUE: (u64, u64) = (127, 128);
 
-/// Most out-of-band bytes of a block: `metadata_size` of the kernel's `struct blk_integrity` is one
-/// byte.
+/// Most out-of-band bytes in a block: `metadata_size` of the kernel's `struct blk_integrity` has
+/// one byte.
 const MOST_OOB: u64 = 255;
 
-/// A call whose value is a number.
+/// A call that returns a number.
 struct Call<'a> {
     opcode: Opcode,
     argument: Option<&'a mut Passthrough>,
@@ -68,7 +69,7 @@ unsafe impl Ioctl for Call<'_> {
     }
 }
 
-/// Why a command of the kernel's ioctl failed.
+/// The reason why a command sent by ioctl failed.
 #[derive(Clone, Copy, Debug)]
 enum Why {
     Errno(Errno),
@@ -84,7 +85,7 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// Carries out `command`, which reads into `memory`.
+/// Executes `command`, which reads into `memory`.
 fn carry_out(
     file: &File,
     opcode: Opcode,
@@ -104,7 +105,7 @@ fn carry_out(
     }
 }
 
-/// Identify data of the kind `kind` (CNS) of the namespace `id`; 0 for those of the controller.
+/// Reads the identify data of kind `kind` (CNS) of the namespace `id`; 0 stands for the controller.
 fn identify(file: &File, id: u32, kind: u32, set: u32) -> Result<Box<[u8; BYTES]>, Why> {
     let mut data = Box::new([0; BYTES]);
     let mut command = NvmeCommand { opcode: IDENTIFY, namespace: id, ..NvmeCommand::default() };
@@ -124,7 +125,7 @@ fn report(file: &File, namespace: Namespace) -> Result<Vec<Descriptor>, Why> {
         let command = reporting(namespace, lba, (0, REPORT_BYTES));
         match carry_out(file, IO, command, &mut memory) {
             Ok(()) => {}
-            // Exactly behind the last zone.
+            // The address is exactly after the last zone.
             Err(Why::Status(status)) if status & 0x7ff == 0x80 && !found.is_empty() => break,
             Err(why) => return Err(why),
         }
@@ -146,7 +147,7 @@ pub(crate) fn is_generic(path: &Path) -> bool {
     })
 }
 
-/// The folder of a character device in sysfs.
+/// Returns the folder of a character device in sysfs.
 pub(crate) fn folder(path: &Path) -> std::io::Result<PathBuf> {
     let meta = fs::metadata(path)?;
     if !meta.file_type().is_char_device() {
@@ -156,7 +157,7 @@ pub(crate) fn folder(path: &Path) -> std::io::Result<PathBuf> {
     Ok(PathBuf::from(format!("/sys/dev/char/{major}:{minor}")))
 }
 
-/// The folder of the block device of the same namespace in sysfs, which may be hidden.
+/// Returns the folder in sysfs of the block device of the same namespace, which may be hidden.
 fn block_folder(folder: &Path) -> Option<PathBuf> {
     let generic = fs::canonicalize(folder).ok()?;
     let numbers = generic.file_name()?.to_str()?.strip_prefix("ng")?;
@@ -164,8 +165,8 @@ fn block_folder(folder: &Path) -> Option<PathBuf> {
     block.exists().then_some(block)
 }
 
-/// The node of the block device of the same namespace; `None` if the kernel hides it, as for zones
-/// whose size is no power of two.
+/// Returns the node of the block device of the same namespace; `None` if the kernel hides it, as it
+/// does for zones whose size is not a power of two.
 fn block_node(folder: &Path) -> Option<PathBuf> {
     let block = block_folder(folder)?;
     let hidden = fs::read_to_string(block.join("hidden"));
@@ -173,8 +174,8 @@ fn block_node(folder: &Path) -> Option<PathBuf> {
     shown.then(|| Path::new("/dev").join(block.file_name().unwrap_or_default()))
 }
 
-/// KiB and pieces of memory of the largest command that the kernel takes for the namespace. Those
-/// of any request queue, if the kernel does not tell.
+/// Returns the size in KiB, and the pieces of memory, of the largest command that the kernel takes
+/// for the namespace; if the kernel does not report them, the limits of any request queue.
 fn largest(folder: &Path) -> (u64, u64) {
     let block = block_folder(folder);
     let limit = |name: &str, otherwise| {
@@ -186,18 +187,18 @@ fn largest(folder: &Path) -> (u64, u64) {
     (kib, limit("max_segments", pieces).unwrap_or(pieces))
 }
 
-/// What prevents the use of the generic device at `path`, most important first.
+/// Returns what prevents the use of the generic device at `path`, most important first.
 pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
     let Some(block) = folder(path).ok().and_then(|folder| block_node(&folder)) else {
         return Vec::new();
     };
     let mut found = names::obstacles(&block);
-    // A block device without a node cannot be used by name; the drive warns.
+    // A block device without a node cannot be opened by name: that is no obstacle; the drive warns.
     found.retain(|obstacle| obstacle.code != "not-found");
     found
 }
 
-/// Locks the node, for this process alone or for all that only read.
+/// Locks the node: for this process alone, or shared among readers.
 fn lock(path: &str, file: &File, access: Access) -> Result<(), Error> {
     let locked = match access {
         Access::ReadWrite => file.try_lock(),

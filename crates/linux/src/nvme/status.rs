@@ -1,25 +1,24 @@
-//! What each status of an NVMe drive means for the command that got it. Pure.
+//! What each status of an NVMe drive means for its command. Pure.
 //!
 //! Status codes are those of the NVM Express Base Specification 2.0 (figures "Generic Command
 //! Status Values", "Command Specific Status Values", "Media and Data Integrity Error Values" and
-//! "Path Related Status Values") and the Zoned Namespace Command Set Specification 1.1. The table
-//! is in
-//! `docs/use/real-drives.md`, which a test holds against this one.
+//! "Path Related Status Values") and the Zoned Namespace Command Set Specification 1.1.
+//! `docs/real-drives.md` has the same table; a test compares the two.
 
 use furrow_zone::Status;
 
-/// The drive says that the same command would fail again (DNR).
+/// The drive states that the same command would fail again (DNR).
 const DO_NOT_RETRY: u16 = 0x4000;
 
-/// What is to be done about a status.
+/// What to do about a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The command gets this answer.
     Answer(Status),
     /// The medium failed: a read gets Unrecovered Read Error, anything else Write Fault.
     Medium,
-    /// The transport failed, or the drive cannot say: the zone is reported and the command
-    /// is sent again.
+    /// The transport failed, or the drive does not know: the zone is reported and the command
+    /// is retried.
     Transport,
 }
 
@@ -30,8 +29,8 @@ const fn answer(status: Status) -> Meaning {
     Meaning::Answer(status)
 }
 
-/// Statuses by type (high byte) and code, in ascending order. One that is not here is an error of
-/// the medium.
+/// Statuses by type (high byte) and code, in ascending order. A status that is not listed is an
+/// error of the medium.
 const TABLE: &[Row] = &[
     (0x001, 0x003, answer(Status::InvalidField), "invalid command, field, or identifier in use"),
     (
@@ -78,12 +77,12 @@ const TABLE: &[Row] = &[
     (0x300, 0x37f, Meaning::Transport, "path error, of the controller or of the host"),
 ];
 
-/// What `status` means: code type and code, with the flags that the kernel leaves in it.
+/// Returns what `status` means: code type and code, with the flags that the kernel leaves in it.
 pub(crate) fn meaning(status: u16) -> Meaning {
     let code = status & 0x7ff;
     let found = TABLE.iter().find(|(first, last, ..)| (*first..=*last).contains(&code));
     match found.map_or(Meaning::Medium, |(_, _, meaning, _)| *meaning) {
-        // What will fail again is not sent again, unless a new path may have it.
+        // A command that would fail again is not retried, unless another path may carry it out.
         Meaning::Transport if status & DO_NOT_RETRY != 0 && code < 0x300 => Meaning::Medium,
         meaning => meaning,
     }
@@ -128,7 +127,7 @@ mod tests {
         assert_eq!(meaning(0x7ff), Meaning::Medium, "a vendor's own");
     }
 
-    /// The page for users lists what the code does.
+    /// The page for users must list exactly what the code does.
     #[test]
     fn the_page_has_this_table() {
         let page = include_str!("../../../../docs/use/real-drives.md");
