@@ -1,6 +1,7 @@
 //! Zone cleaning, and relocation of extents: by cleaning, or because a zone failed.
 //!
-//! Reclaimable space is what cleaning alone can free; nothing waits for files to be removed.
+//! Space counts as reclaimable if cleaning alone can free it: no writer waits for files to
+//! be removed.
 
 use crate::dead_ranges::join_holes;
 use crate::file::{Block, Extent, FileId, SUMS_INLINE, Sums};
@@ -273,7 +274,7 @@ impl Store {
         Ok(())
     }
 
-    /// Splits an extent into runs, with the pages of those that may still be read.
+    /// Splits an extent into runs, each with its pages if they may still be read.
     async fn runs_with_pages(&self, id: FileId, extent: &Extent) -> Result<Vec<Run>> {
         // The pins are held to the end: between two reads the file may be removed and
         // its zones reset.

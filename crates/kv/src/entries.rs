@@ -24,7 +24,7 @@ pub(crate) struct FileState {
     pub(crate) tail: Vec<u8>,
 }
 
-/// What a record says.
+/// One statement of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A path names a directory (`None`) or a file.

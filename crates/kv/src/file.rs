@@ -35,13 +35,13 @@ pub enum Lifetime {
     NotSet = 0,
     /// Lifetime hints are not to be used.
     None = 1,
-    /// Shortest.
+    /// Shortest lifetime.
     Short = 2,
-    /// Longer.
+    /// Longer than `Short`.
     Medium = 3,
-    /// Longer still.
+    /// Longer than `Medium`.
     Long = 4,
-    /// Longest.
+    /// Longest lifetime.
     Extreme = 5,
 }
 
@@ -276,7 +276,7 @@ impl File {
         !durable || self.journaled < self.blocks()
     }
 
-    /// The extents from the one that holds block `from` up to block `blocks`.
+    /// Returns the extents from the one that holds block `from` up to block `blocks`.
     pub(crate) fn extents_between(&self, from: u32, blocks: u32) -> Vec<Extent> {
         let inside = self.extents.iter().filter(|e| e.end() > from && e.first < blocks);
         inside

@@ -167,7 +167,7 @@ impl Store {
         if size == now {
             return Ok(());
         }
-        // What stays of the last block becomes the tail.
+        // The remaining part of the last block becomes the tail.
         let last = (size / PAGE_SIZE as u64) as u32;
         let rest = (size % PAGE_SIZE as u64) as usize;
         let tail = match rest {
@@ -197,8 +197,8 @@ impl Store {
         Ok(())
     }
 
-    /// Places the gathered blocks and ends the file's last block. Then none of the file is in
-    /// memory.
+    /// Places the gathered blocks and ends the file's last block. Afterwards none of the file is
+    /// in memory.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -622,7 +622,7 @@ impl Store {
     /// Reads from a file; returns less than `len` bytes at its end.
     ///
     /// # Errors
-    /// `Corrupt` if a block is not what was written, `Io` if the drive does not give it; either
+    /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it; either
     /// names the file and the block.
     pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Data> {
         let size = self.size(id)?;
@@ -672,11 +672,11 @@ impl Store {
         read.map_err(|error| error.at(self.name_of(id)))
     }
 
-    /// Reads blocks of an extent from the drive and checks their checksums. The caller pins the
-    /// zones of both.
+    /// Reads blocks of an extent from the drive and verifies their checksums. The caller pins the
+    /// zones of the blocks and of the block of checksums.
     ///
     /// # Errors
-    /// As [`Store::read_verified`]; it names the block and its place.
+    /// As [`Store::read_verified`]; the error names the block and its place.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,

@@ -42,7 +42,8 @@ impl FileKind {
     }
 }
 
-/// A column family of a database. Its blob files are collected apart from those of other families.
+/// A column family of a database. Its blob files are collected separately from those of
+/// other families.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Family {
     /// The directory of the database.

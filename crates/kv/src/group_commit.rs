@@ -157,7 +157,7 @@ impl Store {
             store.0.rt.sleep(store.0.options.commit_interval).await;
             store.0.commit_planned.set(false);
             if store.check_alive().is_ok() {
-                // The error is not lost: the store has failed, and every caller is told so.
+                // The error is not lost: the store has failed, and every caller learns that.
                 let _ = store.join_group_commit(None).await;
             }
         });
@@ -285,7 +285,7 @@ impl Store {
         Ok(durable)
     }
 
-    /// Adds an entry for each file in its present state. Returns those states.
+    /// Adds an entry for each file in its present state. Returns the states.
     fn view(
         &self,
         wanted: &BTreeSet<FileId>,

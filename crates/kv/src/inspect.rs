@@ -132,8 +132,8 @@ impl Snapshot {
         Snapshot::open_with(device, false).await
     }
 
-    /// Reads the store's metadata; with `accept_loss` also if the record ring is damaged, without
-    /// what is lost.
+    /// Reads the store's metadata. With `accept_loss` this works even if the record ring is
+    /// damaged, without what is lost.
     ///
     /// # Errors
     /// As [`Snapshot::open`].

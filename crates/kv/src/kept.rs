@@ -1,4 +1,4 @@
-//! What a view of an open store needs of a file that is truncated: the blocks that are cut off.
+//! What a view of an open store keeps of a file that is truncated: the blocks that the file loses.
 
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use std::cell::{Cell, RefCell};

@@ -370,7 +370,8 @@ pub(crate) async fn identify_by(
     let geometry = device.geometry();
     let first = geometry.conventional_zones;
     for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
-        // The superblock or, if that is damaged, the first record of the snapshot behind it.
+        // Looks for the superblock or, if that is damaged, for the first record of the snapshot
+        // after it.
         for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
             if offset >= blocks_begun(report, geometry) {
                 break;

@@ -173,7 +173,7 @@ pub enum Op {
     Link {
         /// A name that the file already had.
         from: String,
-        /// The new one.
+        /// The new name.
         to: String,
     },
     /// A file's name was removed.

@@ -245,7 +245,7 @@ impl ZoneAllocator {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// Whether more zones are free than are reserved from `want`.
+    /// Whether a zone is free that is not reserved from `want`.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
@@ -401,7 +401,7 @@ impl ZoneAllocator {
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
     }
 
-    /// Takes a zone that is not full out of use; the rest of it stays unwritten.
+    /// Takes a partly written zone out of use; the rest of the zone stays unwritten.
     pub(crate) fn abandon(&self, zone: ZoneId) {
         let mut open = self.open.borrow_mut();
         if let Some(at) = open.iter().position(|open| open.zone == zone) {
@@ -484,7 +484,7 @@ impl ZoneAllocator {
         self.youngest_bytes.set(self.youngest_bytes.get() + zone_bytes(of_zone) - before);
     }
 
-    /// Restores what recovery found of a zone.
+    /// Restores the youngest blob files that recovery found in a zone.
     pub(crate) fn restore_youngest(&self, zone: ZoneId, of_zone: BTreeMap<Family, u64>) {
         self.youngest_bytes.set(self.youngest_bytes.get() + zone_bytes(&of_zone));
         self.youngest.borrow_mut().insert(zone, of_zone);

@@ -198,7 +198,7 @@ fn snapshots_and_superblocks_have_a_second_copy() {
         store.stop().await.unwrap();
         each_block(&on, &device, &known).await
     });
-    // Only one record follows the snapshot; if it is damaged, nothing else says what it said.
+    // Only one record follows the snapshot; if it is damaged, nothing else has its content.
     assert!(refused <= 1 && whole > 8, "{whole} whole, {refused} refused");
     rt.clear();
 }

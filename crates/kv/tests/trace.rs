@@ -9,7 +9,7 @@ fn record(order: u64, thread: u32, begin: u64, took: u64, op: Op) -> Record {
     Record { order, thread, begin, took, gap: 0, answer: 0, op }
 }
 
-/// Two threads whose calls overlap, of every kind.
+/// A recording of two threads whose calls overlap, with every kind of call.
 fn run() -> Recording {
     let (path, to) = ("db/000004.log".to_owned(), "db/CURRENT".to_owned());
     let ops = vec![

@@ -169,8 +169,8 @@ fn the_youngest_blob_of_a_full_zone_is_known_until_its_reset_across_restarts() {
     let store = opened(&rt, &drive, Policy::Baza, false);
     let rt2 = rt.clone();
     rt.block_on(async move {
-        // After opening, the user states each file's family again; the record keeps it for removed
-        // files.
+        // After opening, the user states each file's family again. For removed files, the zone's
+        // record keeps the family.
         for number in [1, 2, 4] {
             let name = if number == 4 { "other" } else { "default" };
             store.set_family(&format!("db/{number:06}.blob"), name).unwrap();

@@ -107,7 +107,7 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub struct Drive(pub(crate) Rc<Inner>);
 
-/// How a drive is to be used.
+/// The use that is made of a drive.
 pub(crate) struct Use {
     pub model: Model,
     pub queued: bool,

@@ -438,7 +438,7 @@ mod tests {
                 let (rt2, budget, order) = (rt.clone(), budget.clone(), order.clone());
                 let count = count.min(budget.limit(ALL[class]));
                 if index % 7 == 3 {
-                    // A cancelled request must not block the requests behind it.
+                    // A cancelled request must not block later requests.
                     let mut future = Box::pin(budget.acquire(ALL[class], count));
                     rt.spawn_detached(async move {
                         rt2.sleep(wait).await;

@@ -647,7 +647,7 @@ impl DeltaLog {
     /// Notes that all zones of `half`, which is not in use, were released.
     ///
     /// # Panics
-    /// If `half` is the one in use.
+    /// If `half` is in use.
     pub fn half_released(&mut self, half: u8) {
         assert_ne!(half, self.half, "the half in use cannot have been released");
         self.clean[usize::from(half)] = true;

@@ -15,8 +15,8 @@ pub struct SequencePoint(pub(crate) u64);
 ///
 /// Invariants
 /// - `completed` begins with a write that has not completed, or is empty.
-/// - Every number that has not completed is a write in some zone's queue; `pages` is the sum of the
-///   pages of these writes, and `unsent` the number of those that are not wholly with the drive.
+/// - Every number that has not completed is a write in some zone's queue. `pages` is the sum of the
+///   pages of these writes, and `unsent` counts the ones that are not wholly with the drive.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// Every write with a lower number has completed.

@@ -47,7 +47,8 @@ impl<K: Ord> Kept<K> {
         self.of.get(key).map_or(0, |(kept, more)| u64::from(*kept) + more)
     }
 
-    /// Iterates over the subjects with findings that are only counted, with the number of those.
+    /// Iterates over the subjects with findings that are only counted, each with its number of
+    /// such findings.
     pub fn counted(&self) -> impl Iterator<Item = (&K, u64)> {
         self.of.iter().map(|(key, (_, more))| (key, *more)).filter(|(_, more)| *more > 0)
     }

@@ -175,7 +175,7 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
 }
 
 /// Builds a record of `body`, as whole blocks, to be written when the records of its log below
-/// sequence `durable` are durable. If one of those is missing later, it was damaged: it is not the
+/// sequence `durable` are durable. If such a record is missing later, it was damaged: it is not the
 /// torn end of the log.
 ///
 /// # Panics

@@ -20,7 +20,7 @@
 //! The writer deliberately does not choose zones, keep data for readers, or relocate after a
 //! failure: these are its engine's tasks (stop acknowledging, drain, relocate, checkpoint,
 //! acknowledge). For an engine that relocates ([`Writer::relocates`]), waits return a failure at
-//! once, and writes to a zone opened behind a failed zone are held back until the failed zone is
+//! once, and writes to a zone opened after a failed zone are held back until the failed zone is
 //! closed ([`Writer::close`]). Every wait returns the failure until it is forgiven
 //! ([`Writer::forgive`]).
 

@@ -109,8 +109,6 @@ struct Flight {
 /// Invariants, in addition to those of the module, for a queue that has not failed
 /// - the commands in flight end one after the other, the first beyond `done`, the last at `sent`;
 /// - every write that has not completed ends beyond `done`, and at most at `position`.
-/// - the commands in flight end one behind the other, the first beyond `done`, the last at `sent`;
-/// - every write that has not completed ends beyond `done`, and at most at `position`.
 #[derive(Default)]
 struct State {
     position: u32,

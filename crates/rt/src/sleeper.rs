@@ -82,7 +82,7 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // After the engine has ended, nobody sleeps for it, so this loop goes on and drops the
+        // After the engine has ended, nobody sleeps for it, so this loop continues and drops the
         // remaining entries.
         if !is_over() {
             return true;

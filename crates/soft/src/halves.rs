@@ -146,8 +146,7 @@ pub(crate) struct Told {
     pub mended: Vec<String>,
 }
 
-/// Collects what happened since `table` from `records`, which are those of its half, and from the
-/// half `other`.
+/// Collects what happened since `table`, from the `records` of its half and from the half `other`.
 pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let (epoch, sequence, complete) = (table.epoch, table.sequence, table.checkpoint);
     let mut told = Told { steps: Vec::new(), epoch, sequence, complete, mended: Vec::new() };

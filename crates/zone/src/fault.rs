@@ -108,7 +108,7 @@ pub enum Place {
     Zone(ZoneId),
 }
 
-/// Selects the commands at the fault's place at which it strikes.
+/// Selects the commands at which a fault strikes, among those at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Every command.
@@ -128,7 +128,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// The commands to which the fault applies.
     pub place: Place,
-    /// Selects among these commands those at which the fault strikes.
+    /// Selects the commands at which the fault strikes, among those to which it applies.
     pub when: When,
     /// How often the fault will still strike; `None` is without limit. At 0 the fault has ended and
     /// is dropped.
@@ -202,7 +202,7 @@ impl Fault {
         Fault { place: Place::Blocks { first, blocks }, ..self }
     }
 
-    /// Selects among the fault's commands those at which it strikes.
+    /// Selects the commands at which the fault strikes, among those to which it applies.
     #[must_use]
     pub fn when(self, when: When) -> Fault {
         Fault { when, ..self }

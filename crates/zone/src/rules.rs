@@ -220,8 +220,8 @@ pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
     }
 }
 
-/// Returns what a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves of a
-/// zone of which `durable` blocks survived.
+/// Returns the zone as a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves
+/// it if `durable` of its blocks survived.
 ///
 /// A zone that was filled by a write and lost part of it was never full durably: it is closed or
 /// empty again. A zone that was finished, or that the controller filled, stays full, and its data

@@ -25,7 +25,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Drops what lies behind `size`.
+    /// Drops what lies beyond `size`.
     pub(super) fn truncate(&mut self, size: u64) {
         self.0.split_off(&size);
         if let Some(mut last) = self.0.last_entry() {

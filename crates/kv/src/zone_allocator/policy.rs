@@ -13,8 +13,8 @@ use std::str::FromStr;
 pub enum Policy {
     /// Files of one lifetime share a zone, even if they are written at the same time.
     Shared,
-    /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, tables and
-    /// blobs apart. A writer holds its file's zone, and a concurrent writer takes another.
+    /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, but tables and
+    /// blobs do not. A writer holds its file's zone, and a concurrent writer takes another.
     LizaPaper,
     /// The rule of the released ZenFS: an empty zone for each writer as long as permits last; then
     /// the zone whose files outlive the new file by the least; else the zone with the least space

@@ -274,7 +274,7 @@ impl Dispatcher {
             return None;
         }
         if let Some(rest) = state.rest.take() {
-            // A write without blocks stands for the filling alone, and is sent with it.
+            // A write without blocks only triggers this filling, and counts as sent with it.
             if write.blocks == 0 {
                 state.next += 1;
                 self.shared.in_flight.borrow_mut().sent(1);
