@@ -104,8 +104,8 @@ impl Frozen {
     /// Reads from a file; returns less than `len` bytes at its end.
     ///
     /// # Errors
-    /// `NotFound` if the view has no such file; `Busy` if the program has cut off more of the file
-    /// than the view keeps; `Corrupt` and `Io` as [`Store::read`].
+    /// `NotFound` if the view has no such file; `Busy` if the program has truncated more of the
+    /// file than the view keeps; `Corrupt` and `Io` as [`Store::read`].
     pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Data> {
         let missing = || Error::new(ErrorKind::NotFound, format!("file {} is not there", id.0));
         let (info, kept) = self.files.get(&id).ok_or_else(missing)?;

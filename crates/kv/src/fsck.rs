@@ -450,7 +450,7 @@ impl Check<'_> {
         let at = extent.at.plus(inside);
         let all = read_blocks(self.device, QueueId(0), at, count, &self.pages).await.ok();
         for block in inside..inside + count {
-            // If the blocks cannot be read together, each is read by a command of its own.
+            // If the blocks cannot be read together, each is read by a separate command.
             let alone = match &all {
                 Some(_) => None,
                 None => {

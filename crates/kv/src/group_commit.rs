@@ -180,8 +180,8 @@ impl Store {
         }
     }
 
-    /// Starts the task. Not part of an async function: every crate that awaits it would compile the
-    /// group commits again.
+    /// Starts the task that runs group commits. This is no part of an async function, because every
+    /// crate that awaits it would compile the group commits again.
     #[inline(never)]
     fn start_group_commits(&self) {
         self.0.rt.spawn_detached(run_group_commits(self.clone()));

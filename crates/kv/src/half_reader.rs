@@ -33,7 +33,7 @@ pub(crate) struct HalfOf {
 /// A half while it is read; afterwards, the state that its records add up to.
 pub(crate) struct HalfReader {
     half: HalfOf,
-    /// A copy has what the snapshot says.
+    /// A copy has the state of the snapshot, so records of the snapshot need not be applied.
     copied: bool,
     begun: bool,
     /// The last record of the snapshot was found.
@@ -57,7 +57,8 @@ impl HalfReader {
     pub(crate) fn new(half: HalfOf, copy: Option<Replay>) -> HalfReader {
         let copied = copy.is_some();
         let mut replay = copy.unwrap_or_default();
-        // These come from the half that holds the copy, not from the half that is read.
+        // `before`, `same` and `turns` come from the half that holds the copy, not from the half
+        // that is read.
         replay.before.clear();
         (replay.same, replay.turns) = (false, false);
         HalfReader {

@@ -28,8 +28,8 @@ const OTHERS: u64 = 10;
 const FLUSHES: u64 = 11;
 const CATALOG: u64 = 12;
 const CLEANING: u64 = 14;
-/// In sixteenths: the share of a half that tails may take. Above it, closed files also move
-/// everything they can out of the ring.
+/// In sixteenths: the share of a half that tails may take. Once the ring is fuller than that,
+/// closed files also move everything they can out of it.
 const CROWDED: u64 = 2;
 /// The most bytes that one name with its file adds.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE;

@@ -105,10 +105,10 @@ pub(crate) fn superblock_of(
     Ok(Some(Superblock { body, ring, zones: of_half, failed }))
 }
 
-/// Finds the halves of the ring by their superblocks, each in the first zone of its half. If
-/// records of a newer half have no superblock, it is damaged, and the superblock of an older half
-/// serves: it says the same, except for the zones of the half. Offline zones are not searched; the
-/// caller judges whether they may have held the newest half.
+/// Finds the halves of the ring by their superblocks, each in the first zone of its half. If a
+/// newer half has records and no superblock, its superblock is damaged, and that of an older half
+/// serves instead: it says the same, except for the zones of the half. Offline zones are not
+/// searched; the caller judges whether they may have held the newest half.
 ///
 /// # Errors
 /// `Io` if a zone cannot be read although the drive lists it as readable, `WrongFormat` if this

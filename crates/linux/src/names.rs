@@ -61,7 +61,7 @@ pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     }
 }
 
-/// Like [`obstacles`], for a block device without zones on which soft zones are to be. A partition
+/// Like [`obstacles`], for a block device without zones that is to hold soft zones. A partition
 /// can be used.
 pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
     match folder(path) {

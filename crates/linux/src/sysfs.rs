@@ -37,8 +37,8 @@ pub(crate) struct Limits {
     pub write_back: bool,
     /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Number of write streams; they are numbered from 1. 0 if the device has none. They are not
-    /// for its partitions.
+    /// Number of write streams, numbered from 1; 0 if the device has none. A partition of the
+    /// device has none.
     pub streams: u8,
 }
 

@@ -355,9 +355,9 @@ impl RecordRing {
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
-    /// Begins another half in empty zones, with a permit for them. The half has more zones
-    /// than usual if its beginning needs them, which takes `blocks` in records of at most
-    /// `longest` blocks.
+    /// Begins another half in empty zones, with a permit for them. The half's beginning takes
+    /// `blocks` blocks, in records of at most `longest` blocks; if necessary the half has more
+    /// zones than usual.
     ///
     /// # Errors
     /// `Io` if no empty zone is left.

@@ -1,8 +1,7 @@
 //! Which superzone to clean next.
 //!
-//! Pure functions over an engine's facts about its superzones: how many blocks of each are
-//! valid, how long ago its valid blocks last changed, and its interference group. Nothing here
-//! knows the content.
+//! Pure functions over an engine's facts about each superzone: how many of its blocks are valid,
+//! how long ago these last changed, and its interference group. Nothing here knows the content.
 //!
 //! - [`Policy::Greedy`] takes the superzone whose cleaning copies the least. It suits cleaning that
 //!   a user waits for.
@@ -53,8 +52,8 @@ pub struct Candidate {
     pub valid: u32,
     /// Blocks that the superzone can hold.
     pub capacity: u32,
-    /// How long ago its valid blocks last changed: in seconds, or in another unit that all
-    /// candidates share.
+    /// How long ago the superzone's valid blocks last changed: in seconds, or in another unit that
+    /// all candidates share.
     pub age: u64,
     /// Interference group.
     pub group: u32,

@@ -161,7 +161,8 @@ fn an_answer_reaches_a_waiter_that_parks() {
     });
 }
 
-/// The reactor's side of a model: `event` replaces the eventfd, `inbox` wakes from outside.
+/// The reactor's side of a model: `event` replaces the eventfd, and `inbox` stands for wakes
+/// from outside.
 struct World {
     hub: TestHub,
     sleeper: Sleeper,

@@ -101,8 +101,8 @@ impl Table {
         }
     }
 
-    /// Removes a range, and dropped waits that waited only for it. Returns the wakers of ranges
-    /// that are held now.
+    /// Removes a range, and the dropped requests that waited only for it. Returns the wakers of the
+    /// requests that no longer wait for any range.
     fn leave(&mut self, key: usize) -> SmallVec<[Waker; 2]> {
         let mut wake = SmallVec::new();
         let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);

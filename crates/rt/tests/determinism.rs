@@ -278,7 +278,8 @@ proptest! {
         rt.run_until(Nanos(u64::MAX));
         let log = log.take();
         prop_assert!(log.is_sorted_by_key(|(at, _, _)| *at));
-        // The first sleeps were set in the order of the tasks, which equal instants keep.
+        // The first sleeps were set in the order of the tasks; sleeps due at one instant keep
+        // that order.
         let firsts: Vec<_> = log.iter().filter(|(_, nth, _)| *nth == 0).collect();
         prop_assert!(firsts.is_sorted_by_key(|(at, _, id)| (*at, *id)));
         let mut sorted = log.clone();

@@ -126,7 +126,7 @@ fn a_flush_is_one_flush_of_the_drive_and_none_if_nothing_is_new() {
     });
 }
 
-/// The interval bounds what recovery has to read, and what a power cut can lose.
+/// A record for every 64 MiB bounds what recovery has to read, and what a power cut can lose.
 #[test]
 fn without_a_flush_there_is_a_record_every_64_mib() {
     const MIB: u64 = 1 << 20;

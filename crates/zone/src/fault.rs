@@ -72,7 +72,7 @@ pub enum FaultKind {
     ZoneOffline,
     /// An active zone becomes full.
     ZoneFull,
-    /// The drive is gone for `commands` commands (this one included), or if `None`
+    /// The drive is gone for `commands` commands, this one included; if that is `None`,
     /// until [`power_on`](FaultInjection::power_on).
     Disappear {
         /// How many commands the drive refuses.

@@ -143,7 +143,7 @@ pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Res
 /// Whether a zone in `state` takes writes.
 ///
 /// # Errors
-/// The drive's answer if it does not.
+/// The status that the drive answers if the zone takes no writes.
 #[inline]
 pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     match state {

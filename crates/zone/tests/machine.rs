@@ -1,7 +1,7 @@
 //! Tests the state machine against mistakes that other emulators have made, and against impossible
 //! geometries and images.
 
-// If a scene cannot be set up, the test fails, in helpers too.
+// Helpers may unwrap too: a scene that cannot be set up is a failed test.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{

@@ -1,7 +1,7 @@
 //! Compares the state machine with a slow, simple model of the same rules, over random commands,
 //! faults and power cycles on random small drives.
 
-// If a scene cannot be set up, the test fails, in helpers too.
+// Helpers may unwrap too: a scene that cannot be set up is a failed test.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{

@@ -1,7 +1,7 @@
 //! The grammar of device specs: every example in its document, round trips, and errors that point
 //! at the faulty part.
 
-// If an example does not parse, the test fails, in helpers too.
+// Helpers may unwrap too: an example that does not parse is a failed test.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::spec::{Key, Medium, Node, Timing, parse_geometry, parse_list, show_list};

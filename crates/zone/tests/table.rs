@@ -16,7 +16,7 @@
 //! - what a power cycle loses: `lost-tail`, `lost-all`; what a failed write wrote:
 //!   `nothing-written`.
 
-// If a scene cannot be set up, the test fails, in helpers too.
+// Helpers may unwrap too: a scene that cannot be set up is a failed test.
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{
