@@ -56,9 +56,9 @@ impl Lifetime {
 /// The checksums of an extent's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// In memory and in the entry, one for each block.
+    /// The checksums are in memory and in the file's entry, one for each block.
     Here(Rc<Vec<u32>>),
-    /// In a block of the drive.
+    /// The checksums are in a block of the drive.
     At(BlockAddr),
 }
 

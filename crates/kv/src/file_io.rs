@@ -510,7 +510,8 @@ impl Store {
         flight
     }
 
-    /// Counts the end of a write; what it lost is already written elsewhere.
+    /// Counts the end of a write. If the write failed, its blocks were already written elsewhere,
+    /// or the store has failed.
     fn end_flight(&self, flight: u64) {
         self.0.flights.borrow_mut().remove(&flight);
         self.0.ended_flights.set(self.0.ended_flights.get() + 1);

@@ -43,8 +43,9 @@ impl Store {
         Ok(Frozen { store: self.clone(), names, files })
     }
 
-    /// Reads into the views of a file the blocks that a truncation to `last` blocks will remove. No
-    /// await follows the last read, so nothing changes before the caller truncates.
+    /// Reads the blocks that a truncation to `last` blocks will remove, and keeps them for
+    /// the file's views. No await follows the last read, so nothing changes before the
+    /// caller truncates.
     pub(crate) async fn keep_for_views(&self, id: FileId, last: u32) -> Result<()> {
         loop {
             let next = self.with(id, |file| {

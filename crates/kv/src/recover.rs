@@ -59,7 +59,7 @@ pub(crate) struct Replay {
     /// same as this half.
     pub(crate) turns: bool,
     pub(crate) same: bool,
-    /// Records are lost.
+    /// Whether records are lost.
     pub(crate) lossy: bool,
     /// Files with entries after lost records: `fresh` if the entries fit what is
     /// known, else `hurt`.

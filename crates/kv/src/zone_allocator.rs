@@ -190,9 +190,9 @@ pub(crate) struct ZoneAllocator {
     next_ticket: Cell<u64>,
     /// Zones with blocks that cannot be read: cleaning skips them.
     uncleanable: RefCell<BTreeSet<ZoneId>>,
-    /// A zone was released, or space became free in another way.
+    /// Notified when a zone is released, or space becomes free in another way.
     pub(crate) freed: Notify,
-    /// A writer wants space.
+    /// Notified when a writer wants space.
     pub(crate) wanted: Notify,
 }
 
@@ -245,7 +245,7 @@ impl ZoneAllocator {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// Whether a zone is free that is not reserved from `want`.
+    /// Whether there is a free zone that `want` may take, and not only reserved ones.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
@@ -260,7 +260,7 @@ impl ZoneAllocator {
         free + u32::from(open) > self.kept(want.claim)
     }
 
-    /// How many zones are reserved from files with this claim.
+    /// How many zones are reserved, so that files with this claim may not take them.
     pub(crate) fn kept(&self, claim: Claim) -> u32 {
         let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
         kept_from(claim, self.pool.total()) + flushes

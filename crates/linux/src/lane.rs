@@ -46,7 +46,7 @@ pub(crate) struct Lane<T> {
     /// Number of commands with the kernel, and their kind.
     with_kernel: u32,
     flying: Flying,
-    /// Number of next commands to be sent one by one.
+    /// How many of the next commands are sent one by one.
     singly: usize,
     /// Queued writes that the drive refused because of their place.
     refused: Vec<(Step, T)>,

@@ -115,7 +115,7 @@ struct Inner {
     snapshots: Cell<u64>,
     durable: Cell<u64>,
     pins: RefCell<Pins>,
-    /// A superzone lacks a zone.
+    /// Whether a superzone lacks a zone.
     narrow: Cell<bool>,
 }
 

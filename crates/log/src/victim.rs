@@ -27,9 +27,9 @@ pub const GROUP_FACTOR: u64 = 2;
 /// How victims are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Fewest blocks to copy.
+    /// Prefers the victim with the fewest blocks to copy.
     Greedy,
-    /// Most space gained for the cost, weighted by age.
+    /// Prefers the victim with the most space gained for the cost, weighted by age.
     #[default]
     CostBenefit,
 }

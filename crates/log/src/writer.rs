@@ -79,7 +79,7 @@ pub struct WriterOptions {
     pub learns_pieces: bool,
     /// Whether adjacent writes that wait for a zone are joined into one command.
     pub join: bool,
-    /// Like `pieces`, for appends; 0: each append is a command.
+    /// Like `pieces`, for appends; 0: each append is sent as a command of its own.
     pub append_pieces: u32,
     /// The built-in defect, if any.
     pub defect: Option<LogDefect>,

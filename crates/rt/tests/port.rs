@@ -303,7 +303,7 @@ fn a_virtual_clock_moves_while_a_call_waits() {
     assert!(start.elapsed().as_secs() < 600);
 }
 
-/// Opening an engine needs waits before a reactor exists.
+/// An engine waits while it opens, before it has a reactor.
 #[test]
 fn an_engine_may_wait_while_it_is_built() {
     let port = Port::start(Config::real(), |rt| {

@@ -770,8 +770,8 @@ impl ZonedDevice for SoftDrive {
     }
 
     fn oldest(&self) -> Option<u64> {
-        // Reads are with the plain drive only. Other commands need several of its commands in
-        // sequence: they are late only if it has none. Their numbers are counted separately.
+        // The plain drive's oldest command, which holds up ours. If it has none, a command of ours
+        // is late by itself; bit 63 keeps the two kinds of numbers apart.
         let waiting = || self.0.table.oldest().map(|number| number | 1 << 63);
         self.0.plain.oldest().or_else(waiting)
     }

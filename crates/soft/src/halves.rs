@@ -133,7 +133,7 @@ pub(crate) enum Step {
     Turn(BTreeSet<ZoneId>),
 }
 
-/// What both halves say about the time since a table.
+/// What both halves say has happened since a table.
 pub(crate) struct Told {
     pub steps: Vec<Step>,
     /// Epoch of the last half.

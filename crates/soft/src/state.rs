@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// A command that waits until its zone's reset is done.
 pub(crate) enum Later {
     Write(DataWrite),
-    /// With the number of blocks that were written.
+    /// A finish, with the number of blocks that were written.
     Finish(ZoneId, u32, Ticket),
-    /// With the number of blocks that were written; `None` if the zone was empty.
+    /// A reset, with the number of blocks that were written; `None` if the zone was empty.
     Reset(ZoneId, Option<u32>, Ticket),
 }
 

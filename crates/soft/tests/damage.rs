@@ -1,5 +1,5 @@
-//! Flipped bits in the journal and the superblocks: acknowledged data counts, or the drive is
-//! refused and left as it is.
+//! Flipped bits in the journal and the superblocks: acknowledged data survives, except what only
+//! the last record names, or the drive is refused and stays unchanged.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -199,7 +199,7 @@ impl Overlay {
             let below = state.touched.get(&zone).copied();
             let zone_end = end.min(geometry.start(zone).0 + geometry.zone_size.0);
             let Some(below) = below else {
-                // Let the drive itself answer: it answers correctly.
+                // No command changed this zone in the view, so the drive itself answers.
                 Part::below(&mut parts, at, zone_end - at);
                 at = zone_end;
                 continue;
@@ -224,11 +224,11 @@ impl Overlay {
 
 /// Where some blocks of a read are.
 enum Part {
-    /// On the drive.
+    /// The blocks are on the drive.
     Below { lba: u64, blocks: u64 },
-    /// In memory, from byte `from` on.
+    /// The blocks are in memory, from byte `from` on.
     Here { data: Pages, from: usize, blocks: u64 },
-    /// Nowhere: the blocks were never written.
+    /// The blocks were never written.
     Zeros { blocks: u64 },
 }
 

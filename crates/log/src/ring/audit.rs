@@ -50,8 +50,8 @@ impl RecordRing {
         })
     }
 
-    /// Replaces the next zone of the half, which is not begun, with the first zone of the half;
-    /// false if there is no next zone. For tests of audits only.
+    /// Replaces the next zone of the half, which the half has not begun, with the first zone of the
+    /// half; false if there is no next zone. For tests of audits only.
     #[cfg(any(test, feature = "corrupt"))]
     pub fn corrupt_next_zone(&mut self) -> bool {
         let first = self.half.first().copied();

@@ -72,7 +72,7 @@ impl Writer {
         if self.0.flushing.get() {
             return None;
         }
-        // Let the tasks run first that send the writes just dispatched.
+        // First let the tasks run that send the writes just dispatched.
         self.0.rt.yield_now().await;
         let all_sent = self.0.in_flight.borrow().unsent() == 0;
         all_sent.then(|| EarlyFlush { round: self.ask_flush(), mishaps: self.mishaps() })

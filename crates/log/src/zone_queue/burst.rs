@@ -165,7 +165,7 @@ mod tests {
                 }
                 count.counters().commands - before
             });
-            // One burst of 64 goes the other way.
+            // One burst in 64 is written the slower way, to time it.
             let other = bursts / 64;
             assert_eq!(commands, wanted * (bursts - other) + (5 - wanted) * other, "{preset}");
             rt.clear();
