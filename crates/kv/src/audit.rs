@@ -230,7 +230,8 @@ impl Store {
         self.0.moving.borrow_mut().push((self.zone_of(extent.at), id, extent.blocks));
     }
 
-    /// Ends that count: a file refers to the blocks now, or they are retired.
+    /// Ends the count of blocks that cleaning has written: a file refers to them now, or they
+    /// are retired.
     pub(crate) fn end_move(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;

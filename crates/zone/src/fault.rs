@@ -24,8 +24,8 @@
 //! 6. By the CRC32C in the pointer; cleaning carries that CRC along, so it never launders a flip.
 //!
 //! Where the file system has no other place to write (checkpoints, tables), it stops writing
-//! instead, and loses nothing that it has acknowledged: docs/design/file-system.md, "When the
-//! drive fails".
+//! instead, and loses nothing that it has acknowledged: docs/inside/design/file-system.md, "When
+//! the drive fails".
 //!
 //! [`Geometry::volatile_cache`]: crate::Geometry::volatile_cache
 //! [`power_on`]: FaultInjection::power_on

@@ -20,8 +20,8 @@
 //! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows its parameters.
 //!
 //! An image knows its geometry, so it takes only the options of a run (`seed`, `timing`, …,
-//! `sync`). A drive of the system takes `order`. An option may be given once. `docs/device-spec.md`
-//! explains each key, with examples.
+//! `sync`). A drive of the system takes `order`. An option may be given once.
+//! `docs/use/device-spec.md` explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
 //! [`SpecError::caret`] marks the part beneath the text. Showing a spec gives text that reads as

@@ -55,8 +55,8 @@ fn a_drive_without_appends_takes_writes() {
 
 // ---- Mistakes seen in other emulators --------------------------------------------------------
 
-/// FEMU, and formerly QEMU: the boundary of an append was checked at the address in the command,
-/// which is always the zone's start, so a loop of appends to zone 0 filled the drive.
+/// A bug of FEMU, and formerly of QEMU: the boundary of an append was checked at the address in the
+/// command, which is always the zone's start, so a loop of appends to zone 0 filled the drive.
 #[test]
 fn a_loop_of_appends_ends_at_the_capacity() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -75,7 +75,7 @@ fn a_loop_of_appends_ends_at_the_capacity() {
     assert_eq!(machine.zone(ZoneId(1)).unwrap().write_pointer, BlockCount(0));
 }
 
-/// FEMU: a plain write never checked the limits of open and active zones.
+/// A bug of FEMU: a plain write never checked the limits of open and active zones.
 #[test]
 fn writes_obey_the_limits_as_appends_do() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -92,7 +92,7 @@ fn writes_obey_the_limits_as_appends_do() {
     assert_eq!(machine.implicitly_open().collect::<Vec<_>>(), [2, 3, 0].map(ZoneId));
 }
 
-/// FEMU: an explicit open did not close implicitly opened zones to make headroom.
+/// A bug of FEMU: an explicit open did not close implicitly opened zones to make headroom.
 #[test]
 fn an_explicit_open_closes_the_oldest_implicit_zone() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -116,7 +116,7 @@ fn an_explicit_open_closes_the_oldest_implicit_zone() {
     assert_eq!(machine.apply(&manage(0, Action::Open)), Err(Status::TooManyOpen));
 }
 
-/// NVMeVirt: Select All took every zone, whatever its state, and dropped errors.
+/// A bug of NVMeVirt: Select All took every zone, whatever its state, and dropped errors.
 #[test]
 fn select_all_leaves_other_states_alone_and_reports_errors() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -143,7 +143,7 @@ fn select_all_leaves_other_states_alone_and_reports_errors() {
     assert_eq!(states(&machine)[5..], [Closed; 3]);
 }
 
-/// NVMeVirt: Finish left the write pointer unchanged, and the limits were never enforced.
+/// A bug of NVMeVirt: Finish left the write pointer unchanged, and the limits were never enforced.
 #[test]
 fn finish_frees_resources_and_reports_a_full_zone() {
     let mut machine = Machine::new(geometry()).unwrap();
@@ -157,7 +157,7 @@ fn finish_frees_resources_and_reports_a_full_zone() {
     assert_eq!(machine.zone(ZoneId(0)).unwrap().write_pointer, BlockCount(3));
 }
 
-/// scsi_debug: old data remained readable after a reset.
+/// A bug of scsi_debug: old data remained readable after a reset.
 #[test]
 fn after_a_reset_every_block_is_unwritten() {
     let mut machine = Machine::new(Geometry { unwritten_reads_fail: true, ..geometry() }).unwrap();

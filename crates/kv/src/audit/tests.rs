@@ -1,6 +1,6 @@
 //! The audit notices each seeded corruption of the store (K1 to K8 of
-//! `docs/structure/corruptions.md`) at once and names the account that is wrong; a sound store
-//! passes after every operation.
+//! `docs/inside/structure/corruptions.md`) at once and names the account that is wrong; a sound
+//! store passes after every operation.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -3,7 +3,7 @@
 //! Status codes are those of the NVM Express Base Specification 2.0 (figures "Generic Command
 //! Status Values", "Command Specific Status Values", "Media and Data Integrity Error Values" and
 //! "Path Related Status Values") and the Zoned Namespace Command Set Specification 1.1.
-//! `docs/real-drives.md` has the same table; a test compares the two.
+//! `docs/use/real-drives.md` has the same table; a test compares the two.
 
 use furrow_zone::Status;
 
