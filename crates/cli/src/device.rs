@@ -195,7 +195,9 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))
         .map_err(|error| misused(&error.to_string()))?;
     let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
-    furrow_emu::create_image_as(&path_to_make(&args.image)?, &geometry, &identity, args.force)?;
+    let path = path_to_make(&args.image)?;
+    furrow_emu::create_image_as(&path, &geometry, &identity, args.force)
+        .map_err(|error| in_use::explain_path(&path, error))?;
     let Geometry { zones, zone_capacity, .. } = geometry;
     if args.json {
         let value = json!({
@@ -210,9 +212,10 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "{}: {} in {zones} zones of {}, UUID {}",
+        "{}: {} in {} of {}, UUID {}",
         args.image,
         size(geometry.capacity()),
+        show::count(u64::from(zones), "zone"),
         size(geometry.bytes(zone_capacity)),
         uuid(identity.uuid)
     )?;
@@ -226,7 +229,9 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let zone = args.zone_size.as_deref().map(|text| bytes("zone-size", text)).transpose()?;
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
-    let made = crate::soft::create(&path_to_make(&args.image)?, zone, wanted, args.force)?;
+    let path = path_to_make(&args.image)?;
+    let made = crate::soft::create(&path, zone, wanted, args.force)
+        .map_err(|error| in_use::explain_path(&path, error))?;
     let (name, zones) = (&args.image, made.layout.zones);
     let zone = ByteLen(u64::from(made.layout.zone_blocks) * 4096);
     let capacity = ByteLen(u64::from(zones) * zone.0);
@@ -256,8 +261,9 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "{name}: soft zones, {} in {zones} zones of {}, UUID {}",
+        "{name}: soft zones, {} in {} of {}, UUID {}",
         size(capacity),
+        show::count(u64::from(zones), "zone"),
         size(zone),
         made.uuid
     )?;

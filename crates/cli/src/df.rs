@@ -75,9 +75,9 @@ fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out)?;
         return Ok(u8::from(!well));
     }
-    if found.is_empty() {
+    if found.is_empty() && well {
         writeln!(out, "no Furrow file system is mounted")?;
-    } else {
+    } else if !found.is_empty() {
         let rows: Vec<_> = found.iter().map(|(at, status)| row(status, at).into()).collect();
         print_rows(out, &rows)?;
         for (_, status) in &found {

@@ -21,6 +21,17 @@ pub trait Violation: Display {
     type Counts: ?Sized;
 }
 
+/// What a repair did with the drive that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// There is no repair.
+    Unchanged,
+    /// It comes after this check.
+    ToRepair,
+    /// It came before this check.
+    Repaired,
+}
+
 /// The result of a check.
 pub struct Findings<'a, T: Violation> {
     /// The device that was checked.
@@ -35,8 +46,8 @@ pub struct Findings<'a, T: Violation> {
     pub notes: &'a [String],
     /// The plural noun for a violation.
     pub noun: &'a str,
-    /// They are what a repair has left.
-    pub repaired: bool,
+    /// What a repair did.
+    pub drive: Drive,
 }
 
 /// Groups findings by `key`, in the order of the first finding of each group. A finding without a
@@ -92,7 +103,11 @@ impl<T: Violation> Findings<'_, T> {
     /// How many errors there are, if any, and whether something was changed.
     pub fn errors(&self) -> Option<String> {
         let errors = self.found.len() as u64 + self.more;
-        let changed = if self.repaired { " left" } else { ", nothing was changed" };
+        let changed = match self.drive {
+            Drive::Unchanged => ", nothing was changed",
+            Drive::ToRepair => "",
+            Drive::Repaired => " left",
+        };
         (errors > 0).then(|| format!("{}{changed}", crate::show::count(errors, "ERROR")))
     }
 }
@@ -119,9 +134,9 @@ mod tests {
     fn damaged_blocks_of_one_file_are_one_line_and_a_number() {
         let found = ["/a: block 0", "/a: block 1", "/b: block 0", "/a: block 7", "the ring"];
         let found = found.map(str::to_owned);
-        let (device, noun, notes, repaired) = ("d.zns", "findings", &[], false);
+        let (device, noun, notes, drive) = ("d.zns", "findings", &[], Drive::Unchanged);
         let counts = &BTreeMap::new();
-        let findings = Findings { device, found: &found, more: 0, counts, notes, noun, repaired };
+        let findings = Findings { device, found: &found, more: 0, counts, notes, noun, drive };
         let print = |verbose| {
             let mut out = Vec::new();
             findings.print(&mut out, verbose).unwrap();
@@ -140,9 +155,8 @@ mod tests {
     fn blocks_that_were_only_counted_are_told_with_their_file() {
         let found = ["/a: block 0", "/a: block 1", "/b: block 0"].map(str::to_owned);
         let counts = &BTreeMap::from([("/a", 1200)]);
-        let (device, noun, notes, repaired) = ("d.zns", "findings", &[], false);
-        let findings =
-            Findings { device, found: &found, more: 1200, counts, notes, noun, repaired };
+        let (device, noun, notes, drive) = ("d.zns", "findings", &[], Drive::Unchanged);
+        let findings = Findings { device, found: &found, more: 1200, counts, notes, noun, drive };
         let print = |verbose| {
             let mut out = Vec::new();
             findings.print(&mut out, verbose).unwrap();
@@ -162,9 +176,9 @@ mod tests {
     fn printed(count: usize, verbose: bool) -> (String, Option<String>) {
         let found: Vec<String> = (0..count).map(|index| format!("block {index}\n")).collect();
         let notes = ["what a crash left".to_owned()];
-        let (device, found, noun, repaired) = ("d.zns", &found, "problems", false);
+        let (device, found, noun, drive) = ("d.zns", &found, "problems", Drive::Unchanged);
         let (notes, counts) = (&notes, &BTreeMap::new());
-        let findings = Findings { device, found, more: 5, counts, notes, noun, repaired };
+        let findings = Findings { device, found, more: 5, counts, notes, noun, drive };
         let mut out = Vec::new();
         findings.print(&mut out, verbose).unwrap();
         (String::from_utf8(out).unwrap(), findings.errors())

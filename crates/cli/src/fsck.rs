@@ -2,7 +2,7 @@
 
 pub mod repair;
 
-use crate::findings::{Findings, Violation};
+use crate::findings::{Drive, Findings, Violation};
 use crate::holds;
 use crate::show;
 use crate::target::{self, source_name};
@@ -240,7 +240,7 @@ fn print(
         counts: report,
         notes: &report.notes,
         noun: "findings",
-        repaired: false,
+        drive: Drive::Unchanged,
     };
     findings.print(out, verbose)?;
     let s = &report.statistics;

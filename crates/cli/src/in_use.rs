@@ -57,15 +57,26 @@ pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     let (ErrorKind::Busy, Some(path)) = (error.kind(), spec.path().map(Path::new)) else {
         return error;
     };
-    let known = mounted(path).or_else(|| assembled(path));
-    match (known, spec) {
-        (Some(refusal), _) => Error::new(ErrorKind::Busy, refusal),
+    match (used_by(path), spec) {
+        (Some(refusal), _) => refusal,
         // The kernel says who has a file locked, not who has a device open.
         (None, DeviceSpec::Image(_)) => {
             Error::new(ErrorKind::Busy, still_in_use(path, Duration::ZERO))
         }
         (None, _) => error,
     }
+}
+
+/// The refusal of a drive at `path` that a mount or an array uses, with what to do.
+fn used_by(path: &Path) -> Option<Error> {
+    let known = mounted(path).or_else(|| assembled(path));
+    known.map(|refusal| Error::new(ErrorKind::Busy, refusal))
+}
+
+/// `error` of making a drive at `path`; if it is `Busy`, with what uses the drive and what to do.
+pub fn explain_path(path: &Path, error: Error) -> Error {
+    let refusal = (error.kind() == ErrorKind::Busy).then(|| used_by(path)).flatten();
+    refusal.unwrap_or(error)
 }
 
 /// Opens a device. If it is an image that is locked and not mounted, waits for `patience`; `say`

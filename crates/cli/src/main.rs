@@ -145,9 +145,13 @@ fn main() -> ExitCode {
     let arguments = device::fault::in_order(arguments);
     let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
     let mut words = words.filter(|argument| !argument.starts_with('-'));
-    let statuses = statuses_of(words.next(), words.next());
+    let words = (words.next(), words.next());
+    // Others print the bytes of a file, or what a program or a shell reads.
+    let text = !matches!(words, (Some("kv"), Some("get")) | (Some("docs" | "run"), _))
+        && !arguments.iter().any(|argument| argument == "--json" || argument == "--prometheus");
+    let statuses = statuses_of(words.0, words.1);
     let run = |cli: Cli, out: &mut dyn Write| cli.command.run(out);
-    ExitCode::from(program::answer(command(), &arguments, statuses, run))
+    ExitCode::from(program::answer(command(), &arguments, statuses, text, run))
 }
 
 /// Prints, in one line, what went wrong.

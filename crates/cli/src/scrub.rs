@@ -2,6 +2,7 @@
 
 mod all;
 
+use crate::findings::groups;
 use crate::kv::{self, running};
 use crate::raid::client;
 use crate::show;
@@ -135,7 +136,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             return answer(args.json, out, (&name, scrub), said);
         }
     } else if args.status {
-        let scrub = place.ask(None)?;
+        let mut scrub = place.ask(None)?;
+        if let (Place::Mount(directory), Some(scrub)) = (&place, &mut scrub) {
+            name_files(directory, &mut scrub.findings);
+        }
         let said = if scrub.is_none() { "no scrub was begun since it was opened" } else { "" };
         let left = scrub.as_ref().is_some_and(is_bad);
         answer(args.json, out, (&name, scrub), said)?;
@@ -221,9 +225,7 @@ fn answer(
         return Ok(0);
     }
     let Some(scrub) = scrub else { return Ok(0) };
-    for damage in &scrub.findings {
-        writeln!(out, "{name}: {}", show::printable(&describe_damage(damage)))?;
-    }
+    print_damage(out, &format!("{name}: "), &scrub.findings)?;
     if scrub.more_findings > 0 {
         let files = match scrub.more_files {
             0 => String::new(),
@@ -291,6 +293,30 @@ pub fn describe(scrub: &Scrub) -> String {
     }
 }
 
+/// Prints what is damaged, each line after `prefix`: of each file the first place, and the number
+/// of the others.
+///
+/// # Errors
+/// If writing fails.
+pub fn print_damage(
+    out: &mut dyn Write,
+    prefix: &str,
+    findings: &[ScrubDamage],
+) -> std::io::Result<()> {
+    let file = |damage: &'_ ScrubDamage| {
+        let named = damage.path.clone().or(damage.inode.map(|inode| inode.to_string()))?;
+        Some((damage.structure.clone(), damage.repaired, named))
+    };
+    for group in groups(findings, file) {
+        writeln!(out, "{prefix}{}", show::printable(&describe_damage(group[0])))?;
+        if group.len() > 1 {
+            let more = show::count(group.len() as u64 - 1, "more damaged place");
+            writeln!(out, "{prefix}and {more} of the same file (--json lists each)")?;
+        }
+    }
+    Ok(())
+}
+
 /// Names what is damaged, and what is wrong with it.
 pub fn describe_damage(damage: &ScrubDamage) -> String {
     let file = match (&damage.path, damage.inode) {
@@ -308,7 +334,7 @@ pub fn describe_damage(damage: &ScrubDamage) -> String {
 }
 
 /// Finds paths of damaged files in the mount.
-fn name_files(directory: &Path, findings: &mut [ScrubDamage]) {
+pub fn name_files(directory: &Path, findings: &mut [ScrubDamage]) {
     let wanted: BTreeSet<u32> = findings.iter().filter_map(|damage| damage.inode).collect();
     let Ok(root) = std::fs::metadata(directory) else { return };
     let mut paths: BTreeMap<u64, PathBuf> = BTreeMap::new();

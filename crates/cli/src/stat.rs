@@ -102,9 +102,11 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     writeln!(out, "active zones: {} of {} permits", permits.held, permits.limit)?;
     if let Some(scrub) = &stat.scrub {
         writeln!(out, "scrub: {}", scrub::describe(scrub))?;
-        for damage in &scrub.findings {
-            writeln!(out, "  {}", show::printable(&scrub::describe_damage(damage)))?;
+        let mut findings = scrub.findings.clone();
+        if !findings.is_empty() {
+            scrub::name_files(directory, &mut findings);
         }
+        scrub::print_damage(out, "  ", &findings)?;
     }
     writeln!(out)?;
     print_streams(out, &stat.streams)?;

@@ -149,7 +149,7 @@ pub fn folded_around_commands(text: &str, indent: usize, width: usize) -> Vec<St
 fn fold(text: &str, indent: usize, width: usize, is_whole: fn(&str) -> bool) -> Vec<String> {
     let width = width.max(indent + 1);
     let words = text.trim_start_matches(' ');
-    let (mut lines, mut line) = (Vec::new(), " ".repeat((text.len() - words.len()).min(indent)));
+    let (mut lines, mut line) = (Vec::new(), " ".repeat((text.len() - words.len()).min(width / 2)));
     let blank = |line: &str| line.chars().all(|c| c == ' ');
     for word in words.split(' ') {
         let mut word = word.to_owned();

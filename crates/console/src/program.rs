@@ -1,6 +1,6 @@
 //! From a command line to an exit status: parsing, running, and errors in one line each.
 
-use crate::show;
+use crate::{folding, show};
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
@@ -24,11 +24,13 @@ impl Statuses {
 
 /// Parses `arguments`, the program's name first, by `command`, which is that of `P` or one with
 /// more help, and calls `run` with the result. Returns the exit status of `run`. An error is
-/// printed in one line on standard error, after the program's name.
+/// printed on standard error, after the program's name. If the program prints `text`, its lines are
+/// made to fit the screen.
 pub fn answer<P: Parser>(
     command: Command,
     arguments: &[OsString],
     statuses: Statuses,
+    text: bool,
     run: impl FnOnce(P, &mut dyn Write) -> Result<u8>,
 ) -> u8 {
     let matches = command.clone().try_get_matches_from(arguments);
@@ -36,7 +38,7 @@ pub fn answer<P: Parser>(
         Ok(parsed) => parsed,
         Err(error) => return refuse(&error, command, arguments, statuses),
     };
-    let mut out = io::stdout().lock();
+    let mut out = folding::stdout(text);
     let result = run(parsed, &mut out).and_then(|status| {
         out.flush()?;
         Ok(status)
@@ -60,9 +62,10 @@ pub fn misused(why: &str) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ArgumentConflict, why).into()
 }
 
-/// Prints, in one line, what went wrong in the program of this name.
+/// Prints what went wrong in the program of this name: one line, unless a terminal is narrower.
 pub fn complain(program: &str, message: &str) {
-    show::say(&format!("{program}: {}\n", one_line(message)));
+    let line = format!("{program}: {}", one_line(message));
+    show::say(&format!("{}\n", folding::message(&line)));
 }
 
 /// The command that shows the help of the subcommand that `arguments` name.

@@ -309,6 +309,10 @@ impl Store {
                 return Err(self.no_space_left());
             }
             let zone = self.zone_for(want).await?;
+            let room = self.room(want.claim);
+            if room == 0 {
+                continue;
+            }
             // Nothing is awaited from here on, so nobody else takes the space found in the zone.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);

@@ -58,7 +58,10 @@ pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
     let left = geometry.zones.saturating_sub(ring.end());
     if left < ZONES_MIN {
         return invalid(format!(
-            "{left} zones behind the ring, which takes {}: a store needs {ZONES_MIN}",
+            "the drive has {} zones, of which the record ring takes {}: a store needs {ZONES_MIN} \
+             more: take a larger drive, or make smaller zones (device create --zone-size, or -o \
+             zone-size=)",
+            geometry.zones,
             ring.count()
         ));
     }

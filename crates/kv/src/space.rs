@@ -61,6 +61,23 @@ pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
 }
 
 impl Store {
+    /// Returns how many blocks of files with this claim may still be placed, whatever zones have
+    /// room. Cleaning writes to a reserved zone, so zones alone would let in content for which
+    /// nothing is left once that zone is full.
+    pub(crate) fn room(&self, claim: Claim) -> u64 {
+        let (valid, most) = (self.0.zones.valid_total(), self.0.zones.valid_max(claim));
+        if valid + ROOM_UNCOUNTED <= most {
+            return most - valid;
+        }
+        // These blocks count as valid until the next group commit, and belong to no file or are
+        // there twice.
+        let leaving = [&self.0.retired, &self.0.retiring, &self.0.moving];
+        let sum = |list: &RefCell<Vec<Blocks>>| {
+            list.borrow().iter().map(|(_, _, blocks)| u64::from(*blocks)).sum::<u64>()
+        };
+        (most + leaving.map(sum).iter().sum::<u64>()).saturating_sub(valid)
+    }
+
     /// Computes the store's space.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;

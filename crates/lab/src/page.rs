@@ -136,9 +136,9 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     };
     put!(
         out,
-        "Made by `furrow-lab pages docs/research` from [data/claims.jsonl](data/claims.jsonl), which \
-         has the commit and the command of every figure. All figures are of emulated drives, not of \
-         hardware, and in virtual time{except}. How they are made: [lab.md](lab.md).\n"
+        "Made by `furrow-lab pages docs/research` from [data/claims.jsonl](data/claims.jsonl), \
+         which has the commit and the command of every figure. All figures are of emulated drives, \
+         not of hardware, and in virtual time{except}. How they are made: [lab.md](lab.md).\n"
     );
     put!(out, "A figure has one of five verdicts, which a program computes from the numbers:\n");
     for verdict in Verdict::ALL {

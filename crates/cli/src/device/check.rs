@@ -67,7 +67,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let lost_front = spec.path().and_then(|path| holds::lost_front(Path::new(path)));
     let mut soft = crate::soft::is_soft(&spec);
     if let (Some(path), Some(_), true) = (spec.path(), &lost_front, args.repair) {
-        crate::soft::restore_front(path)?;
+        crate::soft::restore_front(path).map_err(|error| crate::in_use::explain(&spec, error))?;
         soft = true;
     }
     let mut streams = None;
@@ -116,7 +116,12 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Ok(drive) => {
             let told = |text: &&String| !obstacles.iter().any(|(_, what)| what.starts_with(*text));
             let warnings: Vec<_> = drive.warnings().iter().filter(told).cloned().collect();
-            obstacles.extend(warnings.into_iter().map(|text| ("warning", text)));
+            // A repair writes both copies of the superblock.
+            let done = |text: &str| match args.repair && soft && text.contains("superblock") {
+                true => format!("{text}, and it is written again"),
+                false => text.to_owned(),
+            };
+            obstacles.extend(warnings.iter().map(|text| ("warning", done(text))));
             let engine = rt.clone();
             let tried = rt.block_on(async move {
                 let holds = Holds::of(&*drive).await?;
@@ -191,10 +196,11 @@ pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
 
 /// Opens soft zones, to mend them or only to look.
 fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, Error> {
-    match repair {
+    let opened = match repair {
         true => crate::soft::accept_loss(rt, spec),
         false => crate::soft::open(rt, spec, OpenMode::ReadOnly),
-    }
+    };
+    opened.map_err(|error| crate::in_use::explain(spec, error))
 }
 
 /// Why the drive does not suit a front end; `None` if it does.

@@ -20,9 +20,6 @@ use std::rc::Rc;
 const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
 
-/// Below this many columns a table of sentences cannot be read.
-const NARROW: usize = 60;
-
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(Config::real());
@@ -147,6 +144,9 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow
             of_file.then(|| (action.concerned(), action.action.clone()))
         };
         let groups = groups(&all, key);
+        if !groups.is_empty() {
+            writeln!(out)?;
+        }
         let hidden: usize = groups.iter().skip(most).map(Vec::len).sum();
         let mut told = BTreeSet::new();
         let rows = groups.iter().take(most).map(|group| {
@@ -230,7 +230,15 @@ fn print_rows<const N: usize>(
         return Ok(());
     }
     let width = live::width();
-    if width < NARROW {
+    let mut shown = table(&head);
+    for column in shown.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    for row in &rows {
+        shown.add_row(row.to_vec());
+    }
+    // Sentences in columns that do not fit cannot be read: each row becomes a paragraph.
+    if shown.to_string().lines().any(|line| line.trim().chars().count() > width) {
         writeln!(out, "{}", head[0])?;
         for row in &rows {
             write!(out, "{}", wrap(&row[0], width))?;
@@ -241,14 +249,7 @@ fn print_rows<const N: usize>(
         }
         return Ok(());
     }
-    let mut table = table(&head);
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
-    for row in rows {
-        table.add_row(row);
-    }
-    print_table(out, &table)
+    print_table(out, &shown)
 }
 
 /// One line with the result.

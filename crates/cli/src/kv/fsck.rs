@@ -6,7 +6,7 @@ use super::drive;
 use super::progress::Progress;
 use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::daemon::config;
-use crate::findings::{Findings, Violation};
+use crate::findings::{Drive, Findings, Violation};
 use crate::holds;
 use crate::show;
 use crate::target::source_name;
@@ -75,11 +75,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     };
     let of_ring = found.problems.iter().any(|problem| problem.structure == "ring");
     let repairs = (args.repair || args.yes) && of_ring;
-    if !repairs || !args.json {
-        tell(args, false, &found, out)?;
-    }
     if !repairs {
+        tell(args, Drive::Unchanged, &found, out)?;
         return Ok(if found.is_ok() { 0 } else { ERRORS_LEFT });
+    }
+    if !args.json {
+        tell(args, Drive::ToRepair, &found, out)?;
     }
     let question = "What the record ring has lost would be given up. Make the repair?";
     let asked = |question: &str| if args.json { None } else { ask(question) };
@@ -95,7 +96,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     };
     if answer != Answer::Apply {
         match args.json {
-            true => tell(args, false, &found, out)?,
+            true => tell(args, Drive::Unchanged, &found, out)?,
             false => {
                 let device = source_name(&args.device);
                 writeln!(out, "{device}: the record ring can be repaired: {why}")?;
@@ -109,22 +110,24 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let left = check(args)?;
     if !args.json {
         let device = source_name(&args.device);
-        writeln!(out, "{device}: the record ring is repaired:")?;
+        let lost = found.problems.iter().filter(|problem| problem.structure == "ring").count();
+        let lost = show::count(lost as u64, "LOSS");
+        writeln!(out, "{device}: MENDED: the record ring is written anew, {lost} as listed")?;
     }
-    tell(args, true, &left, out)?;
+    tell(args, Drive::Repaired, &left, out)?;
     Ok(if left.is_ok() { CORRECTED } else { CORRECTED | ERRORS_LEFT })
 }
 
 fn tell(
     args: &Args,
-    repaired: bool,
+    drive: Drive,
     report: &CheckReport,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let device = source_name(&args.device);
     match args.json {
         true => crate::show::json(out, &document(&device, report)),
-        false => Ok(print(out, &device, report, (args, repaired))?),
+        false => Ok(print(out, &device, report, (args, drive))?),
     }
 }
 
@@ -165,7 +168,7 @@ fn print(
     out: &mut dyn Write,
     device: &str,
     report: &CheckReport,
-    (args, repaired): (&Args, bool),
+    (args, drive): (&Args, Drive),
 ) -> std::io::Result<()> {
     let findings = Findings {
         device,
@@ -174,7 +177,7 @@ fn print(
         counts: report,
         notes: &report.notes,
         noun: "problems",
-        repaired,
+        drive,
     };
     findings.print(out, args.verbose)?;
     let c = &report.checked;
@@ -262,7 +265,7 @@ mod tests {
         let (verbose, repair, metadata_only, json, n, yes) = Default::default();
         let args = Args { device: "d".into(), verbose, repair, n, yes, metadata_only, json };
         let mut out = Vec::new();
-        print(&mut out, "d.zns", &report, (&args, false)).unwrap();
+        print(&mut out, "d.zns", &report, (&args, Drive::Unchanged)).unwrap();
         let text = String::from_utf8(out).unwrap();
         let first = "d.zns: content: db/1.sst: block 7 (zone 9 offset 3): it has another checksum\n\
                      d.zns: 1 ERROR, nothing was changed: 0 files";

@@ -2,7 +2,7 @@
 
 use super::super::running::Running;
 use super::{Args, ERRORS_LEFT};
-use crate::findings::{Findings, Violation};
+use crate::findings::{Drive, Findings, Violation};
 use crate::scrub;
 use crate::show;
 use crate::target::source_name;
@@ -78,7 +78,7 @@ fn print(
         counts: &(),
         notes: &[note],
         noun: "problems",
-        repaired: false,
+        drive: Drive::Unchanged,
     };
     findings.print(out, args.verbose)?;
     let state = findings.errors().unwrap_or_else(|| "clean".to_owned());

@@ -52,7 +52,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args, out),
         Command::Calibrate(args) => calibrate::run(args, out),
     };
-    ExitCode::from(program::answer(Cli::command(), &arguments, Statuses::USUAL, run))
+    let text = !arguments.iter().any(|argument| argument == "--json");
+    ExitCode::from(program::answer(Cli::command(), &arguments, Statuses::USUAL, text, run))
 }
 
 /// Prints an error in one line.
