@@ -3,16 +3,17 @@
 use furrow_zone::spec::{DeviceSpec, Node};
 use std::path::{Path, PathBuf};
 
-/// Block devices that are served by programs, or that hold nothing of their own for long.
+/// Prefixes of the names of block devices that a program serves, or whose content does not last.
 const SERVED: [&str; 5] = ["nbd", "ublk", "zram", "sr", "fd"];
 
-/// All of them, except for those that others are made of, and those that a server is behind.
+/// All block devices of the machine, except for those that other block devices are built on, and
+/// those whose names begin with a prefix in `SERVED`.
 pub fn all() -> Vec<DeviceSpec> {
     in_class(Path::new("/sys/class/block"))
 }
 
-/// Asks udev to look at a block device again, as its use has changed. Without root nothing happens,
-/// and nothing depends on it.
+/// Asks udev to look at a block device again, because its use has changed. Without root the request
+/// fails silently, and nothing depends on it.
 pub fn tell_udev(spec: &DeviceSpec) {
     let DeviceSpec::Node(node) = spec else { return };
     let Ok(path) = std::fs::canonicalize(&node.path) else { return };
@@ -37,7 +38,7 @@ fn in_class(class: &Path) -> Vec<DeviceSpec> {
         }
     }
     names.sort();
-    // The kernel writes a slash of a name as an exclamation mark there.
+    // In /sys the kernel writes a slash in a device's name as an exclamation mark.
     let node = |name: String| Node::new(format!("/dev/{}", name.replace('!', "/")));
     names.into_iter().map(|name| DeviceSpec::Node(node(name))).collect()
 }

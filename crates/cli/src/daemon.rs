@@ -2,8 +2,8 @@
 //!
 //! A command starts itself again with `--foreground --ready`. It does not fork, so no thread is
 //! lost halfway. The child writes one line to its standard output (a pipe), `ready MESSAGE` or
-//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line. Of what the program that
-//! started the command has open, the child gets nothing: a lock or a pipe would stay in use.
+//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line. The child inherits no
+//! open file of the program that started the command: an inherited lock or pipe would stay in use.
 
 use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;
@@ -30,35 +30,37 @@ pub fn config() -> Result<Config> {
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
-/// Whether the kernel has refused to take this process for an I/O flusher.
+/// True if the kernel refused to mark this process as an I/O flusher.
 static NO_FLUSHER: AtomicBool = AtomicBool::new(false);
 
-/// Begins a server of the kernel: blocks the signals that end the server, lifts limits, and tells
-/// the kernel that dirty pages are written through it. Threads inherit this, so it comes before the
-/// first thread is started.
+/// Prepares this process to serve the kernel: blocks the signals that end the server, lifts limits,
+/// and tells the kernel that dirty pages are written through this process. Threads inherit all of
+/// this, so this function is called before the first thread is started.
 ///
 /// # Errors
 /// If the signals cannot be blocked.
 pub fn begin() -> Result<Signals> {
-    // A daemon leads a session of its own, without a terminal that could hang up. SIGHUP asks
-    // others of its kind to read their configuration again; here it must not end anything.
+    // A daemon leads its own session, without a terminal that could hang up. To other daemons
+    // SIGHUP means "read the configuration again"; here it must not end the process.
     let signals = Signals::block(!leads_session())?;
     crate::limits::lift();
     NO_FLUSHER.store(!furrow_rt::become_io_flusher(), Ordering::Relaxed);
     Ok(signals)
 }
 
-/// Whether this process leads a session. If the session began outside the PID namespace of a
-/// container, getsid(2) answers 0, which rustix takes for a process number: so /proc is read.
+/// Whether this process leads a session. This function reads /proc instead of calling getsid(2): if
+/// the session began outside the PID namespace of a container, getsid(2) returns 0, which rustix
+/// takes for a process id.
 fn leads_session() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Process, name in parentheses, state, parent, group, session (proc_pid_stat(5)).
+    // Fields of /proc/self/stat: process, name in parentheses, state, parent, group,
+    // session (proc_pid_stat(5)).
     let process = stat.split(' ').next();
     let session = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(3));
     process.is_some() && process == session
 }
 
-/// The server that began serves now: warns of what the kernel refused.
+/// Called once the server serves: warns if the kernel refused what [`begin`] asked for.
 pub fn warn_of_refusals() {
     if NO_FLUSHER.load(Ordering::Relaxed) {
         log("the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where \
@@ -98,8 +100,8 @@ pub fn utc(seconds: u64) -> String {
 /// # Errors
 /// If the parent is gone: the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
-    // This comes before the waiting command returns: the daemon must not keep busy the file system
-    // that the command was run from.
+    // This happens before the waiting command returns: the daemon must not keep the file system
+    // busy that the command was run from.
     rustix::process::chdir("/").context("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     say(&format!("ready {}\n", message.replace('\n', END_OF_LINE)))
@@ -113,8 +115,8 @@ pub fn say_failed(status: u8, message: &str) {
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
 }
 
-/// Ends lines within a message, which takes one line of the pipe: ASCII's record separator, which
-/// is in no message.
+/// Replaces the line ends within a message, since a message is one line in the pipe: ASCII's record
+/// separator, which occurs in no message.
 const END_OF_LINE: &str = "\u{1e}";
 
 fn say(line: &str) -> std::io::Result<()> {
@@ -124,7 +126,8 @@ fn say(line: &str) -> std::io::Result<()> {
 }
 
 /// Starts the daemon with `arguments` and waits until it serves. Returns the exit status and a
-/// message, which may be empty for status 0. `failure` is the status if the daemon dies before.
+/// message, which may be empty for status 0. `failure` is the status if the daemon dies before
+/// it serves.
 ///
 /// # Errors
 /// If the daemon cannot be started.
@@ -153,7 +156,7 @@ pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<
     Ok(told.unwrap_or_else(|| (failure, format!("the daemon died before it served: {status}"))))
 }
 
-/// Keeps every descriptor but the first three from programs that this process starts.
+/// Marks every descriptor but the first three as close-on-exec, so that no child inherits it.
 #[allow(unsafe_code, reason = "descriptors of others, which only /proc names")]
 fn keep_from_children() -> std::io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {

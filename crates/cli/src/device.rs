@@ -170,7 +170,7 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The path of the drive to make, which every command finds by the name `image`.
+/// The path of the drive to make. Refuses an `image` that commands would not read as a plain path.
 fn path_to_make(image: &str) -> anyhow::Result<PathBuf> {
     let spec: DeviceSpec = image.parse()?;
     let plain = match &spec {
@@ -308,7 +308,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
     Ok(Opened { rt, drive, emulated, soft })
 }
 
-/// How `spec` says that its drive runs.
+/// How the drive of `spec` runs: its timing options.
 fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
     match spec {
         DeviceSpec::Memory(memory) => memory.run.clone(),
@@ -317,13 +317,14 @@ fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
     }
 }
 
-/// The name of the timing model of a drive that runs so; `preset` is the one it was made from.
+/// The name of the timing model that `run` selects; without one, the model of the `preset` that the
+/// drive was made from.
 fn model_name<'a>(run: &'a spec::Run, preset: &'a str) -> &'a str {
     let preset = if preset.is_empty() { "plain" } else { preset };
     run.model.as_deref().unwrap_or(preset)
 }
 
-/// How a drive takes time, for people.
+/// Rows that describe the timing of a drive for people.
 fn timing_rows(run: &spec::Run, preset: &str) -> Vec<(&'static str, String)> {
     let (model, scale) = (model_name(run, preset), run.time_scale.unwrap_or(1));
     let mut rows = match run.timing {
@@ -362,7 +363,7 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
     reports.map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
 }
 
-/// Prints what udev is to know of a device: which array serves it, and what it holds.
+/// Prints properties of a device for udev: which array serves the device, and what it holds.
 fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut all = crate::tags::of_volume(device);
     match open(device, OpenMode::ReadOnly) {
@@ -396,7 +397,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let asked = drive.clone();
     let (holds, identity) = opened.rt.block_on(async move {
         let holds = Holds::of(&*asked).await?;
-        // What is of another format has no name here.
+        // `identity` fails if the content is of another format: no UUID or label is shown then.
         let identity = holds.identity(&*asked).await.unwrap_or_default();
         Ok::<_, furrow_zone::Error>((holds, identity))
     })?;
@@ -423,7 +424,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         return show::json(out, &value);
     }
     let mut rows = vec![("device", drive.name()), ("content", holds.describe())];
-    // An array's name is in its description.
+    // The description already contains the array's name.
     let is_member = matches!(holds, Holds::Member(_));
     if let Some((_, label)) = identity.filter(|(_, label)| !label.is_empty() && !is_member) {
         rows.push(("label", label));
@@ -458,7 +459,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(print_table(out, &table)?)
 }
 
-/// Faults to inject that a drive has.
+/// Number of faults that are waiting to be injected into `drive`.
 fn faults(drive: &dyn ZonedDevice) -> usize {
     drive.fault_injection().map_or(0, |injection| injection.faults().len())
 }

@@ -103,7 +103,7 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) 
     let version = env!("CARGO_PKG_VERSION");
     let mut command = command.clone();
     let usage = command.render_usage().to_string();
-    // The name of the page in its heading.
+    // The heading of the page shows the page's name.
     let page = clap_mangen::Man::new(command.clone().display_name(name.to_owned()))
         .title(name.to_uppercase())
         .source(format!("furrow {version}"))
@@ -164,7 +164,7 @@ mod tests {
             assert!(text.contains(&format!(".SH NAME\n{name}")), "{text}");
             assert!(text.contains(".SH SYNOPSIS"), "{text}");
             assert!(!text.contains(".SH EXTRA"), "{text}");
-            // The purpose, on the line with the command's name.
+            // The line with the command's name must also say what the command does.
             let line = text.lines().find(|line| line.starts_with(&format!("{name} - ")));
             assert!(line.is_some_and(|line| line.len() > name.len() + 10), "{name}: {line:?}");
         }

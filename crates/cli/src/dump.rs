@@ -174,7 +174,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A value as JSON, with its fields in the order of the medium.
+/// A value as JSON, with its fields in the order in which the device stores them.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {

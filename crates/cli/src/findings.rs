@@ -7,17 +7,18 @@ use std::io::{self, Write};
 /// Findings printed without -v.
 pub const SHOWN: usize = 20;
 
-/// A violation. Damaged blocks of one file are many violations with one cause.
+/// A violation that a check found. Damaged blocks of one file are many violations with one cause.
 pub trait Violation: Display {
-    /// If it is a damaged block of a file: what names the file, and the kind of structure.
+    /// If the violation is a damaged block of a file: the text that names the file, and the kind
+    /// of structure.
     fn block_of(&self) -> Option<(String, &str)>;
 
-    /// Violations of the same file and structure that were only counted.
+    /// Number of further violations in the same file and structure that were only counted.
     fn counted(&self, _of: &Self::Counts) -> u64 {
         0
     }
 
-    /// Where they are counted.
+    /// The type that holds the counts of violations that are not listed.
     type Counts: ?Sized;
 }
 
@@ -40,7 +41,7 @@ pub struct Findings<'a, T: Violation> {
     pub found: &'a [T],
     /// The number of further violations, which were only counted.
     pub more: u64,
-    /// Those of each file.
+    /// Numbers of violations per file that were only counted.
     pub counts: &'a T::Counts,
     /// Notes, which are no errors.
     pub notes: &'a [String],
@@ -100,7 +101,8 @@ impl<T: Violation> Findings<'_, T> {
         Ok(())
     }
 
-    /// How many errors there are, if any, and whether something was changed.
+    /// The number of errors and whether anything was changed, as text; `None` if there are
+    /// no errors.
     pub fn errors(&self) -> Option<String> {
         let errors = self.found.len() as u64 + self.more;
         let changed = match self.drive {
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
 
     impl Violation for String {
-        /// Of each file, by its name.
+        /// Counts by the name of the file.
         type Counts = BTreeMap<&'static str, u64>;
 
         fn block_of(&self) -> Option<(String, &str)> {

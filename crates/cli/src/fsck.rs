@@ -349,7 +349,7 @@ mod tests {
         let json = document("d.zns", &report);
         assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &0.into()));
         assert_eq!(json["findings"][0]["place"], "inode 1, links");
-        // The word has the meaning that it has in the text.
+        // "clean" in JSON means what it means in the text: no errors, not just a clean unmount.
         let unmounted = FsckReport { clean: true, ..report };
         assert!(!printed(&unmounted).contains("clean"));
         let json = document("d.zns", &unmounted);

@@ -82,7 +82,8 @@ impl Holds {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => unreadable = Some(error),
         }
-        // The newest half of its ring may be the other one, or be damaged at the front.
+        // The newest half of the store's record ring may be the second half, or its front may
+        // be damaged.
         if let Some(store) = furrow_kv::identify(device).await? {
             return Ok(Holds::Store(store, String::new()));
         }
@@ -103,7 +104,8 @@ impl Holds {
         })
     }
 
-    /// UUID and label of what `device` holds; of an array, its name. None if it has no UUID.
+    /// UUID and label of what `device` holds; for a member of an array, the array's name is the
+    /// label. `None` if the content has no UUID.
     ///
     /// # Errors
     /// If the drive does not answer, or the file system is of another format.
@@ -175,8 +177,8 @@ impl Holds {
         }
     }
 
-    /// The refusal to make something on such a drive unless forced with `force`; `Ok` if it is
-    /// empty.
+    /// Refuses to make something on a drive with this content, and names the option `force` that
+    /// overrides the refusal; `Ok` if the drive is empty.
     ///
     /// # Errors
     /// `Exists` if the drive holds something.
@@ -331,12 +333,12 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
     })
 }
 
-/// What makes a drive of what is none.
+/// Advice for a file or device that is no drive: how to make one.
 const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in a \
                      new file, and with --soft soft zones, also on a block device";
 
-/// `error` of opening what is to be a member of an array already: how to make a drive of it is no
-/// answer then.
+/// Replaces the advice `NEEDS` in the `error` of opening a drive that should already be a member of
+/// an array: making a drive does not help there.
 pub fn of_no_member(error: Error) -> Error {
     match error.to_string().strip_suffix(&format!(": {NEEDS}")) {
         Some(why) => Error::new(error.kind(), format!("{why}, and no member of a Furrow array")),
@@ -359,12 +361,13 @@ fn is_text(front: &[u8]) -> bool {
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// Why `path` is no drive of ours; `None` if it is an image after all, or has zones.
+/// Why `path` is no drive of Furrow's; `None` if it is an image after all, or has zones.
 fn without_zones(path: &Path) -> Option<Error> {
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
-    // Asked and not opened: a pipe would wait for a writer, a tape would move.
+    // access(2) checks the permission without opening the file: opening a pipe would wait for a
+    // writer, and opening a tape would move it.
     if let Err(error) = rustix::fs::access(path, rustix::fs::Access::READ_OK) {
         let error = std::io::Error::from(error);
         if error.kind() == std::io::ErrorKind::PermissionDenied {
@@ -385,7 +388,7 @@ fn without_zones(path: &Path) -> Option<Error> {
             let what = "soft zones, and this needs an emulated drive";
             return Some(Error::new(ErrorKind::Unsupported, format!("{name}: {what}")));
         }
-        // An image of a newer format says so.
+        // The error of opening an image of a newer format already explains the problem.
         if front.starts_with(b"FURROWZN") {
             return None;
         }
@@ -412,7 +415,7 @@ fn without_zones(path: &Path) -> Option<Error> {
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
 }
 
-/// Why soft zones at `path` are not opened whose superblock is only at their end.
+/// The error for soft zones at `path` whose superblock is left only as the copy at their end.
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
@@ -422,8 +425,8 @@ fn without_front(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Why soft zones at `path` are not opened, if only their end says that there are some and nothing
-/// else is known to be there.
+/// The error for soft zones at `path` of which only the copy of the superblock at the end is left,
+/// if the front holds no known data.
 pub fn lost_front(path: &Path) -> Option<Error> {
     let other = || front(path).is_ok_and(|front| signature(&front).is_some());
     (soft::has_lost_front(path) && !other()).then(|| without_front(path))

@@ -103,7 +103,8 @@ pub fn open(
         if let Some(refusal) = mounted(path) {
             return Err(Error::new(ErrorKind::Busy, refusal));
         }
-        // Not after the next step: a daemon that does not answer may be asked for long.
+        // The time is checked before the next step, because a daemon that does not answer delays
+        // that step.
         if begun.elapsed() >= patience {
             return Err(Error::new(ErrorKind::Busy, still_in_use(path, patience)));
         }
@@ -156,8 +157,8 @@ pub fn of_store(path: &Path) -> String {
 
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    // The lock is returned with the descriptor shortly after; a process that opens the image now
-    // waits.
+    // This lock is released with the descriptor right away; a process that opens the image at this
+    // moment waits.
     let shared = flock(&file, FlockOperation::NonBlockingLockShared);
     matches!(shared, Err(rustix::io::Errno::WOULDBLOCK))
 }
@@ -187,7 +188,8 @@ fn still_in_use(path: &Path, waited: Duration) -> String {
         seconds => format!(", still after {seconds} s"),
     };
     let again = match furrow_emu::holder(path) {
-        // It is mounted elsewhere, as in a container, or was just unmounted.
+        // The image is mounted in another mount namespace, such as a container, or was
+        // just unmounted.
         Some(holder) if is_mount(&holder) => "it ends when nothing is mounted from it any more",
         _ => "wait until it has ended",
     };
@@ -205,7 +207,7 @@ fn holder(path: &Path) -> String {
     }
 }
 
-/// Whether it is the daemon of a mount.
+/// Whether `holder` is the daemon of a mount.
 fn is_mount(holder: &Holder) -> bool {
     holder.command.get(1).is_some_and(|word| word == "mount")
 }

@@ -92,7 +92,7 @@ async fn set(rt: &Rt, drive: Rc<dyn ZonedDevice>, label: &str) -> Result<()> {
         Ok(fs) => fs,
     };
     let changed = fs.set_label(label).await;
-    // What failed is told before how the end of it failed.
+    // An error of the change takes precedence over an error of the unmount.
     let ended = fs.unmount().await;
     changed?;
     Ok(ended?)

@@ -6,23 +6,24 @@ use furrow_zone::{Error, ErrorKind};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Makes a file that would become too large an error, in this thread and those that it starts: the
-/// kernel's signal would end the program in the middle of a write.
+/// Turns the signal for a file that exceeds its size limit into an error, in this thread and the
+/// threads that it starts: the signal would end the program in the middle of a write.
 pub fn make_errors() {
     let mut set = SigSet::empty();
     set.add(Signal::SIGXFSZ);
-    // Where that is refused, the signal ends the program, as it does others.
+    // If the signal cannot be blocked, it ends the program, as it ends any other program.
     let _ = set.thread_block();
 }
 
-/// Lifts the limits that a daemon must not have: its files and its time are not those of the
-/// program that started it.
+/// Lifts limits on file size and CPU time: those of the program that started a daemon must not
+/// apply to the daemon.
 pub fn lift() {
     lift_one(Resource::Fsize);
     lift_one(Resource::Cpu);
 }
 
-/// Raises a limit as far as this process may; what stays of it.
+/// Raises a limit as far as this process may. Returns the limit that remains; `None` if there
+/// is none.
 fn lift_one(resource: Resource) -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(resource);
     current?;
@@ -34,12 +35,12 @@ fn lift_one(resource: Resource) -> Option<u64> {
     }
 }
 
-/// Refuses an amount of memory that this machine does not have: it would be used up, and the kernel
-/// would end the daemon in the middle of its work. Where the kernel does not tell, nothing is
-/// refused.
+/// Refuses an amount of memory that exceeds the memory of this machine: the kernel would run out of
+/// memory and kill the daemon in the middle of its work. Refuses nothing if the kernel does not
+/// report its memory.
 ///
 /// # Errors
-/// The reason, which follows the amount.
+/// The reason, to be appended to the amount.
 pub fn check_memory(bytes: u64) -> Result<(), String> {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match total_memory(&told) {
@@ -50,7 +51,7 @@ pub fn check_memory(bytes: u64) -> Result<(), String> {
     }
 }
 
-/// Bytes of memory by the kernel's /proc/meminfo.
+/// The machine's memory in bytes, from the text of /proc/meminfo.
 fn total_memory(told: &str) -> Option<u64> {
     let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;

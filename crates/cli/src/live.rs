@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Width without a terminal: nothing is left out.
 const WIDE: usize = 1000;
-/// What Ctrl-C and Ctrl-Z send while keys are read.
+/// Bytes that Ctrl-C and Ctrl-Z send while keys are read.
 const INTERRUPT: u8 = 3;
 const SUSPEND: u8 = 26;
 
@@ -27,14 +27,14 @@ pub struct Live {
 
 /// A terminal in which frames replace each other. It is restored at the end.
 struct Terminal {
-    /// Its state before, if its keys are read.
+    /// The state of the terminal before keys were read; `None` if they are not.
     before: Option<Termios>,
-    /// Readable when a signal has come that asks this program to end.
+    /// Readable once a signal has asked this program to end.
     ended: UnixStream,
     shown: bool,
 }
 
-/// Columns of standard output, also where that is no terminal.
+/// The width of standard output in columns, even if it is not a terminal.
 pub fn width() -> usize {
     let is_set = std::env::var_os("COLUMNS").is_some_and(|columns| !columns.is_empty());
     match is_set || std::io::stdout().is_terminal() {
@@ -44,7 +44,7 @@ pub fn width() -> usize {
 }
 
 impl Live {
-    /// Begins; `in_place` is false for output that programs read.
+    /// Begins repeated output; `in_place` is false for output that programs read.
     ///
     /// # Errors
     /// If signals cannot be received.
@@ -62,7 +62,7 @@ impl Live {
         self.terminal.is_some()
     }
 
-    /// Shows a frame. On a terminal what is below its last line is only counted.
+    /// Shows a frame. On a terminal, lines below the last one of the screen are only counted.
     ///
     /// # Errors
     /// If writing fails.
@@ -101,10 +101,10 @@ impl Live {
     }
 }
 
-/// The bytes that show `lines` on a screen of `height` lines, in the place of the frame before.
+/// The bytes that show `lines` on a screen of `height` lines, in place of the previous frame.
 fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
-    // No line is continued in the next one, each is cleared first, since that would take the last
-    // letter of one that is as long as the screen is wide; and nothing scrolls.
+    // Lines do not wrap and nothing scrolls. Each line is cleared before it is written: clearing
+    // afterwards would erase the last character of a line as wide as the screen.
     let mut bytes =
         Vec::from(if first { &b"\x1b[?7l\x1b[2J\x1b[H"[..] } else { b"\x1b[?7l\x1b[H" });
     let hidden = lines.len().saturating_sub(height);
@@ -122,7 +122,7 @@ fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
     bytes
 }
 
-/// The lines of `text` for a screen that may be narrower; what continues a line begins after
+/// The lines of `text`, folded to the width of the screen; continuation lines begin after
 /// `indent` blanks.
 pub fn lines(text: &[u8], indent: usize) -> Vec<String> {
     let width = width();
@@ -130,11 +130,11 @@ pub fn lines(text: &[u8], indent: usize) -> Vec<String> {
     text.lines().flat_map(|line| fit::folded(line, indent, width)).collect()
 }
 
-/// Prints `text` in such lines. It stays on the screen: commands stay whole, to be pasted, even if
-/// the terminal has to continue them in its next line.
+/// Prints `text`, folded like [`lines`]. Commands are not folded, so that they can be copied and
+/// pasted, even if the terminal has to wrap them.
 ///
 /// # Errors
-/// If `out` takes no more.
+/// Errors of writing to `out`.
 pub fn print(out: &mut dyn Write, text: &[u8], indent: usize) -> std::io::Result<()> {
     let width = width();
     for line in String::from_utf8_lossy(text).lines() {
@@ -149,7 +149,7 @@ pub fn print(out: &mut dyn Write, text: &[u8], indent: usize) -> std::io::Result
 enum Waited {
     Over,
     Ended,
-    /// The program was stopped and continued: the screen may have anything.
+    /// The program was stopped and continued: the screen may show anything.
     Resumed,
 }
 
@@ -157,7 +157,7 @@ impl Terminal {
     fn begin() -> Result<Terminal> {
         let (ended, ends) = UnixStream::pair().context("a socket for signals")?;
         Signals::block(true)?.on_first(move |_| {
-            // Nobody receives it only if the program ends already.
+            // This fails only if the program is ending already.
             let _ = (&ends).write_all(b"s");
         })?;
         let mut terminal = Terminal { before: None, ended, shown: false };
@@ -165,7 +165,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Has keys come one at a time and unseen, if standard input is a terminal.
+    /// Switches the terminal to single keys without echo, if standard input is a terminal.
     fn read_keys(&mut self) {
         let input = std::io::stdin();
         let Ok(before) = tcgetattr(&input) else { return };

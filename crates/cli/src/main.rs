@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     ExitCode::from(program::answer(command(), &arguments, statuses, text, run))
 }
 
-/// Prints, in one line, what went wrong.
+/// Prints an error message as one line.
 fn complain(message: &str) {
     program::complain("furrow", message);
 }
@@ -168,7 +168,7 @@ mod tests {
         command().debug_assert();
     }
 
-    /// The commands below `of`, and what each says of itself.
+    /// The help texts of `of` and of all commands below it, each with the command's name.
     fn texts(of: &clap::Command, name: &str) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for command in of.get_subcommands() {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_letter_has_one_meaning_in_all_commands() {
-        // As umount(8), fsck(8) and rm(1) have them.
+        // These short options mean what they mean in umount(8), fsck(8) and rm(1).
         let familiar = [
             ('l', "lazy", "furrow umount"),
             ('p', "preen", "furrow fsck"),
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// All commands, each after its name.
+    /// `of` and all commands below it, each with its name.
     fn all_commands(of: &clap::Command, name: &str) -> Vec<(String, clap::Command)> {
         let below = of.get_subcommands();
         let below = below.flat_map(|it| all_commands(it, &format!("{name} {}", it.get_name())));
@@ -233,7 +233,7 @@ mod tests {
                 assert_eq!(odd, None, "{id}: a device is a DEVICE");
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.len() > 6 && help != "Device", "{id}: {help:?}");
-                // One way to say that a command repeats.
+                // Help texts that say that a command repeats all begin in one of these ways.
                 let repeats = help.starts_with("Repeat") || help.starts_with("Seconds between");
                 assert!(!repeats || arg.get_long() == Some("every"), "{id}: {help}");
             }

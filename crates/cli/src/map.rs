@@ -54,7 +54,8 @@ pub struct Style {
     pub letter: char,
     /// SGR colour (foreground).
     pub colour: u8,
-    /// What counts as full: valid blocks or, for logs, whose blocks all count, written blocks.
+    /// True if the fill of a zone counts its written blocks, as for logs; false if it counts its
+    /// valid blocks.
     pub by_written: bool,
 }
 
@@ -88,13 +89,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// What stands below a map: the device, and the label of what is on it.
+/// The line below a map: the device and the label of its content.
 pub fn titled(device: &str, label: &str) -> String {
     let label = if label.is_empty() { String::new() } else { format!(", label {label}") };
     crate::show::printable(&format!("{device}{label}"))
 }
 
-/// Shows `map` in this form, but not as JSON, and `below` it what a terminal shall have besides.
+/// Shows `map` as text or as an SVG, but not as JSON. A text is followed by `below`.
 ///
 /// # Errors
 /// Errors of writing; a file that exists and is no SVG.
@@ -122,7 +123,8 @@ pub fn show(
     Ok(())
 }
 
-/// Writes `picture` to `file`, unless that is something else, such as the drive itself.
+/// Writes `picture` to `file`, unless `file` is something other than an SVG, such as the
+/// drive itself.
 fn save(file: &Path, picture: &str) -> Result<()> {
     let name = file.display();
     match fs::metadata(file) {
@@ -140,7 +142,7 @@ fn save(file: &Path, picture: &str) -> Result<()> {
     fs::write(file, picture).with_context(|| name.to_string())
 }
 
-/// The place in `styles` of what `zone` is used for.
+/// Index in `styles` of the use of `zone`.
 fn style(zone: &Zone, styles: &[Style]) -> usize {
     let named = |name: &str| styles.iter().position(|style| style.name == name);
     // A use that this version does not know is drawn as unused.

@@ -1,8 +1,8 @@
 //! Metrics of a daemon for Prometheus: over HTTP at an address, or in a file.
 //!
-//! Over HTTP one thread serves some connections side by side, with time limits: one that is silent
-//! or slow delays no other. A file is replaced as a whole every [`EVERY`], as
-//! the textfile collector of node_exporter expects, and removed at the end.
+//! Over HTTP one thread serves several connections at once, with time limits: a silent or slow
+//! connection does not delay the others. A file is replaced as a whole every [`EVERY`], as the
+//! textfile collector of node_exporter expects, and removed at the end.
 //!
 //! There is no encryption and no authentication. An address beyond this host is only for networks
 //! that may see the metrics.
@@ -31,7 +31,7 @@ const CONNECTIONS: usize = 64;
 /// Longest request in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// Where the metrics go.
+/// The destination of the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metrics {
     /// `GET /metrics` at this address.
@@ -138,10 +138,10 @@ struct Client {
     answer: Option<(Vec<u8>, usize)>,
 }
 
-/// Serves connections side by side: one that is silent or slow holds nobody up.
+/// Serves several connections at once: a silent or slow one does not delay the others.
 fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
     let mut clients: VecDeque<Client> = VecDeque::new();
-    // Otherwise `accept` would wait, and the connections with it.
+    // With a blocking socket, `accept` would wait and stop all connections.
     if let Err(error) = listener.set_nonblocking(true) {
         return log(&format!("metrics: {error}"));
     }
@@ -162,8 +162,8 @@ fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
     }
 }
 
-/// Takes a new connection. Where there are too many, the oldest gives way whose request has not
-/// come, or else the oldest of all.
+/// Adds a new connection. If there are too many, it replaces the oldest connection without a whole
+/// request, or else the oldest connection.
 fn admit(clients: &mut VecDeque<Client>, stream: TcpStream) {
     if stream.set_nonblocking(true).is_err() {
         return;
@@ -176,7 +176,7 @@ fn admit(clients: &mut VecDeque<Client>, stream: TcpStream) {
     clients.push_back(Client { stream, until, head: Vec::new(), answer: None });
 }
 
-/// Waits until there is something to do, or the time of a connection is over.
+/// Waits until a socket is ready, or the time of a connection is over.
 fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
     let events = |client: &Client| match client.answer {
         None => PollFlags::IN,
@@ -193,7 +193,7 @@ fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
 }
 
 impl Client {
-    /// Reads and writes what is possible now. An error ends the connection.
+    /// Reads and writes as much as is possible without waiting. An error ends the connection.
     fn go_on(&mut self, page: &impl Fn() -> Option<String>) -> io::Result<()> {
         let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if self.answer.is_none() {
@@ -263,7 +263,7 @@ fn answer(request: &str, page: impl FnOnce() -> Option<String>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The address of a server of `page`.
+    /// Starts a server of `page`, and returns its address.
     fn served(page: Option<&'static str>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -281,13 +281,13 @@ mod tests {
         text
     }
 
-    /// The answer to `request`.
+    /// The server's answer to `request`.
     fn answer(request: &[u8], page: Option<&'static str>) -> String {
         asked(served(page), request)
     }
 
-    /// However many connections say nothing, or take nothing, a request is answered at once: not
-    /// after their time, which would be minutes for all of them one after the other.
+    /// A request is answered at once, however many other connections send nothing or read nothing.
+    /// One after the other, their time limits would add up to minutes.
     #[test]
     fn silent_connections_hold_nobody_up_and_have_a_bound() {
         let text: &'static str = Box::leak("a 1\n".repeat(2 << 20).into_boxed_str());
@@ -306,7 +306,7 @@ mod tests {
             assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         }
         assert!(begun.elapsed() < 20 * PATIENCE);
-        // The oldest were closed for those that came later.
+        // The oldest connections were closed in favour of later ones.
         silent[0].set_read_timeout(Some(4 * PATIENCE)).unwrap();
         assert!(matches!((&silent[0]).read(&mut [0; 1]), Ok(0) | Err(_)));
         drop(slow);

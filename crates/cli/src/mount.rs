@@ -117,7 +117,7 @@ fn plan(args: &Args, device: String) -> Result<Plan> {
     Ok(Plan { device, source, directory, options, texts: args.options.clone() })
 }
 
-/// Finds errors early, where they can be reported better.
+/// Finds errors before the daemon starts, because they can be reported better here.
 fn check(plan: &Plan) -> Result<()> {
     let directory = plan.directory.display();
     if plan.directory.canonicalize().is_ok_and(|full| full == Path::new("/")) {
@@ -130,7 +130,7 @@ fn check(plan: &Plan) -> Result<()> {
     if let Some(mount) = mount_at(&mounted, &plan.directory) {
         return Err(anyhow!("{directory}: busy: {} is mounted there", mount.source));
     }
-    // Each drive in memory is another one.
+    // Each drive in memory is a different drive, even under the same name.
     let same = |mount: &&Mounted| mount.source == plan.source && !plan.device.starts_with("mem:");
     if let Some(mount) = mounted.iter().find(same) {
         let at = mount.directory.display();
@@ -145,7 +145,8 @@ fn check(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The arguments for the daemon, which does not look for the device again.
+/// The arguments for the daemon. They contain the resolved device, so that the daemon does not
+/// search for it again.
 fn again(args: &Args, plan: &Plan) -> Vec<OsString> {
     let mut again: Vec<OsString> =
         ["mount", "--foreground", "--ready"].into_iter().map(OsString::from).collect();

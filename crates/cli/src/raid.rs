@@ -66,7 +66,7 @@ enum Action {
     Fault(Answered<manage::Fault>),
 }
 
-// A command that changes an array, with the wanted form of its answer. The help is that of the
+// Arguments of a command that changes an array, and the form of its answer. The help is that of the
 // command: a documentation comment here would replace it.
 #[derive(clap::Args)]
 struct Answered<T: clap::Args> {
@@ -77,7 +77,7 @@ struct Answered<T: clap::Args> {
     json: bool,
 }
 
-/// The JSON answer of such a command.
+/// The JSON answer of a command that changes an array.
 #[derive(serde::Serialize)]
 struct Answer<'a> {
     version: u32,
@@ -88,7 +88,7 @@ struct Answer<'a> {
 }
 
 impl<T: clap::Args> Answered<T> {
-    /// Runs `command`; its messages become JSON if asked for.
+    /// Runs `command`; its messages become JSON if the user asked for JSON.
     fn run(
         &self,
         out: &mut dyn Write,
@@ -101,7 +101,7 @@ impl<T: clap::Args> Answered<T> {
         let mut text = Vec::new();
         let status = command(&self.args, &mut text)?;
         let text = String::from_utf8_lossy(&text);
-        // Each message begins with the array's name, except for faults.
+        // Every message begins with the array's name, except for those on faults.
         let name = named.unwrap_or_else(|| text.split(':').next().unwrap_or_default());
         let array = client::find(name).ok().map(|array| array.status);
         let answer = Answer { version: status::VERSION, said: text.lines().collect(), array };

@@ -140,15 +140,15 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     let error = command.exec();
     let name = Path::new(&args.program[0]).display();
     crate::complain(&format!("{name}: cannot be run: {error}"));
-    // As env(1), nice(1) and timeout(1).
+    // env(1), nice(1) and timeout(1) use the same statuses.
     Ok(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Has `command` load `library` first, before what is preloaded already.
+/// Makes `command` load `library` first, before libraries that are preloaded already.
 ///
 /// # Errors
-/// If the dynamic linker would not load it: it only warns then, and the program would put its
-/// databases on the host.
+/// If the dynamic linker would not load `library`: the linker would only warn, and the program
+/// would put its databases on the host.
 fn preload(command: &mut Command, library: &Path) -> Result<()> {
     if !library.is_file() {
         bail!("{}: no such file", library.display());
@@ -202,7 +202,7 @@ fn writable(path: &Path, option: &str) -> Result<PathBuf> {
 }
 
 /// Fails if a store's image cannot be used: missing, in use, damaged, or no store. The plugin
-/// refuses it too, but a program may report no more than a failure.
+/// refuses such an image too, but a program may report that only as a failure.
 fn is_usable(device: &DeviceSpec) -> Result<()> {
     if let DeviceSpec::Image(_) = device {
         Looked::open(&device.to_string())?;
@@ -210,7 +210,8 @@ fn is_usable(device: &DeviceSpec) -> Result<()> {
     Ok(())
 }
 
-/// RocksDB's tools crash without a message if nothing handles a URI's scheme.
+/// Checks the URIs in the arguments: RocksDB's tools crash without a message if nothing handles a
+/// URI's scheme.
 fn check_uris(program: &[OsString]) -> Result<()> {
     let mut words = program.iter().skip(1).filter_map(|word| word.to_str());
     while let Some(word) = words.next() {
@@ -244,8 +245,9 @@ fn library() -> Result<PathBuf> {
     find("FURROW_ROCKSDB", LIBRARY, &[&format!("../lib/{LIBRARY}")], "make rocksdb builds it")
 }
 
-/// A part of Furrow that is built apart: where the variable `named` says, or `name` in this
-/// program's directory, or one of `others` from there.
+/// Finds a part of Furrow that is built separately: at the path in the variable `named`,
+/// else as `name` in this program's directory, else at one of the paths `others` relative to
+/// that directory.
 fn find(named: &str, name: &str, others: &[&str], how: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(named).map(PathBuf::from) {
         if !path.exists() {

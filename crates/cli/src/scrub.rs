@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Version of the JSON document.
 const VERSION: u32 = 1;
-/// How often the progress is looked at.
+/// How often the progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often it is printed where there is no terminal.
+/// How often the progress is printed without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Most time for a store to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ enum Place {
 }
 
 impl Place {
-    /// Gives an order, or only asks; returns the running scrub, or the last one.
+    /// Sends an order, or only asks without one; returns the running scrub, or the last one.
     fn ask(&self, order: Option<&str>) -> Result<Option<Scrub>> {
         match self {
             Place::Mount(directory) => report::ask_scrub(directory, order),
@@ -97,11 +97,11 @@ impl Place {
         }
     }
 
-    /// Gives an order to what the user calls `name`.
+    /// Sends an order to the file system or store that the user calls `name`.
     fn tell(&self, name: &str, order: &str) -> Result<Option<Scrub>> {
         let told = self.ask(Some(order));
         match self {
-            // Its errors name it.
+            // Errors of a mount name it already.
             Place::Mount(_) => told,
             Place::Store(_) => told.with_context(|| name.to_owned()),
         }
@@ -153,7 +153,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     finish(&place, &name, args.json, out)
 }
 
-/// Begins a scrub; one that runs already will do if it may be joined (`None`).
+/// Begins a scrub. With `joins` it leaves a scrub alone that runs already, and returns `None`.
 fn begin(place: &Place, name: &str, repair: bool, joins: bool) -> Result<Option<Scrub>> {
     if joins && place.ask(None)?.is_some_and(|scrub| scrub.is_under_way()) {
         return Ok(None);
@@ -173,7 +173,7 @@ fn finish(place: &Place, name: &str, json: bool, out: &mut dyn Write) -> Result<
     Ok(u8::from(bad))
 }
 
-/// A whole scrub. One that runs already is waited for.
+/// Scrubs everything and waits for the end. If a scrub runs already, waits for that one.
 fn scrub_to_the_end(place: &Place, name: &str, repair: bool, out: &mut dyn Write) -> Result<u8> {
     begin(place, name, repair, true)?;
     finish(place, name, false, out)
@@ -184,11 +184,11 @@ fn is_bad(scrub: &Scrub) -> bool {
     scrub.damaged > scrub.repaired || matches!(scrub.state.as_str(), "failed" | "stopped")
 }
 
-/// Has the program behind a store's control socket scrub the store, and waits for the end. If a
+/// Asks the program behind a store's control socket to scrub the store, and waits for the end. If a
 /// scrub runs already, its end is waited for.
 ///
 /// # Errors
-/// If the program does not begin or report it.
+/// If the program does not begin the scrub or does not report it.
 pub fn of_store_in_use(socket: &Path, name: &str, quiet: bool) -> Result<Scrub> {
     let place = Place::Store(socket.to_owned());
     if place.ask(None)?.is_none_or(|scrub| scrub.state != "running") {
@@ -197,7 +197,7 @@ pub fn of_store_in_use(socket: &Path, name: &str, quiet: bool) -> Result<Scrub> 
     wait(&place, name, quiet)
 }
 
-/// Scrubs a store that no program uses: its drive is read here.
+/// Scrubs a store that no program uses: this process reads its drive.
 fn of_closed(args: &Args, device: &str, out: &mut dyn Write) -> Result<u8> {
     if args.status || args.pause || args.resume || args.stop || args.background {
         bail!("{device}: no program uses the store: no scrub runs");
@@ -208,7 +208,7 @@ fn of_closed(args: &Args, device: &str, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(bad))
 }
 
-/// Prints the answer: a document, or what is `said` and the scrub.
+/// Prints the answer: a JSON document, or the text `said` and the state of the scrub.
 fn answer(
     json: bool,
     out: &mut dyn Write,
@@ -346,10 +346,12 @@ pub fn name_files(directory: &Path, findings: &mut [ScrubDamage]) {
         if paths.len() == wanted.len() {
             break;
         }
-        // A damaged directory cannot be listed: what is in it keeps its number.
+        // A damaged directory cannot be listed, so the files in it are named by their
+        // inode numbers.
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries.filter_map(Result::ok) {
-            // Without a stat of the file, whose node may be damaged.
+            // The inode number comes from the directory entry, because stat(2) fails on a file
+            // whose node is damaged.
             let inode = std::os::unix::fs::DirEntryExt::ino(&entry);
             if u32::try_from(inode).is_ok_and(|inode| wanted.contains(&inode)) {
                 paths.entry(inode).or_insert_with(|| entry.path());

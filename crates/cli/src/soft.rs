@@ -19,12 +19,12 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
     spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
-/// What it means if only the last block says that there are soft zones.
+/// The message for soft zones that only their last block still shows.
 pub const WITHOUT_FRONT: &str = "soft zones whose first block is damaged or overwritten; its copy, \
                                  the last block, is there";
 
-/// Whether the last block of the file or block device at `path` is the copy of a superblock, and
-/// the first block is none.
+/// Whether the last block of the file or block device at `path` is the copy of a superblock, while
+/// the first block is not a superblock.
 pub fn has_lost_front(path: &Path) -> bool {
     let last = || {
         let mut file = File::open(path)?;
@@ -68,8 +68,8 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>,
     open_with(rt, spec, access)
 }
 
-/// Opens the soft zones that `spec` names for reading and writing, without what damage of their
-/// journal has lost.
+/// Opens the soft zones that `spec` names for reading and writing, and gives up what damage to
+/// their journal has lost.
 ///
 /// # Errors
 /// As [`open`].
@@ -106,7 +106,7 @@ fn open_with(
     SoftDrive::start(rt, Rc::new(file.start(rt)?), recovered?).map(Rc::new)
 }
 
-/// The write streams of `drive`, for people.
+/// The number of write streams of `drive` and their use, for people.
 pub fn streams(drive: &SoftDrive) -> String {
     match drive.streams() {
         0 => "none".to_owned(),
@@ -117,9 +117,9 @@ pub fn streams(drive: &SoftDrive) -> String {
 
 /// Bytes of a zone, unless the user says otherwise.
 const ZONE: u64 = 64 << 20;
-/// Zones are not made smaller than this for more of them.
+/// Smallest size to which zones are reduced in order to get more of them.
 const ZONE_MIN: u64 = 1 << 20;
-/// Zones that are enough for a file system; 17 are the least.
+/// Number of zones that is enough for a file system; the minimum is 17.
 const ZONES_ENOUGH: u32 = 32;
 
 /// Bytes of the zones of a drive of `size`, unless the user says otherwise.
@@ -138,8 +138,8 @@ pub fn usual_zone(size: ByteLen) -> ByteLen {
 /// exist is made, with `size` bytes.
 ///
 /// # Errors
-/// `Exists` if it holds something, unless `force`; `Invalid` if a size is missing or not the
-/// file's; those of [`allocate`], [`PlainFile::open`] and [`make`].
+/// `Exists` if the device or file holds something, unless `force`; `Invalid` if a size is missing
+/// or is not that of the file; those of [`allocate`], [`PlainFile::open`] and [`make`].
 pub fn create(
     path: &Path,
     zone: Option<ByteLen>,
@@ -150,7 +150,8 @@ pub fn create(
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
     let fresh = !path.exists();
     if fresh && matches!(name.parse(), Ok(DeviceSpec::Node(_))) {
-        // A file there would be in memory, and in the way of the device when that comes.
+        // Creating the missing file would put it into /dev, in memory, where it would be in the way
+        // of the device once the device appears.
         return Err(Error::new(ErrorKind::NotFound, format!("{name}: no such device")));
     }
     if fresh {
@@ -160,7 +161,7 @@ pub fn create(
     }
     let made = on_existing(&name, zone, size, force || fresh);
     if fresh && made.is_err() {
-        // This call made the file.
+        // The file is removed, because this call has made it.
         let _ = std::fs::remove_file(path);
     }
     made

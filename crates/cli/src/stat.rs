@@ -118,7 +118,7 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     print_operations(out, &stat.operations)?;
     writeln!(out)?;
     for (name, what, value) in status.counters.each() {
-        // These are in the table above.
+        // The table above shows these counters already.
         if name.ends_with("_bytes") {
             continue;
         }

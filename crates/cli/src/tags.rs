@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 const MEMBER: &str = "furrow_raid_member";
 
 /// What a drive holds, as properties of udev: `ID_FS_TYPE=furrow` and so on, in the forms that
-/// blkid(8) gives other file systems. None if it holds nothing of Furrow.
+/// blkid(8) gives other file systems. Empty if the drive holds nothing of Furrow.
 ///
 /// # Errors
 /// If the drive does not answer.
@@ -41,7 +41,7 @@ pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, S
     Ok(all)
 }
 
-/// Properties of what has a type, a UUID and perhaps a label.
+/// Properties of content with this usage, type, UUID and label; the label may be empty.
 fn names(usage: &str, kind: &str, uuid: &str, label: &str) -> Vec<(&'static str, String)> {
     let mut all = vec![
         ("ID_FS_USAGE", usage.to_owned()),
@@ -57,12 +57,12 @@ fn names(usage: &str, kind: &str, uuid: &str, label: &str) -> Vec<(&'static str,
     all
 }
 
-/// Properties of one drive of several.
+/// Properties of a drive that is one of several of an array.
 fn of_drive(uuid: &str) -> [(&'static str, String); 2] {
     ["ID_FS_UUID_SUB", "ID_FS_UUID_SUB_ENC"].map(|name| (name, uuid.to_owned()))
 }
 
-/// What a running array says of a drive that it has open.
+/// Properties of a drive that a running array has open; empty if no array has.
 pub fn of_member(device: &str) -> Vec<(&'static str, String)> {
     let is = |place: &String| {
         Path::new(place).canonicalize().ok() == Path::new(device).canonicalize().ok()
@@ -79,11 +79,11 @@ pub fn of_member(device: &str) -> Vec<(&'static str, String)> {
     Vec::new()
 }
 
-/// Where udev makes links to the volumes of arrays, by name.
+/// The folder in which udev makes links, by name, to the volumes of arrays.
 const VOLUMES: &str = "/dev/furrow/";
 
-/// The array whose volume the block device `device` is, as properties of udev; nothing if it is of
-/// no array that runs.
+/// Properties of the array whose volume is the block device `device`; empty if no running array has
+/// that volume.
 pub fn of_volume(device: &str) -> Vec<(&'static str, String)> {
     let serves = |status: &Status| status.listening.iter().any(|place| place == device);
     let running = client::running();
@@ -94,8 +94,8 @@ pub fn of_volume(device: &str) -> Vec<(&'static str, String)> {
     vec![("FURROW_ARRAY_UUID", uuid.clone()), ("FURROW_ARRAY_ENC", encode(name))]
 }
 
-/// The block device of the volume that `path` names, if the path is not there: without udev nobody
-/// makes the link.
+/// The block device of the volume that `path` names. For a path that does not exist, because
+/// without udev nobody makes the link.
 ///
 /// # Errors
 /// If no such array runs, or it has no block device.
@@ -113,32 +113,33 @@ fn volume(path: &str, name: &str) -> Result<String> {
     }
 }
 
-/// Whether udev takes a character as it is: letters, digits, `#+-.:=@_`, and what is not ASCII.
+/// Whether udev leaves a character unchanged: letters, digits, `#+-.:=@_`, and characters
+/// outside ASCII.
 fn is_plain(character: char) -> bool {
     character.is_ascii_alphanumeric() || !character.is_ascii() || "#+-.:=@_".contains(character)
 }
 
-/// As udev encodes names of links: other characters become `\xNN`.
+/// Encodes text as udev does in names of links: other characters become `\xNN`.
 fn encode(text: &str) -> String {
     let one = |c: char| if is_plain(c) { c.into() } else { format!("\\x{:02x}", u32::from(c)) };
     text.chars().map(one).collect()
 }
 
-/// As udev keeps a label for people: other characters become underscores.
+/// Makes a label readable as udev does: other characters become underscores.
 fn safe(text: &str) -> String {
     text.chars().map(|c| if is_plain(c) || c == '/' { c } else { '_' }).collect()
 }
 
-/// A name by which a file system is wanted.
+/// A name by which the user asks for a file system.
 pub enum Tag<'a> {
-    /// The label of it.
+    /// The file system's label.
     Label(&'a str),
-    /// The UUID of it, as text.
+    /// The file system's UUID, as text.
     Uuid(&'a str),
 }
 
 impl<'a> Tag<'a> {
-    /// `LABEL=data`, `UUID="…"`; `None` if it is another name.
+    /// Parses `LABEL=data` or `UUID="…"`; `None` for any other name.
     pub fn parse(name: &'a str) -> Option<Tag<'a>> {
         let value = |text: &str| {
             let value = name.strip_prefix(text)?;
@@ -147,7 +148,7 @@ impl<'a> Tag<'a> {
         value("LABEL=").map(Tag::Label).or_else(|| value("UUID=").map(Tag::Uuid))
     }
 
-    /// The link that udev makes for it.
+    /// The link that udev makes for a device with this label or UUID.
     fn link(&self) -> PathBuf {
         match self {
             Tag::Label(label) => Path::new("/dev/disk/by-label").join(encode(label)),
@@ -155,7 +156,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Whether it is the name of what has this UUID and label.
+    /// Whether a file system with this UUID and label is the one asked for.
     pub fn is_of(&self, uuid: &str, label: &str) -> bool {
         match self {
             Tag::Label(wanted) => *wanted == label,
@@ -164,11 +165,12 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// The device that `name` stands for: of `LABEL=NAME` and `UUID=UUID` the block device with that
-/// file system, of `/dev/furrow/NAME` the volume of that array, of any other name the name itself.
+/// The device that `name` stands for: for `LABEL=NAME` and `UUID=UUID` the block device with
+/// that file system, for `/dev/furrow/NAME` the volume of that array, for any other name the
+/// name itself.
 ///
 /// # Errors
-/// If no block device has it, or several have; if the array does not run.
+/// If no block device has the label or UUID, or several have; if the array does not run.
 pub fn device_of(name: &str) -> Result<String> {
     if let Some(volume_name) = name.strip_prefix(VOLUMES).filter(|_| !Path::new(name).exists()) {
         return volume(name, volume_name);

@@ -12,21 +12,21 @@ use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// What a command accepts as a device, for its help.
+/// Help text: the devices that commands accept.
 pub const DEVICE: &str = "Zoned drive (/dev/nvme0n2), any drive or file with soft zones, or image \
                           of an emulated drive (disk.zns)";
 
-/// A file system to ask.
+/// The place of a file system that a command asks about.
 pub enum Target {
-    /// Mounted here.
+    /// The file system is mounted at this directory.
     Mounted(PathBuf),
-    /// On this device, not mounted.
+    /// The file system is on this device and not mounted.
     Device(String),
 }
 
 impl Target {
-    /// Resolves `name`: a directory, a device, mounted or not, or `LABEL=` and `UUID=` of what is
-    /// mounted or on a block device.
+    /// Resolves `name`: a directory, a device, mounted or not, or `LABEL=` or `UUID=` of a file
+    /// system that is mounted or on a block device.
     ///
     /// # Errors
     /// If the mount table cannot be read, or a mount is dead; if nothing has the label or UUID.
@@ -65,10 +65,10 @@ impl Target {
         })
     }
 
-    /// Its status.
+    /// The status of the file system.
     ///
     /// # Errors
-    /// If it is no file system of Furrow's, or cannot be read.
+    /// If this is not a file system of Furrow's, or it cannot be read.
     pub fn status(&self) -> Result<Status> {
         match self {
             Target::Mounted(directory) => report::ask_status(directory),
@@ -78,7 +78,7 @@ impl Target {
         }
     }
 
-    /// Its zones.
+    /// The zones of the file system's drive.
     ///
     /// # Errors
     /// As [`Target::status`].
@@ -104,7 +104,7 @@ pub fn tagged<'a>(mounted: &'a [Mounted], tag: &tags::Tag<'_>) -> Vec<&'a Mounte
 /// The device that `name` stands for, for commands whose file system must not be mounted.
 ///
 /// # Errors
-/// As [`Target::find`]; if it is mounted, or only a directory.
+/// As [`Target::find`]; if `name` is mounted, or only a directory.
 pub fn unmounted(name: &OsStr) -> Result<String> {
     match Target::find(name)? {
         Target::Device(device) => Ok(device),
@@ -112,8 +112,8 @@ pub fn unmounted(name: &OsStr) -> Result<String> {
     }
 }
 
-/// Why a command for devices refuses `name`, which [`Target::find`] takes for a mount at
-/// `directory`: it is mounted there, or it is only a directory.
+/// Why a command for devices refuses `name`, for which [`Target::find`] has found `directory`: the
+/// device is mounted there, or `name` is only a directory.
 pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
     let (name, at) = (name.display(), directory.display());
     match endpoint::mounted() {
@@ -124,14 +124,14 @@ pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
     }
 }
 
-/// The mount at `directory`, the newest if there are several. The mount itself is not accessed,
+/// The mount at `directory`, the newest if there are several. Does not access the mount itself,
 /// since it may be dead.
 pub fn mount_at<'a>(mounted: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {
     let full = without_touching(directory);
     mounted.iter().rfind(|mount| mount.directory == full)
 }
 
-/// `path` made absolute and without links; its last part is not accessed.
+/// Makes `path` absolute and resolves links, without accessing its last part.
 fn without_touching(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (absolute.parent(), absolute.file_name()) {

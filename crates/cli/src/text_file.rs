@@ -1,5 +1,5 @@
-//! Files that users name for text of a daemon: logs, events, metrics. A name of a drive there is a
-//! mistake that must not cost what the drive holds.
+//! Files that users name for text of a daemon: logs, events, metrics. A user may name a drive there
+//! by mistake; that must not destroy the content of the drive.
 
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Bytes at the front of a file by which text is told.
+/// Bytes at the front of a file that are checked for text.
 const FRONT: u64 = 4096;
 
 /// Checks that text may be appended to `path`.
@@ -30,7 +30,7 @@ pub fn check_append(path: &Path) -> Result<()> {
 /// Checks that `path` may be replaced by metrics.
 ///
 /// # Errors
-/// If it is anything else than a file that is empty or holds metrics.
+/// If `path` is anything else than a file that is empty or holds metrics.
 pub fn check_metrics(path: &Path) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let ours = |front: &[u8]| front.is_empty() || front.starts_with(b"# HELP ");

@@ -49,9 +49,9 @@ pub struct Args {
     json: bool,
 }
 
-/// What to show.
+/// The mounts and arrays to show.
 struct Wanted {
-    /// `None`: all.
+    /// `None` means all mounts.
     mounts: Option<Vec<PathBuf>>,
     arrays: Option<Vec<String>>,
 }
@@ -199,7 +199,7 @@ impl Wanted {
             let name = target.to_string_lossy();
             match Target::find(target) {
                 Ok(Target::Mounted(directory)) => {
-                    // A directory that is no mount would be without a figure for ever.
+                    // A directory that is not a mount would never get any numbers.
                     report::ask_status(&directory)?;
                     mounts.push(directory);
                 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Seconds that the daemon may take for its last checkpoint.
 const PATIENCE: i64 = 300;
-/// Seconds after which other mount namespaces are looked at, again and again.
+/// Seconds between two searches for other mount namespaces that hold the mount.
 const LOOK_EVERY: i64 = 2;
 
 /// Unmount a file system
@@ -44,7 +44,7 @@ const SILENT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// How long the daemon of a mount that was cut off may take to end.
 const ENDS_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// How often a busy mount is tried again before an error, and the pauses.
+/// How often to retry a busy mount before an error, and below it the pause between two tries.
 const BUSY_TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(25);
 
@@ -58,10 +58,11 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if args.force {
         return cut_off(&directory).map(|()| 0);
     }
-    // Errors must be reported while the user still waits.
+    // The sync comes first, while the user still waits for errors.
     let synced = sync(&directory, args.lazy);
     if let Some(error) = synced.as_ref().err().filter(|error| error.is::<report::NoRoot>()) {
-        // The daemon writes what it has when the mount ends.
+        // Without root this command cannot sync: the daemon makes everything durable when the
+        // mount ends.
         crate::complain(&format!("{error}"));
         let how = if args.lazy { Unmount::Lazy } else { Unmount::Plain };
         return unmount(&directory, how).map(|()| 0);
@@ -90,9 +91,9 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Makes everything durable. Says that it waits, if that takes long; before a lazy unmount it does
-/// not wait longer. A drive that does not answer is not waited for: who asks the kernel then cannot
-/// even be killed.
+/// Makes everything durable, and prints a message if that takes long. Before a lazy unmount it
+/// gives up instead of waiting longer. If the drive does not answer, it does not wait at all: a
+/// process that waits in the kernel for such a mount cannot even be killed.
 fn sync(directory: &Path, lazy: bool) -> Result<()> {
     let at = directory.display();
     let silence = || report::ask_status(directory).ok().and_then(|status| status.silence);
@@ -104,7 +105,7 @@ fn sync(directory: &Path, lazy: bool) -> Result<()> {
     }
     let (tell, told) = channel();
     let asked = directory.to_owned();
-    // Nobody may be left to be told.
+    // The receiver may be gone by then.
     std::thread::spawn(move || drop(tell.send(report::ask_sync(&asked))));
     let (mut pause, begun) = (SILENT[0], Instant::now());
     loop {
@@ -155,7 +156,7 @@ fn find(target: &Path) -> Result<Mounted> {
     if let Some(mount) = mount_at(&mounted, target) {
         return Ok(mount.clone());
     }
-    // A directory reached through links, or a device.
+    // The target is a directory reached through links, or a device.
     let full = target.canonicalize().ok();
     let source = target.to_str().map(source_name);
     mounted
@@ -179,7 +180,8 @@ fn unmount(directory: &Path, how: Unmount) -> Result<()> {
     })
 }
 
-/// A program that has just ended may appear to use the mount for a moment.
+/// Unmounts, and retries for a while: a program that has just ended may appear to use the mount for
+/// a moment longer.
 fn unmount_patiently(directory: &Path) -> Result<()> {
     for _ in 0..BUSY_TRIES {
         if endpoint::unmount(directory, Unmount::Plain).is_ok() {
@@ -195,8 +197,8 @@ fn watch(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Waits for the end of daemon `pid`, which comes when its file system, which has this `number`, is
-/// mounted nowhere any more.
+/// Waits for the end of the daemon `pid`. The daemon ends when its file system, whose device has
+/// this `number`, is no longer mounted anywhere.
 fn wait(daemon: &OwnedFd, directory: &Path, (pid, number): (u32, &str)) -> Result<()> {
     let mut fds = [PollFd::new(daemon, PollFlags::IN)];
     for _ in 0..PATIENCE / LOOK_EVERY {

@@ -1,6 +1,6 @@
-//! The core has no access to the outside. Three tests hold this: the exact dependency tree of each
-//! core crate, its sources without the parts of `std` that reach outside, and the lints that report
-//! such uses early.
+//! The core has no access to the outside. Three tests check that: the exact dependency tree of each
+//! core crate; its sources, which must not use the parts of `std` that reach outside; and the lints
+//! that report such uses early.
 //!
 //! Core crates make no system call, read no clock, draw no random number and start no thread; they
 //! get all four from `furrow-rt`. So a run is a function of its seed.
@@ -23,7 +23,7 @@ const RT: &[&str] = &[
     "smallvec",
 ];
 const ZONE: &[&str] = &["furrow-rt", "furrow-zone", "thiserror"];
-/// Rules that only experiments use: values, and nothing else.
+/// Rules that only experiments change: values, without dependencies.
 const POLICY: &[&str] = &["furrow-policy"];
 /// Checksums (with the hash traits they implement) and layouts on media.
 const LOG: &[&str] = &[
@@ -41,7 +41,7 @@ const SOFT: &[&str] = &["furrow-soft"];
 const RAID: &[&str] = &["furrow-raid"];
 const KV: &[&str] = &["furrow-kv"];
 
-/// The folder of each core crate and exactly its dependency tree. Procedural macros are left out:
+/// The folder of each core crate and its exact dependency tree. Procedural macros are left out:
 /// they run in the compiler.
 const CORE: [(&str, &[&[&str]]); 7] = [
     ("policy", &[POLICY]),
@@ -59,7 +59,7 @@ fn root() -> PathBuf {
 
 // The dependency tree.
 
-/// Names in the normal dependency tree of a package, itself left out.
+/// Names in the normal dependency tree of a package, without the package itself.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--package", package, "--edges", "normal,no-proc-macro"])
@@ -73,7 +73,7 @@ fn dependencies(package: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty() && *name != package).map(str::to_owned).collect()
 }
 
-/// Forbidden dependencies that exist, and listed ones that do not exist any more.
+/// Dependencies that exist but are not allowed, and allowed ones that do not exist any more.
 fn differences(package: &str, found: &BTreeSet<String>, allowed: &[&str]) -> Vec<String> {
     let listed: BTreeSet<String> = allowed.iter().map(|&name| name.to_owned()).collect();
     let unlisted = found.difference(&listed).map(|n| format!("{package} pulls in {n}, unlisted"));
@@ -125,7 +125,7 @@ fn tokens(source: &str) -> Vec<(usize, String)> {
             'r' | 'b' | 'c' if literal_prefix(&chars, i) > 0 => {
                 i = skip_literal(&chars, i + literal_prefix(&chars, i));
             }
-            // A character literal, if it is no lifetime.
+            // This is a character literal, unless it is a lifetime.
             '\'' if at(i + 1) == '\\' => {
                 i += 3;
                 while i < chars.len() && at(i - 1) != '\'' {
@@ -155,8 +155,8 @@ fn tokens(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The number of letters before a string literal (`r`, `b`, `br`, `c`, ...); 0 if they begin a
-/// name.
+/// The number of letters before a string literal (`r`, `b`, `br`, `c`, ...); 0 if the letters begin
+/// a name instead.
 fn literal_prefix(chars: &[char], i: usize) -> usize {
     let letters = chars[i..].iter().take(2).take_while(|c| "rbc".contains(**c)).count();
     let after = i + letters;
@@ -164,7 +164,7 @@ fn literal_prefix(chars: &[char], i: usize) -> usize {
     if chars.get(after + hashes) == Some(&'"') { letters } else { 0 }
 }
 
-/// The position behind the literal at `i`: `#`s, if raw, and a string.
+/// The position after the string literal at `i`, which may be raw and have `#`s.
 fn skip_literal(chars: &[char], i: usize) -> usize {
     let hashes = chars[i..].iter().take_while(|c| **c == '#').count();
     let raw = hashes > 0 || chars[i - 1] == 'r';
@@ -250,7 +250,8 @@ fn group(tokens: &[(usize, String)]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Sources below a folder, without those that hold only tests, which may measure and print.
+/// Adds the Rust files below a folder, except for files that hold only tests, which may measure
+/// and print.
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("sources can be listed") {
         let path = entry.expect("sources can be listed").path();
@@ -310,7 +311,7 @@ fn every_way_to_name_the_outside_is_found() {
 
 // The lints.
 
-/// The lints that clippy, with this tree's list and levels, reports for `source`.
+/// The lints that clippy reports for `source`, with the list and levels of this tree.
 fn clippy(name: &str, source: &str) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("{name}.rs"));

@@ -30,7 +30,7 @@ fn done(args: &[&str]) -> String {
     ran.out
 }
 
-/// The command fails with `status`, in one line that contains all of `says`.
+/// Checks that the command fails with `status`, in one line that contains all of `says`.
 fn refused(args: &[&str], status: i32, says: &[&str]) {
     let ran = furrow(args);
     assert_eq!((ran.status, ran.out.as_str()), (status, ""), "{args:?}: {}", ran.error);
@@ -204,7 +204,7 @@ fn zones_are_commanded_by_hand() {
     refused(&["device", "zone", "hand.zns", "close", "1"], 1, &["Close of zone 1"]);
     let fast = "hand.zns,timing=realtime,model.bufer=1MiB";
     refused(&["device", "show", fast], 1, &["unknown model parameter `bufer`", "device presets"]);
-    // In virtual time there is no wait, and the figure is the model's.
+    // In virtual time the command does not wait, and the time shown is that of the model.
     let simulated = "hand.zns,timing=virtual,model=zn540-1t";
     let out = done(&["device", "zone", simulated, "reset", "1"]);
     assert!(out.contains("0.002 ms"), "{out}");
@@ -225,7 +225,7 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
             assert!(text.contains(&format!("{front_end}: /dev/{node}: No such file")), "{text}");
         }
     }
-    // The kernel has no such zones; the drive suits everything else.
+    // The kernel supports no zones of this size; the drive suits every other front end.
     scratch("odd.zns");
     done(&["device", "create", "odd.zns", "-o", "zone-size=3MiB"]);
     assert!(done(&["device", "check", "odd.zns"]).contains("(ublk): odd.zns: its zones have 314"));
@@ -253,7 +253,7 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
     let missing = furrow(&["device", "check", "/dev/no-such-drive"]);
     assert_eq!(missing.status, 1);
     assert!(missing.out.contains("/dev/no-such-drive: No such file"), "{}", missing.out);
-    // What the machine lacks is named all the same.
+    // Even for a drive that does not exist, the command names what the machine lacks.
     assert_eq!(missing.out.matches("(ublk): ").count(), 2, "{}", missing.out);
     assert!(missing.out.contains("file system: not tried"), "{}", missing.out);
 }

@@ -130,7 +130,7 @@ fn a_picture_that_is_not_true_is_refused() {
     assert_eq!(wrong_floors(&[floor(&["log"])], &code).len(), 1);
 }
 
-/// The first sentence of a file's description.
+/// The first sentence of a file's `//!` comment.
 fn first_sentence(source: &str) -> String {
     let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
     let paragraph: Vec<&str> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -141,7 +141,7 @@ fn first_sentence(source: &str) -> String {
     sentence.replace("[`", "`").replace("`]", "`").replace('|', "\\|")
 }
 
-/// The code map: every module with the first sentence of its file's description.
+/// The code map: every module with the first sentence of its `//!` comment.
 fn code_map() -> String {
     let mut page = String::from(
         "# Code map\n\nEvery module in one line, the first line of its file. The page is made from \
@@ -187,7 +187,7 @@ fn a_first_sentence_is_found() {
     assert_eq!(first_sentence("//! Short.\n"), "Short");
 }
 
-/// Lower-case words of a name: `ZoneQueue` and `zone_queue` are both `zone`, `queue`.
+/// The words of a name in lower case: `ZoneQueue` and `zone_queue` both give `zone`, `queue`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut small = false;
@@ -236,7 +236,7 @@ fn glossary(page: &str) -> Vec<(Vec<String>, Vec<String>)> {
     cells.map(|row| (list(row[0]), row.get(2).map_or(Vec::new(), |cell| list(cell)))).collect()
 }
 
-/// Whether the words of a name contain those of a term, in sequence; a plural counts.
+/// Whether the words of a name contain those of a term in sequence; plurals match too.
 fn contains(name: &[String], term: &[String]) -> bool {
     let same = |(word, term): (&String, &String)| {
         let stem = |word: &str| word.trim_end_matches('s').to_owned();
@@ -306,7 +306,7 @@ fn the_first_pages_are_short_and_readme_says_what_it_must() {
     ] {
         assert!(readme.contains(needed), "README.md does not have {needed}");
     }
-    // The first screen leads from nothing to a mount.
+    // The first screen of the README leads from nothing to a mount.
     let screen: Vec<&str> = readme.lines().take(30).collect();
     let commands = screen.iter().skip_while(|line| **line != "```").skip(1);
     let commands: Vec<&&str> = commands.take_while(|line| **line != "```").collect();

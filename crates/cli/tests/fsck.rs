@@ -62,7 +62,7 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert_eq!(fsck(&path, &["--repair"]).0, 0, "nothing is wrong yet");
     assert!(rot(&path, is_delta) > 0);
     let damaged = std::fs::read(&path).unwrap();
-    // This only shows the repair.
+    // With -n the command only shows the repair.
     let (status, text) = fsck(&path, &["--repair", "-n"]);
     assert_eq!(status, 4, "{text}");
     assert!(text.contains("WOULD BE DONE") && text.contains("delta log"), "{text}");
@@ -75,11 +75,11 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert_eq!(json["findings"][0]["fate"], "mended");
     assert!(json["findings"][0]["action"].is_string());
     assert!(std::fs::read(&path).unwrap() == damaged, "-n has written");
-    // The repair loses nothing, so the boot-time options make it too.
+    // The repair loses nothing, so the options for boot time (-p, -a) make it too.
     let (status, text) = fsck(&path, &["-p"]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("MENDED: no errors left"), "{text}");
-    // What was written, not what is left to be written.
+    // The message counts what was written, not what is left to write.
     assert!(text.contains(" written)") && !text.contains("(0 commands"), "{text}");
     let (status, text) = fsck(&path, &["-v"]);
     assert_eq!(status, 0, "{text}");
@@ -97,7 +97,7 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
     let json: serde_json::Value = serde_json::from_str(&fsck(&path, &["--json"]).1).unwrap();
     assert_eq!(json["findings"][1]["path"], "/dir/fh");
     let holes = "--zero-bad-data";
-    // No terminal can be asked, and nobody has agreed to a loss.
+    // There is no terminal to ask, and nobody has agreed to a loss.
     let changing_nothing =
         [&["--repair"][..], &["-y"], &["-p"], &["-a"], &["-p", holes], &["--repair", holes]];
     for args in changing_nothing {
@@ -142,7 +142,7 @@ fn a_file_with_much_damage_hides_no_other() {
     assert_eq!(text.matches("/big: data").count(), 100, "{text}");
     assert!(text.contains("and 1000 more damaged blocks of the same file, only counted"), "{text}");
     assert!(text.contains("/one: data"), "{text}");
-    // Whatever is made a hole is in the plan.
+    // The plan names each file of which blocks become holes.
     for args in [&["--repair", "-n", holes][..], &["--repair", "-n", "-v", holes]] {
         let (status, text) = fsck(&path, args);
         assert!(status == 4 && text.contains("1101 LOSSES as listed"), "{text}");
@@ -162,7 +162,7 @@ fn a_file_with_much_damage_hides_no_other() {
     assert_eq!(json["not_listed"][0]["path"], "/big", "{text}");
     assert_eq!(json["repair"]["not_listed"][0]["count"], 1_000, "{text}");
     assert_eq!(json["repair"]["verdict"], "sound", "{text}");
-    // Blocks that were only counted before are listed afterwards: they are no new damage.
+    // Later checks list the blocks that were only counted before; these are no new damage.
     let (status, text) = fsck(&path, &["-y", "--metadata-only", holes]);
     assert_eq!(status, 0, "{text}");
     let (status, text) = fsck(&path, &["-y", holes]);
@@ -176,14 +176,14 @@ fn what_contradicts_itself_is_refused() {
     for args in [&["-n", "-y"][..], &["-p", "-y"], &["-n", "-a"], &["--mend"]] {
         assert_eq!(fsck(&path, args).0, 16, "{args:?}");
     }
-    // They would change nothing.
+    // Without --repair, or with -n, these options would change nothing.
     for args in [&["--zero-bad-data"][..], &["-n", "--zero-bad-data"], &["--older-checkpoint"]] {
         let (status, text) = fsck(&path, args);
         assert!(status == 16 && text.contains("add --repair"), "{args:?}: {text}");
     }
 }
 
-/// As the mount says it: nobody can tell what the drive holds.
+/// fsck says the same as the mount: with this zone offline, nobody can tell what the drive holds.
 #[test]
 fn an_offline_zone_is_named_where_a_superblock_may_have_been() {
     let path = filled("fsck-offline.zns");
@@ -192,7 +192,7 @@ fn an_offline_zone_is_named_where_a_superblock_may_have_been() {
     let (status, text) = fsck(&path, &[]);
     assert_eq!(status, 8, "{text}");
     assert!(text.contains("zone 0 is offline, and a superblock"), "{text}");
-    // Nor what a drive holds that answers no read.
+    // The same is true for a drive that answers no read.
     let path = filled("fsck-unread.zns");
     let fault = ["device", "fault", "add", path.to_str().unwrap(), "read-error", "--every", "1"];
     assert!(furrow(&fault).status.success());

@@ -16,7 +16,7 @@ fn refusal(place: &Place, arguments: &[&str]) -> String {
     error
 }
 
-/// No command that reads advises to overwrite existing data.
+/// Checks that no command that only reads advises to overwrite existing data.
 fn advises_nothing_that_destroys(text: &str) {
     for word in ["mkfs", "--force", "-f ", "device create", "raid create"] {
         assert!(!text.contains(word), "'{word}' in: {text}");
@@ -80,7 +80,7 @@ fn a_file_system_is_no_member_and_no_empty_drive() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["others"][0]["holds"], "file-system", "{found}");
     assert_eq!(found["others"][1]["holds"], "nothing", "{found}");
-    // The daemon of an array gives the same answer for a drive that is offered to it.
+    // The daemon of an array gives the same answer if such a drive is offered to it.
     place.ok(&["raid", "create", "-l", "5", "-n", "a", &d[1], &d[2], &d[3]]);
     place.assemble(&[1, 2, 3], &[]);
     let text = refusal(&place, &["raid", "add-spare", "a", &d[0]]);
@@ -96,7 +96,7 @@ fn a_file_system_is_no_member_and_no_empty_drive() {
 #[test]
 fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     let place = Place::empty("holds-foreign");
-    // Content of an emulated drive, written like the image of another file system.
+    // Writes the image of another file system into the zones of an emulated drive.
     let drive = place.at("d.zns");
     place.drive("d.zns", "zones=24,zone-size=2MiB,max-active=14");
     place.ok(&["device", "zone", &drive, "write", "0", "--bytes", "8KiB"]);
@@ -137,7 +137,8 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     assert!(text.contains("all of its 24 zones are conventional"), "{text}");
 }
 
-/// The label of a file system is shown and changed; what has none of its own says so.
+/// `furrow label` shows and changes the label of a file system; for content without a label it
+/// says so.
 #[test]
 fn a_label_is_shown_and_changed() {
     let place = Place::new("label", 3);

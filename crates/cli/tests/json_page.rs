@@ -1,8 +1,8 @@
 //! The page of JSON fields is made from the types, and lacks no field.
 //!
-//! Fields of types have the meaning that their documentation says. Documents that are put together
-//! in a function have only names there; a name has one meaning in all of them, which is in
-//! [`WORDS`].
+//! The fields of types get their meanings from the documentation comments. Documents that a
+//! function puts together have only names there; each name has the same meaning in all of them,
+//! which [`WORDS`] gives.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads the tree")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,13 +14,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use words::WORDS;
 
-/// The part of the page that is made here begins with this line.
+/// The generated part of the page begins with this line.
 const BEGINS: &str = "## Fields";
 /// Sources of documents, below `crates`.
 const SOURCES: [&str; 3] = ["cli/src", "fuse/src", "capi/src"];
 
-/// A command, and what its document consists of: files below `crates`, and types or functions in
-/// them.
+/// A command, and the parts of its document: files below `crates`, and types or functions in them.
 type Document = (&'static str, &'static [(&'static str, &'static [&'static str])]);
 
 const DOCUMENTS: &[Document] = &[
@@ -109,8 +108,8 @@ const DOCUMENTS: &[Document] = &[
     ("furrow kv trace", &[("cli/src/kv/trace.rs", &["run"])]),
 ];
 
-/// Types and functions that make no document of a command: requests and answers of sockets, and
-/// what another entry of [`DOCUMENTS`] shows.
+/// Types and functions that are not documents of a command: requests and answers of sockets, and
+/// parts that another entry of [`DOCUMENTS`] shows.
 const OTHERS: &[(&str, &str)] = &[
     ("cli/src/raid/request.rs", "Answer"),
     ("cli/src/raid/serve.rs", "replace"),
@@ -133,9 +132,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("cli/src/scrub.rs", "ask"),
 ];
 
-/// A map in a type that is written as JSON: file, type, field (0: the type is the map), what its
-/// names follow on the page, and the names with their meaning. Without names, the field's own
-/// meaning has them.
+/// A map in a type that is written as JSON: file, type, field (0: the type itself is the map), the
+/// name that its keys follow on the page, and the keys with their meanings. Without keys, the
+/// meaning of the field lists them.
 type Map = (&'static str, &'static str, &'static str, &'static str, fn() -> Vec<(String, String)>);
 
 const MAPS: &[Map] = &[
@@ -166,14 +165,15 @@ fn remembered() -> Vec<(String, String)> {
     all
 }
 
-/// A type or function, and the fields of its JSON: name and meaning, if that is documented there.
+/// A type or function, and the fields of its JSON: each with its name and, if documented there,
+/// its meaning.
 #[derive(Debug, Default, PartialEq)]
 struct Item {
     name: String,
     fields: Vec<(String, Option<String>)>,
 }
 
-/// What begins a line of documentation.
+/// The text of a line that is a documentation comment.
 fn doc(line: &str) -> Option<&str> {
     line.trim().strip_prefix("///").map(str::trim)
 }
@@ -217,7 +217,7 @@ fn items(source: &str) -> Vec<Item> {
         if text.starts_with("//") {
             continue;
         }
-        // The counters of a mount are made by a macro from names and meanings.
+        // A macro makes the counters of a mount from names and meanings.
         if line == "counters! {" {
             items.push(Item { name: "Traffic".to_owned(), fields: Vec::new() });
             counters = true;
@@ -300,7 +300,7 @@ fn maps(source: &str) -> Vec<(String, String)> {
     maps
 }
 
-/// A map of a type whose names are not in its sources is on the page as well.
+/// A map whose keys are not in the sources of its type is on the page as well.
 #[test]
 fn no_map_is_left_out() {
     let mut found = BTreeSet::new();
@@ -340,7 +340,7 @@ fn items_of(path: &str) -> Vec<Item> {
     items(&fs::read_to_string(crates().join(path)).unwrap())
 }
 
-/// The part of the page that is made here, and the fields without a meaning.
+/// The generated part of the page, and the fields without a meaning.
 fn fields() -> (String, Vec<String>) {
     let words: BTreeMap<&str, &str> = WORDS.iter().copied().collect();
     let (mut page, mut missing) = (format!("{BEGINS}\n"), Vec::new());

@@ -37,7 +37,7 @@ fn a_file_that_is_put_is_listed_and_comes_back_as_it_was() {
     assert_eq!(fs::read(&to).unwrap(), b"");
     let out = place.furrow(&["kv", "get", &d, "db/000001.sst", "-"]);
     assert!(out.status.success() && out.stdout == content);
-    // Again, from standard input.
+    // `put` works a second time with --force, from standard input.
     place.refused(&["kv", "put", &d, &place.at("small"), "e"], 1, &["--force replaces"]);
     let mut child = Command::new(env!("CARGO_BIN_EXE_furrow"))
         .args(["kv", "put", "--force", &d, "-", "e"])
@@ -74,7 +74,7 @@ fn space_zones_and_figures_are_told_by_kind() {
     assert_eq!(df["label"], "db");
     let text = place.ok(&["kv", "df", &d]);
     assert!(text.contains("MANIFEST*"), "{text}");
-    // Shares add up.
+    // The percentages add up to 100.
     let share = |line: &str| line.rsplit(' ').next()?.strip_suffix('%')?.parse::<f64>().ok();
     let shares: Vec<f64> = text.lines().skip(3).filter_map(share).collect();
     let sum = shares.iter().map(|share| (share * 10.0).round() as u64).sum::<u64>();
@@ -83,7 +83,7 @@ fn space_zones_and_figures_are_told_by_kind() {
     assert_eq!((&map["total"], &map["zone_blocks"]), (&40.into(), &256.into()));
     let zones = map["zones"].as_array().unwrap();
     let uses = |usage: &str| zones.iter().filter(|zone| zone["use"] == usage).count();
-    // Two halves and a spare zone.
+    // The record ring has two halves and a spare zone.
     assert_eq!(uses("ring"), 5);
     assert!(uses("full") >= 11 && uses("free") >= 20 && uses("open") >= 1, "{map}");
     let valid: u64 = zones
@@ -96,7 +96,7 @@ fn space_zones_and_figures_are_told_by_kind() {
     assert_eq!(sst * 4096, df["kinds"][1]["disk_bytes"].as_u64().unwrap());
     let text = place.ok(&["kv", "map", &d]);
     assert!(text.starts_with(" 0 ") && text.contains("kind      in zones  alone in"), "{text}");
-    // The forms are those of `furrow map`.
+    // `kv map` has the same forms as `furrow map`.
     let summary = place.ok(&["kv", "map", "--summary", &d]);
     assert!(summary.starts_with("use ") && summary.contains("alone in"), "{summary}");
     let picture = place.ok(&["kv", "map", "--svg", "-", &d]);
@@ -150,7 +150,7 @@ fn a_backup_is_restored_with_every_byte_and_name() {
     place.ok(&["kv", "backup", &d, &place.at("single"), "deep/db/a/two"]);
     assert_eq!(fs::read(place.0.join("single/two")).unwrap().len(), 4097);
     assert!(place.ok(&["kv", "fsck", &d]).contains("clean: 3 files, 6 directories, 4 names"));
-    // Things that a store does not hold, and files that do not fit.
+    // The directory contains things that a store does not hold, and files that do not fit.
     std::os::unix::fs::symlink("a", place.0.join("tree/link")).unwrap();
     let words = &["link", "files and directories only"];
     place.refused(&["kv", "restore", &place.at("tree"), &d, "x"], 1, words);
@@ -214,7 +214,7 @@ fn a_damaged_image_is_no_panic() {
         place.ok(&["kv", "put", &d, &place.at("big"), path]);
     }
     let whole = fs::read(&d).unwrap();
-    // Records of the ring and blocks of checksums, one after the other.
+    // Damages the records of the ring and the blocks of checksums, one after the other.
     let records: Vec<usize> = whole
         .chunks_exact(4096)
         .enumerate()
@@ -242,16 +242,16 @@ fn a_damaged_image_is_no_panic() {
                 assert!(out.stdout == content, "{record}+{at}");
                 continue;
             }
-            // Refused, unless the loss is accepted; then what is left can be used.
+            // The store is refused unless the user accepts the loss; then what is left can be used.
             refused += 1;
             place.ok(&["kv", "ls", "--accept-loss", &damaged]);
-            // Nobody can be asked, and nobody has agreed.
+            // There is no terminal to ask, and nobody has agreed to the loss.
             let before = fs::read(&damaged).unwrap();
             for (args, why) in [(&["--repair"][..], "-y agrees"), (&["-n", "--repair"], "as -n")] {
                 let out = place.furrow(&[&["kv", "fsck", &damaged], args].concat());
                 let said = String::from_utf8_lossy(&out.stdout).into_owned();
                 assert_eq!(out.status.code(), Some(4), "{record}+{at}: {said}");
-                // A damaged checksum alone is nothing to repair.
+                // A damaged block of checksums alone leaves nothing to repair.
                 assert!(said.contains(why) || !said.contains(": ring: "), "{record}+{at}: {said}");
                 assert!(fs::read(&damaged).unwrap() == before, "{record}+{at}: {said}");
             }
@@ -317,7 +317,7 @@ fn what_is_there_instead_is_said_and_nothing_is_overwritten() {
     let r: Vec<String> = (0..3).map(|i| place.at(&format!("r{i}.zns"))).collect();
     place.ok(&["raid", "create", "-l", "5", "-n", "a", &r[0], &r[1], &r[2]]);
     all_say(&r[1], &["it holds member 1 of the array a", "furrow raid"]);
-    // Vice versa, every other command recognises a store.
+    // In turn, every other command recognises a store.
     let made = place.ok(&["kv", "mkfs", "-f", &d, "-L", "db"]);
     let uuid = made.lines().find_map(|line| line.trim().strip_prefix("UUID")).unwrap().trim();
     let it = format!("a Furrow file store (UUID {uuid})");
@@ -391,7 +391,7 @@ fn wrong_arguments_and_paths_are_refused() {
 fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let place = Place::with_store("busy");
     let d = place.drive();
-    // It waits for input with the store open.
+    // The command waits for input with the store open.
     let start = || {
         let mut child = Command::new(env!("CARGO_BIN_EXE_furrow"))
             .args(["kv", "put", &d, "-", "x"])
@@ -401,7 +401,7 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
-        // A refused process reads nothing any more.
+        // If the process was refused, it does not read its input.
         let _ = input.write_all(b"some");
         (child, input)
     };
@@ -409,7 +409,8 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let begun = std::time::Instant::now();
     let said = loop {
         std::thread::sleep(std::time::Duration::from_millis(200));
-        // It was refused itself, by a check that was made when it began.
+        // The process was refused itself, because a check of this loop had the store open when
+        // it began.
         if child.try_wait().unwrap().is_some() {
             (child, input) = start();
             continue;
@@ -440,7 +441,7 @@ fn a_recorded_run_is_summed_up_and_listed() {
     };
     let all: u64 = kinds.iter().map(|kind| kind["calls"].as_u64().unwrap()).sum();
     assert_eq!(shown["calls"].as_u64().unwrap(), all);
-    // Every write was synced, alone or together with others.
+    // Every append was synced, by itself or together with others.
     assert!(calls("append") > 500 && calls("sync") > 300 && calls("rename") > 0, "{shown}");
     let table = place.ok(&["kv", "trace", run]);
     assert!(table.contains("threads") && !table.contains("cut off"), "{table}");

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::{null, null_mut};
 
-/// Names the drive to the program.
+/// The environment variable that names the drive to the program.
 const DRIVE: &str = "FURROW_TEST_STORE";
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -35,9 +35,10 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     next.take(len).collect()
 }
 
-/// A store in use by a program. Started again with a drive in the environment it is that program:
-/// `append PATH SEED BYTES`, which makes the file if it is new and leaves it open,
-/// `sync PATH`, `cut PATH BYTES`, `remove PATH`, and the end of its input. It answers each line.
+/// A program that uses a store. Without a drive in the environment this test starts itself again as
+/// that program. The program reads orders, and answers each: `append PATH SEED BYTES`, which makes
+/// a new file and leaves it open, `sync PATH`, `cut PATH BYTES`, `remove PATH`. It ends when its
+/// input ends.
 #[test]
 fn a_program_that_uses_a_store() {
     let Some(drive) = std::env::var_os(DRIVE) else {
@@ -118,7 +119,7 @@ impl Program {
 
     fn answers(&mut self, word: &str) {
         let mut line = String::new();
-        // The harness has lines of its own, also before the first answer on the same one.
+        // The test harness prints lines of its own, and may print on the line of the first answer.
         while !line.trim_end().ends_with(word) {
             line.clear();
             assert!(self.output.read_line(&mut line).unwrap() > 0, "it has ended");
@@ -154,7 +155,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
     let mut program = Program::start(&place);
     program.does("append db/1.sst 1 2000000");
     program.does("sync db/1.sst");
-    // Neither synced nor closed.
+    // These bytes are neither synced, nor is the file closed.
     program.does("append db/2.log 2 70001");
     assert_eq!(place.ok(&["kv", "ls", "-R", &d]), "db/\ndb/1.sst\ndb/2.log\ndb/old/\n");
     let long = place.ok(&["kv", "ls", "-l", &d, "/db"]);
@@ -200,7 +201,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
     place.refused(&["kv", "fsck", "--repair", &d], 8, &["--repair", &program.id(), "end it first"]);
     place.refused(&["kv", "fsck", "--metadata-only", &d], 8, &["end it first"]);
 
-    // Nothing that changes the store gets by.
+    // No command that would change the store succeeds.
     place.file("a", 10);
     let id = program.id();
     for change in [
@@ -216,7 +217,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
         place.refused(&[&["kv"], change].concat(), 1, &["another program uses the store", &id]);
     }
 
-    // A block that is damaged is found, and the other files can be saved.
+    // The check finds a damaged block, and the other files can be backed up.
     let image = fs::read(&d).unwrap();
     let block = &bytes(1, 2_000_000)[4096 * 30..4096 * 31];
     let at = image.chunks_exact(4096).position(|found| found == block).unwrap() as u64;
@@ -239,7 +240,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
     assert_eq!(place.ok(&["kv", "ls", &d, "db"]), "1.sst\n2.log\nold/\n");
 }
 
-/// A connection that reads a view of a store.
+/// A connection that reads a frozen view of a store.
 struct Client(BufReader<UnixStream>);
 
 impl Client {
@@ -287,7 +288,7 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     };
     let (table, log) = (id("db/1.sst"), id("db/2.log"));
     let front = client.reads(table, 0, 1_000_000);
-    // The program goes on.
+    // The program goes on changing its files.
     program.does("remove db/1.sst");
     program.does("cut db/2.log 100");
     program.does("append db/2.log 3 90000");
@@ -305,7 +306,7 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     ] {
         assert!(client.asks(&wrong)["error"].is_string(), "{wrong}");
     }
-    // Others are served meanwhile, up to a number, and see the store as it is now.
+    // Meanwhile other clients are served, up to a limit, and see the present state of the store.
     assert_eq!(place.ok(&["kv", "ls", &place.drive(), "db"]), "2.log\n3.sst\n");
     // The program notices some time later that the command above has gone.
     let begun = std::time::Instant::now();
@@ -320,12 +321,12 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     place.refused(&["kv", "ls", &place.drive()], 1, &["clients read the store already"]);
     assert_eq!(place.json(&["kv", "stat", &place.drive()])["running"], true);
     drop((client, more));
-    // What only a view kept is free again.
+    // Space that only a view kept in use is free again.
     let begun = std::time::Instant::now();
     while place.json(&["kv", "df", &place.drive()])["kinds"][1]["bytes"] != 3_000_000 {
         assert!(begun.elapsed().as_secs() < 60, "the view keeps a file");
     }
-    // One that reads nothing does not keep the store from closing.
+    // A client that reads nothing does not keep the store from closing.
     let idle = Client::begins(&socket);
     program.ends();
     drop(idle);

@@ -23,7 +23,7 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
             assert_eq!(text, format!("round {earlier}"));
         }
         fs::write(place.file(&format!("f{round}")), format!("round {round}")).unwrap();
-        // By the directory, and by the device.
+        // `umount` accepts the directory and the device.
         let target = if round % 2 == 0 { place.dir() } else { place.image() };
         let out = furrow(&["umount", &target]);
         assert!(out.status.success(), "{}", said(&out));
@@ -31,7 +31,7 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     }
     // umount(8) does not wait for the daemon; the next mount does.
     place.mount();
-    // It does not keep busy the directory that the command was run from.
+    // The daemon does not keep the directory busy that the command was run from.
     let cwd = fs::read_link(format!("/proc/{}/cwd", place.pid())).unwrap();
     assert_eq!(cwd.to_str(), Some("/"));
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
@@ -86,7 +86,7 @@ fn reports_of_a_mount_and_of_the_device_agree() {
     assert!(table.contains("(not mounted)"), "{table}");
 }
 
-/// The value of the sample of `metrics` that begins with `name`.
+/// The value of the first sample in `metrics` whose line begins with `name`.
 fn sample(metrics: &str, name: &str) -> f64 {
     let line = metrics.lines().find(|line| line.starts_with(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
@@ -127,7 +127,7 @@ fn a_mount_says_what_it_does() {
     let of = |name: &str| operations.iter().find(|operation| operation["name"] == name).unwrap();
     assert_eq!((&of("create")["count"], &of("fsync")["count"]), (&1.into(), &1.into()));
     assert!(of("write")["p99_ns"].as_u64().unwrap() > 0, "{json}");
-    // The file exists since the mount, and has been written since.
+    // The daemon has made the file at the mount, and has written it again since.
     wait_until("the file of metrics is written", || {
         fs::read_to_string(&metrics).is_ok_and(|text| text.contains("furrow_up_seconds"))
     });
@@ -167,7 +167,7 @@ fn metrics_are_served_over_http() {
         return;
     }
     let place = Place::new("metrics");
-    // A port that was free a moment ago.
+    // The listener takes a free port, so the mount at this port must fail.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let option = format!("metrics={address}");
@@ -190,7 +190,7 @@ fn metrics_are_served_over_http() {
     assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 
-/// Options of mounts that differ in who keeps what is written and not synced.
+/// Mount options that differ in whether the engine or the kernel keeps unsynced writes.
 const CACHES: [&str; 2] = ["commit=1", "writeback_cache,commit=1"];
 
 #[test]
@@ -295,7 +295,7 @@ fn what_is_written_synchronously_survives(options: &str) {
             .custom_flags(flags.bits() as i32)
             .open(place.file(&format!("f{way}")))
             .unwrap();
-        // What O_DIRECT writes must be aligned in memory.
+        // O_DIRECT needs buffers that are aligned in memory.
         let mut memory = vec![0; 2 * SIZE];
         let start = memory.as_ptr().align_offset(SIZE);
         for at in 0..WRITES {
@@ -305,7 +305,7 @@ fn what_is_written_synchronously_survives(options: &str) {
         // The name of a new file belongs to the directory; O_SYNC does not cover it.
         File::open(place.dir()).unwrap().sync_all().unwrap();
     }
-    // An overwrite in place, too.
+    // An overwrite in place survives, too.
     let path = place.file("f0");
     let flags = OFlags::DSYNC.bits() as i32;
     let again = File::options().write(true).custom_flags(flags).open(path).unwrap();
@@ -363,7 +363,7 @@ fn a_signal_unmounts_cleanly_also_when_in_use() {
     assert_eq!(fs::read_to_string(place.file("held")).unwrap(), "written");
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
-    // A daemon has no terminal that could hang up: of the two, the second ends it.
+    // A daemon has no terminal that could hang up, so it ignores SIGHUP; SIGTERM ends it.
     place.mount();
     let daemon = place.pid();
     kill(daemon, Signal::HUP);
@@ -373,7 +373,7 @@ fn a_signal_unmounts_cleanly_also_when_in_use() {
     assert!(log.contains("SIGTERM: unmounting") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// In a PID namespace whose session began outside, as a container's may, getsid(2) answers 0.
+/// In a PID namespace whose session began outside, as in a container, getsid(2) returns 0.
 #[test]
 fn a_mount_works_in_a_container() {
     if skip("a_mount_works_in_a_container") {
@@ -431,7 +431,7 @@ fn a_remount_changes_what_the_kernel_allows() {
     };
     fs::write(place.file("a"), b"before").unwrap();
     // A process that another test is starting may have the file open for writing until it executes
-    // its program: the kernel refuses until then.
+    // its program; until then the kernel refuses the remount.
     wait_until("the mount becomes read-only", || {
         let options = "remount,ro";
         furrow(&["mount", "-o", options, &place.image(), &place.dir()]).status.success()
@@ -447,7 +447,8 @@ fn a_remount_changes_what_the_kernel_allows() {
     remount("remount,rw");
     assert!(!is_read_only());
     fs::write(place.file("b"), b"after").unwrap();
-    // What the daemon can change is changed; of anything else nothing is.
+    // The remount changes options that the daemon can change; if it contains any other, it
+    // changes nothing.
     let options = || {
         let mut value = vec![0; 255];
         let length = rustix::fs::getxattr(place.dir(), "furrow.options", value.as_mut_slice());
@@ -459,10 +460,10 @@ fn a_remount_changes_what_the_kernel_allows() {
     let late = ["mount", "-o", "remount,commit=9,cache=1GiB", &place.image(), &place.dir()];
     refused(&late, 32, "cache=1GiB cannot come into force");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
-    // Repeated, as by mount(8) from fstab, it is no change.
+    // Options that mount(8) repeats from fstab are no change.
     remount("remount,rw,noatime,commit=0.2,user_id=0");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
-    // The new interval is in force: what nobody syncs becomes durable soon.
+    // The new interval is in force: unsynced changes become durable soon.
     let written = || {
         let df = furrow(&["df", "--json", &place.dir()]);
         let json: serde_json::Value = serde_json::from_slice(&df.stdout).unwrap();
@@ -513,7 +514,8 @@ fn a_missing_fuse_device_is_said() {
         return;
     }
     let place = Place::new("nodev");
-    // In a mount namespace of its own, /dev contains only what the command needs otherwise.
+    // In its own mount namespace, /dev contains everything that the command needs except for the
+    // FUSE device.
     let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 \
                   && exec \"$@\"";
     let out = Command::new("unshare")
@@ -554,7 +556,7 @@ fn fsck_tells_clean_from_crashed_from_damaged() {
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains(": clean: ") && text.contains("label 'test'"), "{text}");
 
-    // One flipped bit in a block of content.
+    // Flips one bit in a block of content.
     let mut image = fs::read(place.image()).unwrap();
     let at = image.windows(4096).step_by(4096).position(|block| block == [0xa5; 4096]).unwrap();
     image[at * 4096 + 17] ^= 4;
@@ -573,7 +575,7 @@ fn fsck_tells_clean_from_crashed_from_damaged() {
     refused(&["fsck", "mem:"], 8, "mem:");
 }
 
-/// The kernel passes no sync(1) on to the mount of an image: who mounts one is told.
+/// The kernel does not pass sync(1) on to the mount of an image, and the mount warns of that.
 #[test]
 fn a_mount_of_an_image_says_what_makes_it_durable() {
     if skip("a_mount_of_an_image_says_what_makes_it_durable") {
@@ -594,7 +596,7 @@ fn a_mount_of_an_image_says_what_makes_it_durable() {
     }
 }
 
-/// What mkfs promises is what df shows.
+/// mkfs and df show the same space for files.
 #[test]
 fn mkfs_and_df_agree_on_the_space_for_files() {
     let place = Place::new("promise");
@@ -618,7 +620,7 @@ fn it_serves_mount_8() {
     let place = Place::new("helper");
     let helper = place.0.join("mount.fuse.furrow");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_furrow"), &helper).unwrap();
-    // As mount(8) calls a helper for `mount -t fuse.furrow`.
+    // Calls the helper as mount(8) does for `mount -t fuse.furrow`.
     let out = Command::new(&helper)
         .args([place.image(), place.dir()])
         .args(["-o", "rw,nosuid,x-systemd.automount,_netdev", "-t", "fuse.furrow"])
@@ -634,15 +636,15 @@ fn it_serves_mount_8() {
     assert!(!is_mounted(&place.dir()));
 }
 
-/// mount(8) with the `mount.fuse` of Debian's fuse packages and without one, where our helpers are
-/// not installed and `furrow` is not in PATH.
+/// mount(8) with the `mount.fuse` of Debian's fuse packages and without one, where Furrow's helpers
+/// are not installed and `furrow` is not in PATH.
 #[test]
 fn mount_8_remounts_with_and_without_the_fuse_package() {
     if skip("mount_8_remounts_with_and_without_the_fuse_package") {
         return;
     }
-    // In a mount namespace of its own, /usr/sbin has its content without helpers, and then one that
-    // works as Debian's: it runs a command with the name after `fuse.`.
+    // In its own mount namespace, /usr/sbin first has no mount helpers, and then one that works
+    // like Debian's: it runs the command that follows `fuse.` in the type.
     let script = r#"set -e
         image=$2 dir=$3 log=$4 real=$5
         furrow() { "$furrow" "$@"; }

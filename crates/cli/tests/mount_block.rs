@@ -16,7 +16,7 @@ struct Block {
 }
 
 impl Block {
-    /// `None` if this machine has no loop devices for us, as in a container.
+    /// A new loop device; `None` if this machine offers none, as in a container.
     fn new(name: &str) -> Option<Block> {
         if skip(name) {
             return None;
@@ -42,7 +42,7 @@ impl Block {
         said(&out)
     }
 
-    /// What the command says.
+    /// Mounts the device; returns the output of the command.
     fn mount(&self) -> String {
         let (dir, log) = (self.place.dir(), self.place.log());
         self.run(&["mount", &self.device, &dir, "--log", &log, "-o", "commit=600"])
@@ -64,7 +64,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let _ = furrow(&["umount", "-l", &self.place.dir()]);
-        // The kernel detaches it when its last user is gone.
+        // The kernel detaches the loop device when its last user is gone.
         let _ = Command::new("losetup").args(["--detach", &self.device]).output();
     }
 }
@@ -96,7 +96,8 @@ fn the_device_is_free_when_umount_returns() {
     for round in 0..3 {
         block.mount();
         fs::write(block.place.file("file"), format!("{round}").repeat(1 << 20)).unwrap();
-        // Nobody else may write there: mkfs programs and other mounts open it exclusively.
+        // No other program may write to the device: mkfs programs and other mounts open
+        // it exclusively.
         let used = furrow(&["mkfs", "-f", &block.device]);
         assert!(!used.status.success() && said(&used).contains("in use"), "{}", said(&used));
         block.umount(&[]);
@@ -109,7 +110,7 @@ fn the_device_is_free_when_umount_returns() {
     }
 }
 
-/// As udev's rule does when a writer has closed it.
+/// udev's rule opens a device for a moment after a writer has closed it; so does this test.
 #[test]
 fn a_device_that_another_program_looks_at_for_a_moment_can_be_used() {
     use std::os::unix::fs::OpenOptionsExt;
@@ -130,7 +131,7 @@ fn a_device_that_another_program_looks_at_for_a_moment_can_be_used() {
     block.mount();
     assert!(look().is_err());
     block.umount(&[]);
-    // Whoever stays is named.
+    // The error names a program that keeps the device open.
     let _stays = look().unwrap();
     let refused = furrow(&["fsck", &block.device]);
     assert!(!refused.status.success() && said(&refused).contains("in use"), "{}", said(&refused));
@@ -149,8 +150,8 @@ fn a_signal_and_a_forced_unmount_leave_a_sound_device() {
     block.mount();
     let content = fs::read_to_string(block.place.file("file")).unwrap();
     assert_eq!(content, "before the signal");
-    // The kernel lets the device go before the daemon has written its last checkpoint, so this
-    // one may be refused for a moment; nothing else may happen.
+    // The kernel releases the device before the daemon has written its last checkpoint, so for a
+    // moment this fsck may be refused; it must not fail in any other way.
     block.umount(&["--force"]);
     wait_until("the device is free", || furrow(&["fsck", &block.device]).status.success());
     block.mount();
@@ -158,13 +159,13 @@ fn a_signal_and_a_forced_unmount_leave_a_sound_device() {
     block.umount(&["--lazy"]);
 }
 
-/// mount(8) finds our helper for a mount of this type too.
+/// mount(8) also finds Furrow's helper for a mount of this type.
 #[test]
 fn mount_8_remounts_a_block_device_with_our_options() {
     let name = "mount_8_remounts_a_block_device_with_our_options";
     let Some(block) = Block::new(name) else { return };
     block.mount();
-    // In a mount namespace of its own, our helper is where mount(8) looks.
+    // In its own mount namespace, Furrow's helper is where mount(8) looks.
     let script = r#"set -e
         furrow=$1 dir=$2 real=$3
         sbin=$(readlink -f /sbin)

@@ -1,5 +1,5 @@
-//! Mounts of file systems with damage and on drives that do not answer: everything else is there,
-//! and what is wrong is told.
+//! Mounts of damaged file systems, and mounts on drives that do not answer: everything intact is
+//! available, and the damage is reported.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -8,12 +8,12 @@ use crate::place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_un
 use rustix::fs::{XattrFlags, setxattr};
 use std::fs;
 
-/// Flips a bit in each block of the image that contains `mark`; returns how many there are.
+/// Flips a bit in each block of the image that contains `mark`; returns the number of blocks.
 fn damage(place: &Place, mark: &[u8]) -> usize {
     let mut bytes = fs::read(place.image()).unwrap();
     let mut count = 0;
     for block in bytes.chunks_exact_mut(4096) {
-        // Few blocks have the first byte, and looking for a byte is fast.
+        // Few blocks contain the first byte, and a search for one byte is fast.
         if block.contains(&mark[0]) && block.windows(mark.len()).any(|part| part == mark) {
             block[4095] ^= 1;
             count += 1;
@@ -23,7 +23,8 @@ fn damage(place: &Place, mark: &[u8]) -> usize {
     count
 }
 
-/// Damages the inode at `path`, which is mounted for that: an attribute marks its block.
+/// Damages the inode at `path`. The file system is mounted for a moment, so that an attribute can
+/// mark the inode's block.
 fn damage_inode(place: &Place, path: &str) {
     let mark = [b'Q'; 96];
     place.mount();
@@ -75,12 +76,12 @@ fn one_damaged_inode_hides_no_other_name() {
         assert!(counted >= 3.0, "{options}: {page}");
         assert!(furrow(&["umount", &place.dir()]).status.success());
     }
-    // Two mounts, each of which has told it once.
+    // There were two mounts, and each has reported the damage once.
     let log = fs::read_to_string(place.log()).unwrap();
     assert_eq!(log.matches("expected CRC").count(), 2, "{log}");
 }
 
-/// A mount without a root directory would show nothing: it is refused, and one for reading shows
+/// A mount without a root directory would show nothing, so it is refused. A read-only mount shows
 /// what is left, as a repair would leave it.
 #[test]
 fn a_file_system_without_a_root_directory_is_not_mounted_in_silence() {
@@ -103,7 +104,7 @@ fn a_file_system_without_a_root_directory_is_not_mounted_in_silence() {
     assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 
-/// With errors=remount-ro what was not synced is written before writing stops.
+/// With errors=remount-ro, unsynced changes are written before writing stops.
 #[test]
 fn what_was_not_synced_survives_the_damage_of_another_file() {
     if skip("what_was_not_synced_survives_the_damage_of_another_file") {
@@ -129,7 +130,7 @@ fn what_was_not_synced_survives_the_damage_of_another_file() {
     place.mount();
     assert!(fs::read(place.file("unsynced")).unwrap() == content);
     assert!(furrow(&["umount", &place.dir()]).status.success());
-    // So an unmount has nothing to complain about either.
+    // For the same reason, an unmount reports no error either.
     place.mount_with("errors=remount-ro,commit=600");
     fs::write(place.file("more"), &content).unwrap();
     fs::read(place.file("victim")).unwrap_err();
@@ -140,7 +141,7 @@ fn what_was_not_synced_survives_the_damage_of_another_file() {
     assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 
-/// A drive that does not answer is told of, and a mount on it can be got rid of.
+/// A drive that does not answer is reported, and a mount on it can be removed.
 #[test]
 fn a_drive_that_does_not_answer_is_told_of() {
     if skip("a_drive_that_does_not_answer_is_told_of") {
@@ -171,7 +172,7 @@ fn a_drive_that_does_not_answer_is_told_of() {
         let log = fs::read_to_string(place.log()).unwrap();
         log.lines().any(|line| line.contains("the drive has not answered for 5 s"))
     });
-    // An unmount does not wait without a word, and says what else can be done.
+    // While it waits, the unmount prints a message that names the alternative.
     let advice = format!("furrow umount -f {}", place.dir());
     refused(&["umount", &place.dir()], 1, &advice);
     assert!(is_mounted(&place.dir()));

@@ -75,7 +75,7 @@ fn acknowledged_durable_direct_writes_survive_a_kill() {
     }
 }
 
-/// What a direct read of `file` returns.
+/// The content of `file` by a direct read.
 fn direct(file: &Path) -> Vec<u8> {
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(file).unwrap();
@@ -113,7 +113,7 @@ fn the_page_cache_agrees_with_direct_writes_beside_it() {
                     assert_eq!(fs::read(&path).unwrap().len(), BLOCK * BLOCKS);
                 }
             });
-            // Whatever fails, the other threads must end.
+            // The loop has a limit, so that the other threads end whatever fails.
             let busy = (0..2000).any(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 begun.load(Ordering::Relaxed)

@@ -48,7 +48,7 @@ fn a_full_disk_under_an_image_is_an_error_of_io_and_said() {
     let write = |file: &mut File| file.write_all(&block).and_then(|()| file.sync_data());
     let error = (0..64).find_map(|_| write(&mut file).err()).expect("the disk is full");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
-    // That holds for changes that were not durable, and nothing new is begun.
+    // Changes that were not durable keep failing, and new changes are refused.
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
     let refused = fs::write(place.file("new"), "new").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(30), "{refused}");

@@ -1,5 +1,5 @@
-//! A mount and what is around it: other mount namespaces, and what the starter of the daemon has
-//! open and is limited to.
+//! A mount and its surroundings: other mount namespaces, and the open files and limits of the
+//! process that started the daemon.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -10,11 +10,11 @@ use std::fs;
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 
-/// A process with a mount namespace of its own, in which it runs `program` of a shell. Of Furrow's
-/// mounts it has only the one at `directory`: others are those of tests that run meanwhile.
+/// A process that runs the shell's `program` in its own mount namespace. Of Furrow's mounts it
+/// keeps only the one at `directory`, since the others belong to tests that run at the same time.
 struct Elsewhere(Child);
 
-/// Leaves the mount at `$1`, and no other of Furrow's.
+/// Shell commands that unmount all of Furrow's mounts but the one at `$1`.
 const ALONE: &str = "for other in $(grep fuse.furrow /proc/self/mountinfo | cut -d ' ' -f 5); do
     [ \"$other\" = \"$1\" ] || umount -i -l \"$other\"
 done";
@@ -45,7 +45,7 @@ impl Drop for Elsewhere {
 
 fn runs(pid: u32) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // What has ended may stay as a zombie.
+    // An ended process may remain as a zombie.
     state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
@@ -66,7 +66,7 @@ fn an_unmount_says_which_other_namespace_holds_the_mount() {
     });
     refused(&["umount", &place.dir()], 1, &holder);
     assert!(!is_mounted(&place.dir()) && runs(daemon));
-    // It ends with the last of them.
+    // The daemon ends with the last mount.
     drop(elsewhere);
     wait_until("the daemon ends", || !runs(daemon));
     place.mount();
@@ -82,7 +82,7 @@ fn a_signal_ends_a_mount_that_another_namespace_holds() {
         let place = Place::new("cut-off");
         place.mount_with(options);
         let daemon = place.pid();
-        // A store through a map there, which nobody has passed on.
+        // The other process writes through a shared mapping, which no sync has passed on yet.
         let store = "import mmap, os, sys, time
 f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
 os.ftruncate(f, 8192)
@@ -146,7 +146,8 @@ fn a_limit_on_files_is_lifted_or_said_and_kills_nobody() {
     };
     let out = limited(&["mount", &place.image(), &place.dir(), "--log", &place.log()]);
     if out.status.success() {
-        // As root with CAP_SYS_RESOURCE.
+        // The mount succeeds if root has CAP_SYS_RESOURCE, because the daemon can lift the
+        // limit then.
         fs::write(place.file("f"), vec![7; 8 << 20]).unwrap();
         assert!(furrow(&["sync", &place.dir()]).status.success());
         assert!(furrow(&["umount", &place.dir()]).status.success());

@@ -1,4 +1,4 @@
-//! What an overlay file system asks of a mount that holds its upper and its work directory.
+//! What an overlay file system requires of a mount that holds its upper and its work directory.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -46,12 +46,12 @@ fn a_file_without_a_name_is_named_or_gone() {
     let there = file.metadata().unwrap();
     assert_eq!((there.nlink(), there.len(), there.mode() & 0o7777), (0, 7, 0o640));
     assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 0);
-    // A name, by which the file outlives its opening and a crash.
+    // With a name, the file outlives its descriptor and a crash.
     let of_process = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     rustix::fs::linkat(CWD, of_process, CWD, place.file("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    // Without a name it ends with its last descriptor, also after a second of its kind.
+    // Without a name, the file ends with its last descriptor, which may be a duplicate.
     for flags in [OFlags::empty(), OFlags::EXCL] {
         let mut file = unnamed(flags).unwrap();
         file.write_all(&[1; 100_000]).unwrap();
@@ -105,7 +105,7 @@ struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// What `mount -t overlay` answers.
+    /// Mounts the overlay; returns the error of `mount -t overlay`.
     fn mount(&self) -> Result<(), String> {
         let dir = self.place.dir();
         let layers = format!("lowerdir={dir}/lower,upperdir={dir}/upper,workdir={dir}/work");
@@ -177,7 +177,7 @@ fn an_overlay_has_its_upper_directory_on_a_mount() {
     let attribute = "trusted.overlay.opaque";
     let length = rustix::fs::getxattr(place.file("upper/gone"), attribute, &mut opaque[..]);
     assert_eq!(&opaque[..length.unwrap()], b"y");
-    // All of it is durable: a sync of the mount, a crash, the same again.
+    // Everything is durable: after a sync of the mount and a crash, the overlay shows the same.
     let synced = crate::place::furrow(&["sync", &place.dir()]);
     assert!(synced.status.success(), "{}", said(&synced));
     overlay.umount();
@@ -185,7 +185,7 @@ fn an_overlay_has_its_upper_directory_on_a_mount() {
     place.mount();
     overlay.mount().unwrap();
     seen();
-    // The overlay finds the lower file of one that it has copied by a file handle.
+    // The overlay finds the lower file of a copied-up file by a file handle.
     fs::OpenOptions::new().append(true).open(at("changed")).unwrap().write_all(b"!").unwrap();
     fs::rename(at("new name"), at("renamed")).unwrap();
     assert_eq!(fs::read(at("changed")).unwrap(), b"lower changed!!");

@@ -7,7 +7,7 @@ use crate::array::{DRIVE, Place};
 use serde_json::Value;
 use std::fs;
 
-/// State and reason that `raid examine` shows for the drive of this name.
+/// The state and the reason that `raid examine` shows for the drive of this name.
 fn examined(place: &Place, name: &str) -> (String, String) {
     let output = place.furrow(&["raid", "examine", "--json", &place.at("set")]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -37,7 +37,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(!place.ok(&assemble).contains("left out"));
     place.ok(&["raid", "fail", "a", "1"]);
     place.ok(&["raid", "stop", "a"]);
-    // Taken out of service.
+    // The drive was taken out of service.
     let (state, why) = examined(&place, "d1.zns");
     assert_eq!(state, "stale");
     assert!(why.contains("it was member 1, and the array went on without it"), "{why}");
@@ -55,7 +55,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(said.contains("d1.zns is replaced: left out"), "{said}");
     place.ok(&["raid", "stop", "a"]);
     place.refused(&["raid", "assemble", &d0, &d1, &d2], &["d1.zns", "has been replaced"]);
-    // An older image of a drive, in addition to the drive and instead of it.
+    // An older image of a drive is present first next to the drive, then instead of it.
     fs::rename(&before, at("a-before.zns")).unwrap();
     let (state, why) = examined(&place, "a-before.zns");
     assert_eq!(state, "old");
@@ -66,7 +66,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     place.ok(&["raid", "stop", "a"]);
     fs::rename(at("a-before.zns"), &d0).unwrap();
     assert_eq!(examined(&place, "d0.zns").0, "old");
-    // The text names it too.
+    // The output as text names the old drive too.
     let output = place.furrow(&["raid", "examine", &place.at("set")]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("d0.zns is old: an older image of member 0"), "{text}");
@@ -91,7 +91,8 @@ fn create_says_where_the_room_goes_and_every_byte_is_somewhere() {
         let redundant = bytes(&space[1]["bytes"]);
         match level {
             "0" => assert_eq!(redundant, 0),
-            // Two drives are a mirror, pairs are copies, four drives have two parities.
+            // Two drives are a mirror, pairs are copies, and RAID-6 of four drives has two
+            // parities: half of the space is redundancy.
             _ => assert!(redundant * 100 / sum > 35 && redundant * 2 <= sum, "{space:#?}"),
         }
         assert_eq!(text.contains("of two drives it is a mirror"), drives == 2, "{text}");

@@ -54,15 +54,15 @@ fn below(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The command in a directory of its own, without the RocksDB plugin. Installation of the plugin is
-/// tested where it is built (scripts/rocksdb.sh).
+/// The path of a copy of the command in a directory of its own, without the RocksDB plugin.
+/// Installation of the plugin is tested where it is built (scripts/rocksdb.sh).
 fn alone(directory: &Path) -> String {
     let binary = directory.join("furrow");
     fs::hard_link(env!("CARGO_BIN_EXE_furrow"), &binary).unwrap();
     binary.to_str().unwrap().to_owned()
 }
 
-/// Runs scripts/install.sh with only `prefix`.
+/// Runs scripts/install.sh with only `prefix` set.
 fn install(what: &str, prefix: &Path) -> String {
     let mut command = Command::new(root().join("scripts/install.sh"));
     for unset in ["DESTDIR", "UNITDIR", "RULESDIR", "SBINDIR", "DOCDIR"] {
@@ -86,7 +86,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     found
 }
 
-/// Where a page's links and pictures lead: those that are relative.
+/// The relative targets of a page's links and pictures.
 fn relative_links(page: &str) -> Vec<String> {
     let mut links = Vec::new();
     let parts: Vec<&str> = page.split("```").step_by(2).collect();
@@ -136,7 +136,7 @@ fn links_and_anchors_are_found() {
     assert_eq!(Vec::from_iter(found), ["code-of-it", "one-two", "one-two-1"]);
 }
 
-/// The hook for mail with a sendmail that writes what it gets to a file.
+/// Tests the hook for mail with a fake sendmail, which writes its input to a file.
 #[test]
 fn the_mail_hook_sends_what_an_operator_needs() {
     let to = scratch("mail");
@@ -166,7 +166,7 @@ fn the_mail_hook_sends_what_an_operator_needs() {
     }
     let text = told(&["unit-failed", "furrow-raid@tank.service"]).unwrap();
     assert!(text.contains("how furrow-raid@tank.service is"), "{text}");
-    // What is no trouble makes no mail, unless somebody wants it.
+    // An event that is no trouble causes no mail, unless the settings ask for it.
     let hook = fs::read_to_string(root().join("scripts/hooks/mail")).unwrap();
     let events = fs::read_to_string(root().join("docs/use/volumes.md")).unwrap();
     let quiet = hook.lines().find_map(|line| line.strip_prefix("QUIET=\"")).unwrap();
@@ -184,7 +184,7 @@ fn the_mail_hook_sends_what_an_operator_needs() {
 #[test]
 fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     let to = scratch("install").join("usr");
-    // A file of somebody else, which must stay.
+    // This file belongs to another package and must stay.
     fs::create_dir_all(to.join("share/man/man8")).unwrap();
     fs::write(to.join("share/man/man8/other.8"), "x").unwrap();
     let binary = &alone(&scratch("install-built"));
@@ -200,7 +200,8 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     assert!(said.contains("without the RocksDB plugin") && said.contains("make rocksdb"), "{said}");
     let size = |path: &Path| fs::metadata(path).unwrap().len();
     assert!(size(&to.join("bin/furrow")) < size(Path::new(binary)), "it is stripped");
-    // Each name is the command; its help is that of the subcommand, its page leads to one.
+    // Each name runs the command, with the help of its subcommand, and has a page that leads to the
+    // subcommand's page.
     for name in HELPERS {
         let out = run(Command::new(to.join("sbin").join(name)).arg("--help"));
         let help = String::from_utf8(out.stdout).unwrap();
@@ -231,7 +232,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
         let name = unit.file_name().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&unit).unwrap();
         assert!(!text.contains("DIR@"), "{text}");
-        // Whoever may fail says so by mail.
+        // Every service that may fail sends mail about that.
         let fails = name.ends_with(".service") && !name.starts_with("furrow-mail");
         assert_eq!(text.contains("OnFailure=furrow-mail@%n.service"), fails, "{name}");
     }
@@ -243,7 +244,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
         assert!(!said.contains("furrow"), "{said}");
     }
     assert_eq!(dead_links(&share.join("doc/furrow")), Vec::<String>::new());
-    // A page refers to documents by the names that they have where they are installed.
+    // Manual pages refer to documents by the names under which these are installed.
     let mut referred = 0;
     for page in below(&share.join("man")) {
         let text = fs::read_to_string(&page).unwrap_or_default().replace("\\-", "-");
@@ -312,7 +313,7 @@ fn the_debian_package_holds_the_same() {
     ] {
         assert!(list.contains(&format!("./usr/{file}\n")), "{file}: {list}");
     }
-    // What it would install: every document where links to it lead.
+    // The unpacked package has every document at the place to which links to it lead.
     let tree = to.join("tree");
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree));
     let documents = tree.join("usr/share/doc/furrow");
@@ -322,7 +323,7 @@ fn the_debian_package_holds_the_same() {
         assert!(documents.join(name).exists(), "{}: {list}", name.display());
     }
     assert_eq!(dead_links(&documents), Vec::<String>::new());
-    // The changelog in Debian's form has what CHANGELOG.md says.
+    // The changelog in Debian's form has the entries of CHANGELOG.md.
     let changelog = run(Command::new("gzip").arg("-dc").arg(documents.join("changelog.gz")));
     let changelog = String::from_utf8(changelog.stdout).unwrap();
     assert!(changelog.starts_with("furrow (0.") && changelog.contains("\n  * "), "{changelog}");
@@ -340,7 +341,7 @@ fn the_debian_package_holds_the_same() {
     }
 }
 
-/// What file(1) says of the first block of each kind of drive, with the signatures of the package.
+/// With the signatures of the package, file(1) recognises the first block of each kind of drive.
 #[test]
 fn file_knows_what_drives_hold() {
     let (at, magic) = (scratch("magic"), root().join("scripts/magic/furrow"));
@@ -352,7 +353,8 @@ fn file_knows_what_drives_hold() {
         let out = run(Command::new("file").arg("-b").arg("-m").arg(&magic).arg(at.join(name)));
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
     };
-    // An image has a header before the zones: their first block is what a drive has at 0.
+    // An image has a header before the zones; the first block of the zones is what a real drive has
+    // at block 0.
     let front = |name: &str| {
         let image = fs::read(at.join(name)).unwrap();
         let mut blocks = image.chunks_exact(4096);

@@ -1,5 +1,5 @@
-//! Power cuts under load, over NBD: acknowledged writes survive, and on drives with a volatile
-//! cache flushed writes.
+//! Power cuts under load, over NBD: acknowledged writes survive; on drives with a volatile cache,
+//! flushed writes do.
 //!
 //! All drives lose power at once, with commands in flight; the daemon is killed; the array is
 //! assembled from what the drives kept. A client with many requests in flight remembers the
@@ -14,19 +14,19 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Blocks that are written, over and over.
+/// Number of blocks that are overwritten again and again.
 const BLOCKS: u64 = 600;
-/// Requests under way.
+/// Number of requests in flight.
 const DEPTH: usize = 32;
 
-/// A client's knowledge of each block: versions.
+/// The versions of a block that a client knows of.
 #[derive(Clone, Default)]
 struct Known {
-    /// The last that was sent.
+    /// The last version that was sent.
     sent: u64,
-    /// The last that was acknowledged.
+    /// The last version that was acknowledged.
     acknowledged: u64,
-    /// The last version acknowledged before the start of an acknowledged flush.
+    /// The last version that was acknowledged before an acknowledged flush was sent.
     flushed: u64,
 }
 
@@ -38,7 +38,7 @@ enum Sent {
 /// Writes from a thread until the array fails; returns the client's knowledge.
 fn load(mut nbd: Nbd, mut known: Vec<Known>, seed: u64) -> JoinHandle<Vec<Known>> {
     std::thread::spawn(move || {
-        // It ends with an error.
+        // The load ends with an error when the array fails.
         let _ = write_on(&mut nbd, &mut known, seed);
         known
     })
@@ -84,7 +84,7 @@ fn write_on(nbd: &mut Nbd, known: &mut [Known], seed: u64) -> io::Result<()> {
     }
 }
 
-/// Checks every block; the versions found are expected from now on.
+/// Checks every block, and expects the versions found from now on.
 fn check(place: &Place, known: &mut [Known], cache: bool, round: u64) {
     let mut nbd = place.nbd();
     for (number, known) in (0..).zip(known) {
@@ -97,7 +97,7 @@ fn check(place: &Place, known: &mut [Known], cache: bool, round: u64) {
             known.acknowledged,
             known.flushed
         );
-        // It must stay: a block must not change after a read.
+        // The version that was found must stay: a block must not change after it was read.
         *known = Known { sent: known.sent, acknowledged: found, flushed: found };
     }
 }
@@ -128,7 +128,7 @@ fn cut_again_and_again(level: &str, drives: &[usize], cache: bool, lose: Option<
         assert!(told as u64 > BLOCKS / 4, "round {round}: only {told} blocks were written");
         assert_eq!(place.status()["state"], "failed");
         place.kill();
-        // In another order each time.
+        // Drives are named in a different order each time.
         there.rotate_left(1);
         place.assemble(&there, &[]);
         check(&place, &mut known, cache, round);

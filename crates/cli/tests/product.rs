@@ -13,12 +13,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Installed packages, and their parts other than engines.
+/// Installed packages that are not engines.
 const PRODUCT: [&str; 5] =
     ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-ublk", "furrow-capi"];
 /// Crates that only experiments and tests may name.
 const LABORATORY: [&str; 4] = ["furrow-policy", "furrow-sim", "furrow-lab", "furrow-court"];
-/// Crates that take a variant and must not re-export its name.
+/// Engines, which take a variant and must not re-export its name.
 const ENGINES: [&str; 4] = ["log", "fs", "raid", "kv"];
 
 fn root() -> PathBuf {
@@ -125,7 +125,7 @@ fn defects() -> BTreeSet<String> {
 fn the_command_holds_no_name_of_a_defect() {
     let defects = defects();
     assert!(defects.len() > 20 && defects.contains("TornStripe"), "{defects:?}");
-    // That the search finds what is there is shown by a text that the program has.
+    // The search also looks for a text that the program contains, to show that the search works.
     let there = "A storage stack for zoned flash";
     // grep(1) takes a hundredth of the time of a search in an unoptimised test.
     let mut grep = Command::new("grep");

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Writes from a thread until told to stop, or the daemon is gone; returns the last acknowledged
-/// version of each block.
+/// A thread that writes until it is told to stop or the daemon is gone. It returns the last
+/// acknowledged version of each block.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<u64>>,
@@ -51,13 +51,13 @@ impl Load {
         self.thread.join().unwrap()
     }
 
-    /// The result, for a daemon that was killed.
+    /// The result of a load whose daemon was killed.
     fn ended(self) -> Vec<u64> {
         self.thread.join().unwrap()
     }
 }
 
-/// Every block holds the acknowledged version or the next one.
+/// Checks that every block holds the acknowledged version or the next one.
 fn check_load(place: &Place, first: u64, acknowledged: &[u64]) {
     let mut nbd = place.nbd();
     for (number, round) in (first..).zip(acknowledged) {
@@ -120,7 +120,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     place.until("left", |status| status["clients"] == 0);
     place.ok(&["raid", "stop", "a"]);
     assert!(!place.socket().exists() && !std::path::Path::new(&metrics).exists());
-    // By then the log and the hook have received everything.
+    // By the time the stop returns, the log and the hook have received everything.
     let (told, hooked) = (place.read("events"), place.read("hooked"));
     for event in
         ["started", "member-failed 2", "spare-taken 2", "rebuild-finished", "scrub-fin", "stopped"]
@@ -172,7 +172,7 @@ fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
     let few = place.at("few.zns");
     place.refused(&["raid", "replace", "a", "1", &few], &["few.zns has 3 active zones"]);
     place.refused(&["raid", "add-spare", "a", &few], &["few.zns has 3 active zones"]);
-    // When it returns, its content is stale: it can come back only as a new drive.
+    // When drive 1 returns, its content is stale: it can come back only as a new drive.
     place.ok(&["raid", "fault", "a", "1", "clear"]);
     place.refused(&["raid", "replace", "a", "1", &d1], &["not empty", "--force"]);
     let waited = place.ok(&["raid", "replace", "a", "1", &d1, "--force", "--wait"]);
@@ -181,7 +181,7 @@ fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
     let status = place.status();
     assert_eq!(status["state"], "online");
     check_load(&place, 600, &acknowledged);
-    // Another drive may fail now.
+    // The array is whole again, so another drive may fail.
     place.ok(&["raid", "fail", "a", "3"]);
     check(&place, 0, 200, 3);
     check_load(&place, 600, &acknowledged);
@@ -196,7 +196,7 @@ fn damage_is_found_named_and_mended() {
     place.create("6", &[0, 1, 2, 3]);
     place.assemble(&[0, 1, 2, 3], &[]);
     fill(&place, 0, 400, 2);
-    // The first zone of a segment; data begins at its second block.
+    // The bit flip hits the first zone of a segment, in which data begins at the second block.
     place.ok(&[
         "raid",
         "fault",
@@ -268,7 +268,7 @@ fn of_two_drives_one_alone_is_started_only_on_request() {
     assert_eq!(states(&status), ["missing", "online"]);
     fill(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a", "--force"]);
-    // This drive records now that the other is stale: no split brain is possible.
+    // This drive now has a record that the other one is stale, so no split brain is possible.
     place.assemble(&[1], &[]);
     place.ok(&["raid", "stop", "a"]);
     refused(&[0, 1], &[], &["d0.zns", "stale"]);
@@ -395,7 +395,7 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     assemble(&["--spare", &other, &d[0], &d[1], &d[2]], &["the array needs"]);
     assemble(&["--events", "/none/e", &d[0], &d[1], &d[2]], &["/none/e"]);
 
-    // Of several arrays, the selected one.
+    // Selects one array by name among the drives of several.
     place.ok(&["raid", "assemble", "--name", "a", &d[0], &d[3], &d[1], &d[4], &d[2]]);
     create("5", &[], &[&d[5], &d[2]], &["runs already"]);
     place.refused(
@@ -429,7 +429,7 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     assert_eq!(mode & 0o777, 0o600);
     let ask = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        // The connection may be closed before everything is sent.
+        // The daemon may close the connection before everything is sent.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -466,9 +466,9 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     let answer = ask(&long);
     assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
     assert_eq!(ask(b"{\"request\":\"status\""), "", "a line that does not end is no request");
-    // Silent connections leave slots for others.
+    // Silent connections do not occupy all slots.
     let silent: Vec<UnixStream> = (0..60).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-    // Several requests over one connection.
+    // One connection carries several requests.
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.write_all(b"{\"request\":\"status\"}\n{\"request\":\"metrics\"}\n").unwrap();
     let mut lines = BufReader::new(&stream).lines();
@@ -482,8 +482,8 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// The samples of a page of metrics. All lines must parse, and samples follow the type of their
-/// family.
+/// The samples of a page of metrics. Fails if a line does not parse, or a sample does not follow
+/// the type of its family.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     assert_eq!(furrow_metrics::problems(text), Vec::<String>::new());
     let mut families = BTreeSet::new();
@@ -505,7 +505,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// What the page must contain for an array into which `written` blocks were written.
+/// Checks that the page has the metrics of an array to which `written` blocks were written.
 fn check_metrics(text: &str, written: u64) {
     let found = samples(text);
     assert!(found.len() > 40, "{}: {text}", found.len());
@@ -521,7 +521,7 @@ fn check_metrics(text: &str, written: u64) {
     assert!(wanted("furrow_nbd_accepted_total") > 0.0, "{text}");
 }
 
-/// The TCP ports of 127.0.0.1 a process listens at, as `ss -ltnp` finds them.
+/// The TCP ports of 127.0.0.1 at which a process listens, as `ss -ltnp` finds them.
 fn ports(pid: u64) -> Vec<u16> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links: BTreeSet<String> = files
@@ -562,7 +562,7 @@ fn metrics_are_given_over_http_and_every_line_parses() {
     assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", text.len())), "{head}");
     check_metrics(text, 30);
 
-    // The control socket returns the same.
+    // The control socket returns the same metrics.
     let mut stream = UnixStream::connect(place.control()).unwrap();
     stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
     let mut line = String::new();
@@ -621,7 +621,7 @@ fn a_signal_stops_an_array_in_order() {
     // A daemon has no terminal that could hang up.
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    // Its drives are free when it has ended; opening them waits for that.
+    // The daemon's drives are free when it has ended; opening them waits for that.
     let mut examined = String::new();
     for _ in 0..200 {
         let output = place.furrow(&["raid", "examine", &place.at("d0.zns")]);
@@ -640,7 +640,7 @@ fn a_signal_stops_an_array_in_order() {
 #[test]
 fn drives_that_fit_only_in_part_are_told_apart() {
     let place = Place::new("sizes", 0);
-    // A drive with more zones than the others: the excess is not used.
+    // One drive has more zones than the others; these zones are not used.
     place.drive("d0.zns", DRIVE);
     place.drive("d1.zns", &DRIVE.replace("zones=24", "zones=30"));
     place.drive("d2.zns", &DRIVE.replace("zones=24", "zones=20"));

@@ -1,5 +1,5 @@
-//! `furrow raid assemble --wait`, as at boot: drives that come late, that are gone, or that the
-//! array has gone on without.
+//! `furrow raid assemble --wait`, as at boot: drives that appear late, drives that are gone, and
+//! drives without which the array has gone on.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -12,7 +12,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The words of an assembly of all drives of `place` by name.
+/// The arguments that assemble all drives of `place` by name.
 fn words(place: &Place, count: usize, more: &[&str]) -> Vec<String> {
     place.assembly(&(0..count).collect::<Vec<_>>(), more)
 }
@@ -31,14 +31,15 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     place.create("5", &[0, 1, 2, 3]);
     fs::create_dir(place.at("away")).unwrap();
     fs::rename(place.at("d3.zns"), place.at("away/d3.zns")).unwrap();
-    // The name may be mistyped.
+    // Without --wait, a missing drive is an error, because its name may be mistyped.
     refused(&place, &words(&place, 4, &[]), &["d3.zns", "leave it out", "--wait"]);
     let events = place.at("events");
     let said = ok(&place, &words(&place, 4, &["--wait", "1", "--events", &events]));
     assert!(said.contains("runs without member 3") && said.contains("d3.zns"), "{said}");
     let status = place.status();
     assert_eq!(states(&status), ["online", "online", "online", "missing"]);
-    // The event and the status say why, the status for as long as it is so.
+    // The event and the status give the reason, and the status does so as long as the member
+    // is missing.
     let why = "its drive was found nowhere in 1 s";
     let event = format!(" a degraded 3 runs without member 3: {why}\n");
     assert!(place.read("events").contains(&event), "{}", place.read("events"));
@@ -64,8 +65,8 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// After replacements the list of drives that a boot has is old: the new members are in use all
-/// the same, wherever they are.
+/// After replacements the list of drives in the boot configuration is outdated; the new members are
+/// used all the same, wherever they are.
 #[test]
 fn members_that_no_list_names_are_found_at_boot() {
     let place = Place::new("boot-list", 6);
@@ -86,9 +87,9 @@ fn members_that_no_list_names_are_found_at_boot() {
     check(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a"]);
 
-    // Who names drives without waiting may mean these.
+    // Without --wait, naming an old drive is refused: the user may mean that drive.
     refused(&place, &words(&place, 4, &[]), &["d1.zns"]);
-    // One of two copies may be older: neither is used.
+    // One of two copies may be older, so neither is used.
     fs::copy(place.at("d5.zns"), place.at("copy")).unwrap();
     let said = ok(&place, &words(&place, 4, &["--wait", "1"]));
     assert!(said.contains("runs without member 2"), "{said}");
@@ -143,7 +144,7 @@ fn waiting_starts_no_array_that_could_lose_data() {
 fn a_drive_that_is_busy_is_waited_for() {
     let place = Place::new("boot-read", 4);
     place.create("5", &[0, 1, 2, 3]);
-    // As udev does: the array can be found, and not be started.
+    // udev holds such a lock while it looks at a drive: the array can be found, but not started.
     let file = fs::File::open(place.at("d3.zns")).unwrap();
     flock(&file, FlockOperation::LockShared).unwrap();
     let reader = std::thread::spawn(move || {
@@ -175,7 +176,8 @@ fn a_drive_that_stays_busy_is_left_out_at_the_end_of_the_time() {
     }
 }
 
-/// The command that assembles the array of `place`, whose member 3 is missing, and waits for it.
+/// The command that assembles the array of `place`, whose member 3 is missing, and waits for
+/// that member.
 fn waiting(place: &Place, more: &[&str]) -> Command {
     fs::remove_file(place.at("d3.zns")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));

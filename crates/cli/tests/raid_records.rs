@@ -1,5 +1,5 @@
 //! `furrow raid` with the real binary: halves of an array that went on without each other, and
-//! members whose state records are damaged.
+//! members with damaged state records.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -23,8 +23,8 @@ fn damage(place: &Place, drive: usize, last: bool) {
     }
 }
 
-/// By name, from a directory, by a pattern, with --wait, with --degraded: no way to assemble starts
-/// one half as if there was no other. --choose does.
+/// Drives may be given by name, directory or pattern, with --wait or --degraded: no assembly starts
+/// one half as if the other did not exist. Only --choose does.
 #[test]
 fn halves_that_went_on_alone_are_refused_by_every_way_to_assemble() {
     for (level, one, other) in [
@@ -106,7 +106,7 @@ fn members_with_damaged_records_are_known_by_the_others() {
         let members = status["members"].as_array().unwrap();
         assert!(members.iter().all(|member| member["state"] == "online"), "{status:#}");
         check(&place, 0, 60, 1);
-        // A scrub finds nothing: the assembly has written the records again.
+        // A scrub finds no damage, because the assembly has rewritten the records.
         let text = place.ok(&["raid", "scrub", "a", "--wait"]);
         assert!(text.contains("nothing damaged"), "{text}");
         for member in ["1", "2"] {
@@ -124,8 +124,8 @@ fn members_with_damaged_records_are_known_by_the_others() {
         let text = place.ok(&["raid", "examine", &place.at("d?.zns")]);
         assert!(!text.contains("damaged record"), "{text}");
     }
-    // None of the members has a whole record: nothing is started, and nothing is advised that would
-    // overwrite them.
+    // None of the members has a whole record: the array is not started, and no advice would
+    // overwrite the members.
     (0..4).for_each(|drive| damage(&place, drive, false));
     let drives = place.drives(&[0, 1, 2, 3]);
     let mut words = vec!["raid", "assemble"];

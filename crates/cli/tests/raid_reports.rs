@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::net::UnixStream;
 
-/// A rebuild beside a drive with blocks that cannot be read ends as a failure that names what is
-/// lost, in every report.
+/// If another drive has unreadable blocks, a rebuild ends as a failure that names the lost blocks,
+/// in every report.
 #[test]
 fn a_rebuild_that_lost_blocks_is_a_failure_everywhere() {
     let place = Place::new("lossy", 4);
@@ -39,7 +39,7 @@ fn a_rebuild_that_lost_blocks_is_a_failure_everywhere() {
     let text = said(&output);
     assert!(!output.status.success() && !text.contains("no lost data is known"), "{text}");
     assert!(place.nbd().read(first * 4096, 4096).is_err());
-    // Written again, the blocks are there, and a rebuild has nothing left to do.
+    // The blocks are written again, so a rebuild has nothing left to do.
     for range in status["lost"].as_array().unwrap() {
         let first = range["first"].as_u64().unwrap();
         fill(&place, first, range["blocks"].as_u64().unwrap(), 2);
@@ -49,9 +49,9 @@ fn a_rebuild_that_lost_blocks_is_a_failure_everywhere() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// The new drive dies in its rebuild: whoever waits for the rebuild is told, then and later. A
-/// spare takes its place, with none of its errors; whoever waited for the drive is told of that,
-/// too.
+/// The new drive fails during its rebuild. Whoever waits for the rebuild is told, even if the wait
+/// begins later. A spare takes the drive's place and starts without its errors; whoever waited for
+/// the drive is told of that, too.
 #[test]
 fn whoever_waits_for_a_drive_that_dies_is_told() {
     let place = Place::new("dies", 6);
@@ -88,8 +88,8 @@ fn whoever_waits_for_a_drive_that_dies_is_told() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// Clients that are not let in leave an event, a line in the log and a count, each with the reason;
-/// a flood of them leaves few lines.
+/// Clients that are refused leave an event, a line in the log and a count, each with the reason; a
+/// flood of them leaves only a few lines.
 #[test]
 fn clients_that_are_refused_are_reported() {
     let place = Place::new("refused", 2);

@@ -24,7 +24,7 @@ fn a_scrub_is_stopped_and_the_next_one_runs_to_its_end() {
     let stop = ["raid", "scrub", "a", "--stop"];
     place.refused(&stop, &["no scrub is running"]);
     place.refused(&["raid", "scrub", "a", "--stop", "--repair"], &["cannot be used with"]);
-    // So slow that the scrub takes minutes.
+    // The drives are so slow that the scrub takes minutes.
     place.ok(&["raid", "fault", "a", "all", "add", "slow", "--delay-us", "300000"]);
     place.ok(&["raid", "scrub", "a"]);
     place.until("scrubbing", |status| status["scrub"]["running"] == true);
@@ -55,20 +55,21 @@ fn a_map_with_little_memory_serves_what_was_written() {
     place.assemble(&[3, 1, 0, 2], &["--map-memory", "32KiB"]);
     let size = place.status()["size_bytes"].as_u64().unwrap() / 4096;
     assert!(size * 4 > 2 * BOUND, "all of the map would fit");
-    // A few blocks of each mapping block.
+    // Writes a few blocks of each block of the map.
     let firsts = || (0..size - 8).step_by(1024);
     firsts().for_each(|first| fill(&place, first, 8, 1));
     fill(&place, 1024, 8, 2);
     let held = |status: &Value| {
         assert_eq!(status["map_memory_limit_bytes"], BOUND, "{status:#}");
-        // What is resident, half of the bound, and a few bytes for each mapping block.
+        // Resident mapping blocks take half of the bound, and each mapping block takes a few
+        // more bytes.
         let bytes = status["map_memory_bytes"].as_u64().unwrap();
         assert!(bytes <= BOUND / 2 + 2048, "{bytes}");
     };
     held(&place.status());
     let shown = place.ok(&["raid", "status", "a"]);
     assert!(shown.contains("of 32.0 KiB at most, stripe tables"), "{shown}");
-    // Across a crash, with another limit, and without one.
+    // The array is assembled after a crash, with another limit, and without a limit.
     place.kill();
     place.assemble(&[0, 1, 2, 3], &["--map-memory", "32KiB"]);
     firsts().for_each(|first| check(&place, first, 8, 1 + u64::from(first == 1024)));
@@ -98,13 +99,13 @@ fn a_drive_that_hangs_is_taken_out_and_a_stop_does_not_wait_for_one() {
     check(&place, 0, 64, 2);
     let events = fs::read_to_string(place.at("e")).unwrap();
     assert!(events.contains("member-failed") && events.contains("no answer for 2 s"), "{events}");
-    // One failure more than the array survives: an error, and an end.
+    // One failure more than the array survives ends the daemon, with an error.
     place.ok(&["raid", "fault", "a", "1", "add", "hang"]);
     place.refused(&["raid", "stop", "--force", "a"], &["stopped, but not in order", "member 1"]);
     place.refused(&["raid", "status", "a"], &["no array"]);
 }
 
-/// Changes the newest state record in an image, and reseals it.
+/// Changes the newest state record in an image, and makes its checksum valid again.
 fn forge(image: &str, change: impl FnOnce(&mut [u8])) {
     const STATE: u8 = 0x20;
     let mut bytes = fs::read(image).unwrap();
@@ -151,7 +152,8 @@ fn a_drive_of_a_newer_version_is_refused_and_stays_as_it_is() {
         assert!(line.is_some_and(|line| line.contains("use a newer")), "{text}");
         let other = ["raid", "create", "-l", "0", "-n", "b", &d1, &place.at("empty.zns")];
         place.refused(&other, &["not empty", "--force"]);
-        // Among others it is skipped with a message: the rest can do without it.
+        // Among other drives, the drive of a newer version is skipped with a message: the array can
+        // do without it.
         place.ok(&["raid", "assemble", &place.at("d?.zns")]);
         let status = place.status();
         assert_eq!(states(&status), ["online", "missing", "online", "online"]);
@@ -199,7 +201,7 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     place.refused(&["raid", "add-spare", "a", &d[3]], &["is a spare of this array already"]);
     place.ok(&["raid", "add-spare", "a", &d[4]]);
     place.ok(&["raid", "stop", "a"]);
-    // Another array does not take it, in whichever way it is given.
+    // Another array refuses the spare, in whichever way it is given.
     place.ok(&["raid", "create", "-l", "5", "-n", "b", &d[5], &d[6]]);
     let of_a = "a spare of the array a (";
     place.refused(&assembly(&[&d[5], &d[4], &d[6]]), &["d4.zns", of_a, "not of b", "leave it out"]);
@@ -215,11 +217,11 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     });
     assert_eq!((a, of_b), (2, 1), "it is of b now");
 
-    // In a directory with two arrays each gets its own spares.
+    // From a directory with the drives of two arrays, each array gets its own spares.
     place.ok(&["raid", "assemble", "--name", "a", &place.at("d?.zns")]);
     assert_eq!(place.status()["spares"], serde_json::json!([d[3]]));
     place.kill();
-    // A member that is missing is replaced at once, also after a crash.
+    // A missing member is replaced at once, even after a crash.
     place.assemble(&[3, 2, 0], &[]);
     let status = place.until("rebuilt", |s| states(s).iter().all(|state| state == "online"));
     assert_eq!(status["members"][1]["device"], d[3].as_str());
@@ -232,8 +234,8 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// The places of blocks in the images of stopped drives, by number and version, found by content
-/// alone.
+/// The places of blocks in the images of stopped drives, by block number and version, found only
+/// by content.
 fn copies(images: &[String]) -> BTreeMap<(u64, u64), Vec<(usize, usize)>> {
     let mut found: BTreeMap<(u64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (drive, image) in images.iter().enumerate() {
@@ -278,7 +280,7 @@ fn shown(place: &Place) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// A metric of the array.
+/// The value of a metric of the array.
 fn metric(place: &Place, name: &str) -> String {
     let mut socket = UnixStream::connect(place.control()).unwrap();
     socket.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
@@ -304,7 +306,8 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     fill(&place, 0, 10, 2);
     assert_eq!((shown(&place).0, &place.status()["state"]), (Some(0), &"online".into()));
     place.ok(&["raid", "stop", "a"]);
-    // Both copies of some blocks are damaged, one copy of others, and both of outdated ones.
+    // Both copies of some blocks are damaged, one copy of others, and both copies of blocks that
+    // have been overwritten since.
     let (both, one, outdated) = ([17, 18, 90, 200], [40, 41], (5, 1));
     let (images, wanted) = (place.drives(&[0, 1, 2, 3]), BTreeSet::from(both));
     let copies = copies(&images);
@@ -360,7 +363,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     assert_eq!((lost(&status).len(), &status["state"]), (0, &"online".into()), "{status:#}");
     assert_eq!(shown(&place).0, Some(0));
 
-    // Damaged outdated blocks are no error, however often they are read.
+    // Damaged blocks that have been overwritten are no error, however often they are read.
     place.ok(&["raid", "clear", "a"]);
     for _ in 0..2 {
         let text = place.ok(&["raid", "scrub", "a", "--wait"]);
@@ -384,7 +387,8 @@ fn damage_that_a_scrub_met_is_a_problem_until_it_is_mended() {
     let images = place.drives(&[0, 1, 2, 3]);
     let (drive, at) = copies(&images)[&(123, 1)][0];
     place.assemble(&[0, 1, 2, 3], &[]);
-    // Not earlier: an assembly rewrites damage that it finds in an open segment.
+    // The damage is made only now, since an assembly rewrites damage that it finds in an
+    // open segment.
     spoil(&images[drive], at);
     for _ in 0..2 {
         let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
@@ -411,7 +415,7 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     place.create("5", &[0, 1, 2, 3]);
     place.assemble(&[0, 1, 2, 3], &[]);
     fill(&place, 0, 400, 2);
-    // So slow that the scrub would take minutes.
+    // The drives are so slow that the scrub would take minutes.
     place.ok(&["raid", "fault", "a", "all", "add", "slow", "--delay-us", "300000"]);
     place.ok(&["raid", "scrub", "a"]);
     place.until("scrubbing", |status| status["scrub"]["running"] == true);
@@ -419,7 +423,7 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     let free = ["device", "fault", &image, "list"];
     let stopped = std::thread::scope(|scope| {
         let stop = scope.spawn(|| place.ok(&["raid", "stop", "a"]));
-        // Until it has ended it is visible.
+        // The array stays visible until it has stopped.
         while !stop.is_finished() {
             let text = said(&place.furrow(&["raid", "status"]));
             // The drives are free shortly after the socket is gone.

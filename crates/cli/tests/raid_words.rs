@@ -1,5 +1,5 @@
-//! What `furrow raid` tells its users: what is not known is not claimed, commands in messages can
-//! be pasted, and everything fits the screen.
+//! What `furrow raid` tells its users: it claims nothing that it does not know, commands in
+//! messages can be pasted, and everything fits the screen.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -16,7 +16,7 @@ fn spoil(place: &Place, member: &str, first: u64, blocks: u64) {
     place.ok(&["raid", "fault", "a", member, "add", "read-error", "--lba", &lba]);
 }
 
-/// The command that a message tells after `before`, as words without `furrow`.
+/// The command that a message recommends after the text `before`, as words without `furrow`.
 fn told<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no '{before}' in: {text}"));
     let command = rest.strip_prefix("furrow ").unwrap_or_else(|| panic!("no command: {rest}"));
@@ -41,7 +41,7 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     assert_eq!(status["started"], status["known_since"]);
     assert!(place.ok(&["raid", "status"]).contains("scrub: none since the start ("));
     fill(&place, 0, 600, 1);
-    // Three rows without two of their blocks, and more than a list shows without one.
+    // Three rows lack two of their blocks each; more rows than a list shows lack one.
     spoil(&place, "0", 2 * 512 + 9, 3);
     spoil(&place, "1", 2 * 512 + 9, 3);
     spoil(&place, "1", 2 * 512 + 40, 30);
@@ -55,7 +55,7 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     let status = place.status();
     let scrub = &status["scrub"];
     assert_eq!((&scrub["damaged"], &scrub["mendable"]), (&damaged.into(), &30.into()));
-    // A scrub looks at a block several times, and counts it once.
+    // A scrub reads a block several times, but counts its error once.
     let once = read_errors(&status);
     assert_eq!((once[0] + once[1], once[2]), (damaged as u64, 0), "{once:?}");
 
@@ -83,15 +83,15 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     let text = place.ok(&["raid", "status"]);
     let find = told(&text, "losses from before that are not remembered (to find them: ");
     assert_eq!(find, ["raid", "scrub", "a"]);
-    // Times have no parts of seconds.
+    // Times in a status are whole seconds, so wait for the next one.
     std::thread::sleep(Duration::from_millis(1100));
     place.ok(&["raid", "clear", "a"]);
     assert!(place.ok(&["raid", "status"]).contains("none since the errors were cleared ("));
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// A member that is there and was not named is stale as soon as the array has started without it:
-/// its drive is named in the answer, in the event and in the status, with the way back.
+/// A member that was found but not named is stale as soon as the array has started without it. The
+/// answer, the event and the status name its drive, and the command that takes it back.
 #[test]
 fn a_member_that_nobody_named_is_told_by_name() {
     let place = Place::new("unnamed", 3);
@@ -116,12 +116,12 @@ fn a_member_that_nobody_named_is_told_by_name() {
         ("online", &Value::Null)
     );
     place.ok(&["raid", "stop", "a"]);
-    // By then the file has everything.
+    // By the time the stop has returned, the file contains everything.
     assert!(place.read("events").contains(&why), "{}", place.read("events"));
 }
 
-/// The record of a drive that an array has left behind says that it is a member. Beside the running
-/// array it is told what it is.
+/// The record of a replaced drive says that the drive is a member. While the array runs, `raid
+/// examine` says what the drive is now.
 #[test]
 fn a_drive_is_examined_by_what_the_running_array_says() {
     let place = Place::new("beside", 4);
@@ -145,7 +145,7 @@ fn a_drive_is_examined_by_what_the_running_array_says() {
     let text = place.ok(&["raid", "examine", &d1]);
     assert!(text.contains("is replaced: the array runs, and says: "), "{text}");
     place.ok(&["raid", "stop", "a"]);
-    // A member that was left out is stale, whatever its record says.
+    // A member that was left out is stale, even though its record says otherwise.
     place.assemble(&[0, 3], &[]);
     let array = examined(&place.at("d2.zns"));
     assert_eq!((&array["members"][2]["state"], members.len()), (&"stale".into(), 4));
@@ -153,7 +153,7 @@ fn a_drive_is_examined_by_what_the_running_array_says() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// Each refusal of a drive says what can be done, and nothing that cannot.
+/// Each refusal of a drive recommends only what can be done.
 #[test]
 fn a_refused_replacement_is_told_what_to_do() {
     let place = Place::new("advice", 6);
@@ -187,7 +187,7 @@ fn a_refused_replacement_is_told_what_to_do() {
     place.refused(&["raid", "fail", "b", "0"], &[none]);
     place.ok(&["raid", "stop", "b"]);
     place.ok(&["raid", "stop", "a"]);
-    // What is stale comes back by the command in its refusal, once the array runs.
+    // Once the array runs, the command in the refusal takes the stale drive back.
     let output = place.furrow(&["raid", "assemble", &d[0], &d[1], &d[2]]);
     let text = said(&output);
     let back = told(&text, "give it back with `");
@@ -196,7 +196,7 @@ fn a_refused_replacement_is_told_what_to_do() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// The daemon of an array that has died, or does not answer, does not say what the array is called.
+/// If the daemon of an array has died or does not answer, the array's name is known all the same.
 #[test]
 fn an_array_without_a_daemon_keeps_its_name() {
     let place = Place::new("named", 2);
@@ -240,7 +240,7 @@ fn a_status_fits_the_screen() {
                 .unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
             assert!(text.is_ascii(), "{text}");
-            // A command that is broken could not be pasted.
+            // Lines with a command may be longer, since a broken command could not be pasted.
             let lines = text.lines().filter(|line| !line.contains("furrow raid"));
             let widest = lines.map(str::len).max().unwrap_or_default();
             assert!(widest <= columns, "{command:?} at {columns}: {widest}:\n{text}");
@@ -253,7 +253,7 @@ fn a_status_fits_the_screen() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// Options that would open the volume to everybody are warned of, and those that cannot be meant
+/// Options that would open the volume to everybody cause a warning; options that cannot be meant
 /// are refused.
 #[test]
 fn dangerous_options_are_told() {
@@ -280,7 +280,7 @@ fn dangerous_options_are_told() {
     place.refused(&["mount", "-o", "cache=99TiB", "d", "m"], &memory);
 }
 
-/// A log among images is told for what it is, without advice to make a drive of it.
+/// A log file among images is recognised as text, and nothing advises to make a drive of it.
 #[test]
 fn a_log_is_no_drive() {
     let place = Place::new("log", 2);

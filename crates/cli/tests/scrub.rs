@@ -45,7 +45,7 @@ fn a_mount_is_scrubbed_while_it_is_used() {
     let (status, text) = scrub(&[&dir]);
     assert!(status == Some(0) && text.contains("nothing damaged"), "{text}");
 
-    // One flipped bit. The engine still has the block in memory.
+    // One bit is flipped on the drive; the engine still has the block in memory.
     damage(&place.image(), 0xa5);
     let (status, text) = scrub(&["--wait", &dir]);
     assert_eq!(status, Some(1), "{text}");
@@ -76,14 +76,14 @@ fn a_mount_is_scrubbed_while_it_is_used() {
     assert!(furrow(&["umount", &dir]).status.success());
     assert!(furrow(&["fsck", &place.image()]).status.success());
 
-    // Now only the drive has it: named, and left as it is.
+    // Now only the drive has the block: the scrub names the damage, and does not change the block.
     place.mount();
     damage(&place.image(), 0x5a);
     let (status, text) = scrub(&["--repair", &place.image()]);
     assert!(status == Some(1) && text.contains("other: bytes "), "{text}");
     assert!(fs::read(place.file("other")).is_err());
     assert_eq!(fs::read(place.file("deep/file")).unwrap(), vec![0xa5; 30_000]);
-    // In the background.
+    // The scrub runs in the background.
     let (status, text) = scrub(&["--background", &dir]);
     assert!(status == Some(0) && text.contains("a scrub begins"), "{text}");
     crate::place::wait_until("its end", || {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 const SIZE: u64 = 96 << 20;
 
-/// What a command prints, whatever its exit status.
+/// The output of a command, whatever its exit status.
 fn said(place: &Place, arguments: &[&str]) -> String {
     String::from_utf8(place.furrow(arguments).stdout).unwrap()
 }
@@ -55,7 +55,7 @@ fn soft_zones_in_a_file_are_a_drive_for_every_command() {
     place.ok(&["kv", "get", &drive, "some", &place.at("back")]);
     assert_eq!(fs::read(place.at("back")).unwrap(), [7; 10_000]);
     place.ok(&["kv", "fsck", &drive]);
-    // Making soft zones again destroys them, so it must be asked for.
+    // Making soft zones again destroys their content, so that needs --force.
     place.refused(&create(&drive, &[]), &["not empty", "soft zones", "--force"]);
     place.refused(&create(&drive, &["--force", "--size", "1GiB"]), &["not 1073741824"]);
     place.ok(&create(&drive, &["--force"]));
@@ -78,7 +78,7 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.ok(&create(&drive, &["--force"]));
     assert!(allocated() >= SIZE, "{} of {SIZE} bytes are allocated", allocated());
     place.ok(&["mkfs", &drive]);
-    // A program holds it.
+    // Another program holds the file.
     file.try_lock().unwrap();
     place.refused(&["mkfs", "-f", &drive], &["in use"]);
     file.unlock().unwrap();
@@ -87,13 +87,14 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     file.write_at(&[block[100] ^ 1], 100).unwrap();
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("superblock is damaged") && told.contains("copy is used"), "{told}");
-    // Without a first block only the copy says what it is: nothing is made over it.
+    // Without a first block, only the copy at the end shows the soft zones; nothing is made
+    // over them.
     file.write_at(&[0; 4096], 0).unwrap();
     place.refused(&create(&drive, &[]), &["first block is damaged", "--force"]);
     place.refused(&["fsck", &drive], &["first block is damaged", "device check --repair"]);
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("device check --repair") && !told.contains("--soft"), "{told}");
-    // What another program made there since is not overwritten.
+    // Data that another program has written there since is not overwritten.
     file.write_at(b"\x53\xef", 1080).unwrap();
     place.refused(&["device", "check", "--repair", &drive], &["no soft zones"]);
     file.write_at(&[0; 2], 1080).unwrap();
@@ -102,7 +103,7 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     file.read_at(front, 0).unwrap();
     assert!(*front == block, "the first block is as it was");
     place.ok(&["fsck", &drive]);
-    // Every block of the journal.
+    // Damages every block of the journal.
     for at in 256..2048 {
         file.write_at(&[1], at * 4096 + 8).unwrap();
     }
@@ -126,7 +127,8 @@ fn zones_are_small_enough_for_a_file_system_or_it_is_said() {
     place.ok(&["mkfs", &drive]);
 }
 
-/// Blocks of whole records of changes in the newest half of the journal, by sequence number.
+/// Blocks of whole records of changes in the newest half of the journal, in order of
+/// sequence numbers.
 fn records(file: &fs::File) -> Vec<u64> {
     let mut found = Vec::new();
     for block in 256..450u64 {
@@ -149,8 +151,8 @@ fn flip(file: &fs::File, block: u64) {
     file.write_all_at(&[byte[0] ^ 4], block * 4096 + 120).unwrap();
 }
 
-/// A damaged record has a copy in the one behind it; two of them are refused until the loss is
-/// accepted, and nothing is written before.
+/// A damaged record of the journal has a copy in the record behind it. Two damaged records are
+/// refused until the user accepts the loss, and nothing is written before that.
 #[test]
 fn damage_of_the_journal_is_mended_or_refused_and_named() {
     let place = Place::empty("soft-journal");
@@ -175,7 +177,7 @@ fn damage_of_the_journal_is_mended_or_refused_and_named() {
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("damaged, with whole records behind"), "{told}");
     assert!(told.contains("accept that with --repair"), "{told}");
-    // Whole again, it is as it was: nothing was written.
+    // With the bits flipped back everything is as before, since nothing was written.
     flip(&image, records[0]);
     flip(&image, records[1]);
     assert_eq!(place.ok(&["kv", "ls", &drive]), listed);
@@ -208,7 +210,7 @@ fn a_volume_on_soft_zones_outlives_its_daemon() {
     check(&place, 0, 64, 1);
 }
 
-/// A pipe in the place of a drive is refused: opening it would wait for a writer for ever.
+/// A pipe in place of a drive is refused: opening a pipe would wait for a writer forever.
 #[test]
 fn a_pipe_is_no_drive() {
     let place = Place::empty("soft-pipe");

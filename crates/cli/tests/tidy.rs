@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const LINE_LENGTH_MAX: usize = 100;
 /// Longest Rust file, in lines. A longer file has more than one subject.
 const FILE_LINES_MAX: usize = 800;
-/// Largest import circle of the file system, in files.
+/// Most files in the largest import circle of the file system.
 const CIRCLE_MAX: u32 = 8;
 
 /// One text file of the project.
@@ -73,7 +73,7 @@ fn is_text(name: &str) -> bool {
     NAMES.contains(&name) || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 
-// Checks of one file.
+// Checks of one file follow.
 
 fn long_lines(file: &File) -> Vec<String> {
     // A table row in a comment cannot be broken.
@@ -141,14 +141,14 @@ fn find_words(file: &File, words: &[&str], what: &str) -> Vec<String> {
     problems
 }
 
-/// Every Rust file begins with a description.
+/// Finds Rust files that do not begin with a description.
 fn missing_headers(file: &File) -> Vec<String> {
     let opens_well = file.text.starts_with("//! ") || !file.is_rust();
     (!opens_well).then(|| file.problem(0, "no `//!` header")).into_iter().collect()
 }
 
-/// A crate is called `furrow-<folder>` and uses the lints of the workspace; without them the list
-/// in `clippy.toml` would not apply to it.
+/// A crate must be called `furrow-<folder>` and use the lints of the workspace; without them the
+/// list in `clippy.toml` would not apply to it.
 fn crate_manifests(file: &File) -> Vec<String> {
     let folder = file.path.strip_prefix("crates/").and_then(|p| p.strip_suffix("/Cargo.toml"));
     let Some(folder) = folder else { return Vec::new() };
@@ -162,7 +162,7 @@ fn crate_manifests(file: &File) -> Vec<String> {
     problems
 }
 
-/// Links of a document to files of the tree are valid.
+/// Finds links of a document to files that are not in the tree.
 fn dead_links(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
@@ -184,7 +184,7 @@ fn dead_links(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     problems
 }
 
-/// `make x` and `furrow x` in a document's code exist.
+/// Finds `make x` and `furrow x` in a document's code that do not exist.
 fn unknown_commands(file: &File, targets: &[&str], subcommands: &[&str]) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
@@ -274,7 +274,7 @@ fn subcommands(help: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Test files that no test program includes as a module or root: their tests would not run.
+/// Test files that no test program includes as a module or root, so that their tests do not run.
 fn tests_left_out(files: &[File]) -> Vec<String> {
     let text_of = |path: String| files.iter().find(|file| file.path == path).map(|f| &*f.text);
     let mut problems = Vec::new();
@@ -329,7 +329,7 @@ fn the_tree_is_tidy() {
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }
 
-// Each check refuses its sample and accepts the fixed one.
+// In the tests below, each check refuses its sample and accepts the corrected sample.
 
 /// Whether the largest import circle of the file system has at most `most` files; if not, its
 /// files.

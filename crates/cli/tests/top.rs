@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Held by tests that look at all mounts, and make some of them die.
+/// Held by tests that look at all mounts and kill the daemons of some.
 static MOUNTS: Mutex<()> = Mutex::new(());
 
 /// A command that runs until the test drops it.
@@ -45,7 +45,7 @@ impl Drop for Running {
     }
 }
 
-/// Repeats an action until it is stopped.
+/// A thread that repeats an action until it is stopped.
 struct Busy(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
 
 impl Busy {
@@ -105,15 +105,16 @@ fn top_shows_what_an_array_does_while_it_does_it() {
         assert!(number(&requests["mean_ns"]) > 0.0, "{of_array:#}");
     }
     let segments = of_array["segments"].as_object().unwrap();
-    // One zone of each drive; two of 24 hold the array's state.
+    // A segment is one zone of each drive; two zones of 24 hold the array's state.
     assert_eq!(segments.values().map(number).sum::<f64>(), 22.0, "{segments:#?}");
     assert_eq!(of_array["members"].as_array().unwrap().len(), 3);
     assert_eq!(json["mounts"].as_array().unwrap().len(), 0, "only the array was named");
     drop(busy);
-    // When nothing happens, the rates are 0: they cover the interval, not all time.
+    // Without activity the rates are 0: they cover the interval, not the whole time since
+    // the start.
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
     assert_eq!(number(&json["arrays"][0]["written_bytes_per_second"]), 0.0, "{json:#}");
-    // One frame after another, while members fail and return.
+    // Frames follow each other while a member fails and returns.
     let run = place.at("run");
     let mut top = Running::start(&["top", "--json", "-i", "0.1"], &run);
     let mut frames = top.lines();
@@ -126,7 +127,7 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     assert!(frames.take(100).any(|line| state(line) == "failed"));
     place.refused(&["top", "--once", "nosuch"], &["nosuch"]);
     place.refused(&["top", "--every", "0"], &["0.1", "furrow top --help"]);
-    // A directory that is no mount is an error, and the only message.
+    // A directory that is not a mount causes an error, and no other message.
     let run = place.at("run");
     place.refused(&["top", "--once", &run], &["not the root of a mounted Furrow file system"]);
 }
@@ -149,7 +150,7 @@ fn status_is_watched() {
         let document: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(document["arrays"][0]["array"], "a");
     }
-    // As earlier versions said it.
+    // Earlier versions wrote the options this way.
     let mut watched = Running::start(&["raid", "status", "-w", "-i", "0.1", "--json"], &run);
     assert_eq!(watched.lines().take(2).count(), 2);
     place.refused(&["raid", "status", "--every", "0"], &["0.1"]);
@@ -184,7 +185,7 @@ fn top_and_df_show_all_mounts() {
     let out = place::furrow(&["df"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.starts_with("device") && text.contains(&here) && text.contains(&there), "{text}");
-    // One of them is busy.
+    // One of the mounts is busy.
     let file: PathBuf = one.file("busy");
     let busy = Busy::start(move |_| {
         let content = fs::File::create(&file).unwrap();
@@ -205,7 +206,7 @@ fn top_and_df_show_all_mounts() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("zones active") && text.contains("write time"), "{text}");
     assert!(!text.contains(&there), "only one was named: {text}");
-    // A daemon that died is reported, and the others are shown.
+    // A mount whose daemon died is reported, and the others are shown.
     place::kill(other.pid(), rustix::process::Signal::KILL);
     place::wait_until("the mount dies", || place::said(&place::furrow(&["df"])).contains("dead"));
     let out = place::furrow(&["df"]);
@@ -213,8 +214,8 @@ fn top_and_df_show_all_mounts() {
     assert!(String::from_utf8_lossy(&out.stdout).contains(&here));
 }
 
-/// One command scrubs an array and a mount that run, names what is damaged, and goes on after one
-/// that cannot be scrubbed.
+/// One command scrubs all running arrays and mounts and names their damage. It goes on after one
+/// that it cannot scrub.
 #[test]
 fn a_scrub_of_all_reads_arrays_and_mounts() {
     if place::skip("a_scrub_of_all_reads_arrays_and_mounts") {
@@ -242,7 +243,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("nothing damaged"), "{text}{said}");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.lines().filter(|mount| mount.contains(" fuse.furrow")).count();
-    // Mounts of somebody else may be damaged, or go away meanwhile.
+    // Mounts that belong to others may be damaged, or disappear in the meantime.
     assert!(mounts > 1 || status == Some(0), "{text}{said}");
     // One flipped bit in the image.
     let content = fs::read(mount.image()).unwrap();
@@ -255,7 +256,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("1 DAMAGED") && text.contains("/mnt/file: "), "{text}{said}");
     assert!(said.contains("its daemon has died without a stop"), "{said}");
     arrays.refused(&["scrub", "--all", &mount.dir()], &["cannot be used with"]);
-    // Where nothing may be written, damage is found all the same.
+    // On a read-only mount the scrub finds damage all the same.
     assert!(place::furrow(&["umount", &mount.dir()]).status.success());
     mount.mount_with("ro");
     let out = arrays.furrow(&["scrub", "--all", "--repair"]);

@@ -13,14 +13,15 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
-/// Nobody, as every system has it.
+/// The user id of `nobody` on every system.
 const NOBODY: u32 = 65_534;
 
-/// The command as another user runs it, from a folder that this user may enter.
+/// The output of the command when another user runs it, from a folder that this user may enter.
 fn as_nobody(place: &Place, run: &str, arguments: &[&str]) -> Output {
     let copy = place.at("furrow");
     if !Path::new(&copy).exists() {
-        // By another process: what this one writes, its children might hold open when it is run.
+        // Another process makes the copy: children of this process might still have a copy that it
+        // wrote open for writing, and the kernel would not run such a file.
         let install = Command::new("install").args(["-m", "755", FURROW, &copy]).status();
         assert!(install.unwrap().success());
     }
@@ -43,11 +44,11 @@ fn another_user_is_denied_and_not_told_that_no_arrays_run() {
         assert!(text.contains("permission denied") && text.contains("user 0"), "{text}");
         assert!(!text.contains("no arrays run") && !text.contains("no array a runs"), "{text}");
     }
-    // Also where the folder may be listed, and only the socket not be used.
+    // The message is the same if the user may list the folder but not use the socket.
     fs::set_permissions(&run, Permissions::from_mode(0o755)).unwrap();
     let text = said(&as_nobody(&place, &run, &["raid", "status"]));
     assert!(text.contains("permission denied") && text.contains(".control"), "{text}");
-    // Where there is nothing, nothing runs.
+    // In a folder without sockets, no array runs.
     let none = as_nobody(&place, &place.at("nothing"), &["raid", "status"]);
     assert!(none.status.success() && said(&none).contains("no arrays run"), "{}", said(&none));
     assert_eq!(place.status()["state"], "online");
@@ -72,7 +73,7 @@ fn a_full_standard_error_changes_no_status_and_a_closed_pipe_ends_quietly() {
         let ended = command.stdout(Stdio::null()).stderr(full()).status().unwrap();
         assert_eq!(ended.code(), Some(status), "{arguments:?}");
     }
-    // A command without a place for its answer fails with a message.
+    // A command that cannot write its answer fails with a message.
     let mut command = Command::new(FURROW);
     let output = command.args(["device", "show", &d0]).stdout(full()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -91,7 +92,7 @@ fn a_full_standard_error_changes_no_status_and_a_closed_pipe_ends_quietly() {
         &["map", &fresh, "--json"],
         &["df", &fresh],
     ] {
-        // Nobody is at the other end from the start.
+        // The reading end of the pipe is closed from the start.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = Command::new(FURROW);
@@ -175,13 +176,13 @@ fn every_command_that_answers_something_answers_programs() {
     assert_eq!((&stopped["array"], &stopped["said"][0]), (&Value::Null, &"a: stopped".into()));
 }
 
-/// One outcome has one status, by whichever command and option.
+/// One outcome has one exit status, whichever command and option report it.
 #[test]
 fn one_outcome_has_one_status() {
     let place = Place::new("outcomes", 3);
     place.create("5", &[0, 1, 2]);
     place.assemble(&[0, 1, 2], &[]);
-    // Nothing to do is no failure, with --wait and without.
+    // It is no failure if there is nothing to do, with --wait and without.
     let nothing = "a: nothing is left to rebuild\n";
     assert_eq!(place.ok(&["raid", "rebuild", "a"]), nothing);
     assert_eq!(place.ok(&["raid", "rebuild", "a", "--wait"]), nothing);
@@ -196,7 +197,7 @@ fn one_outcome_has_one_status() {
         assert!(text.contains("melt") && text.contains("device fault"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
-    // What is named must be there: one reason, on standard error alone.
+    // A target that is named must exist: the error is one reason, on standard error only.
     let folder = place.at("folder");
     fs::create_dir(&folder).unwrap();
     for arguments in [&["top", &folder, "--once"][..], &["stat", &folder], &["df", &folder]] {

@@ -36,7 +36,7 @@ struct Living<'a> {
     file: FileId,
     state: State,
     open: Box<dyn OpenFile + 'a>,
-    /// Its name changed since the last fsync.
+    /// True if the file was renamed since its last fsync.
     renamed_since_sync: bool,
 }
 

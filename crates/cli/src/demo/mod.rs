@@ -1,10 +1,10 @@
 //! `furrow demo`: a tree of files on an emulated zoned drive, aged, killed under load and checked.
 //!
 //! Makes a small-zone drive as an image, a file system on it, copies a tree, compares every byte
-//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly
-//! kills the process that serves the file system with
-//! SIGKILL at a random instant under load, and holds what is found against every fsync that had
-//! been acknowledged. It is a demonstration and a test: any difference ends it with status 1.
+//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly kills
+//! the process that serves the file system with SIGKILL at a random instant under load, and
+//! compares what is left with every fsync that had been acknowledged. It is a demonstration and a
+//! test: any difference ends it with status 1.
 
 mod age;
 mod files;
@@ -194,7 +194,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Demo { places: &places, tree: &tree, seed, kills: args.kills, mounted: problem.is_none() };
     let result = demo.run(&mut *host, said);
     if result.is_err() {
-        // So that no mount is left behind; the first error is the one returned.
+        // Stop the host so that no mount is left behind; the error that is returned is the
+        // first one.
         let _ = host.stop();
     }
     let verified = result?;
@@ -213,13 +214,13 @@ struct Verified {
     version: u32,
     seed: u64,
     mounted: bool,
-    /// Files and links that were compared, each twice.
+    /// Number of files and links that were compared; each was compared twice.
     files: u64,
-    /// Their size in mebibytes.
+    /// Total size of these files in mebibytes.
     mebibytes: u64,
     kills: u32,
     fsyncs_acknowledged: u64,
-    /// Each fsync is checked twice.
+    /// Number of fsyncs that were checked; each was checked twice.
     fsyncs_checked: u64,
     seconds: f64,
 }

@@ -48,7 +48,7 @@ pub enum Follow {
     SyncFolder,
 }
 
-/// Content of one block: its version, and how many of its bytes; the rest is zeros.
+/// Content of one block: its version, and the number of bytes that hold it; the rest is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub version: u64,
@@ -114,7 +114,8 @@ impl Plan {
                 let end = size.div_ceil(BLOCK as u64);
                 let first = if rng.one_in(3) { rng.below(end + 4) } else { end };
                 let mut length = (1 + rng.below(WRITE_BLOCKS_MAX)) * BLOCK as u64;
-                // Only a write at the end of the file has an odd length: a block has one version.
+                // Only a write that reaches the end of the file may have an odd length: a block has
+                // only one version, so a write must not change a part of it.
                 if first * BLOCK as u64 + length >= size && rng.one_in(2) {
                     length -= rng.below(BLOCK as u64 - 1);
                     length = length.max(size.saturating_sub(first * BLOCK as u64));

@@ -1,9 +1,10 @@
-//! `furrow device check`: what stands between a drive and each front end, before anything is
-//! written.
+//! `furrow device check`: what stands between a drive and each front end, before anything
+//! is written.
 //!
-//! A file system and a store are made on a view of the drive that stays in memory; a volume's shape
-//! is computed. So the answer is what the front end itself says. What serves these to others needs
-//! something of this machine, too, which is looked for even if the drive cannot be opened.
+//! The check makes a file system and a store on a view of the drive that stays in memory, and
+//! computes the shape of a volume. So each answer comes from the front end itself. Serving a file
+//! system or a volume to others also needs something of this machine (FUSE, ublk), which is checked
+//! even if the drive cannot be opened.
 
 use crate::holds::{self, Holds};
 use crate::live;
@@ -56,7 +57,7 @@ const FUSE: &str = "/dev/fuse";
 struct Fit {
     front_end: &'static str,
     why: Option<String>,
-    /// It is about the drive, not about what this machine has.
+    /// True if the obstacle is a property of the drive; false if this machine lacks something.
     counts: bool,
 }
 
@@ -172,7 +173,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         format!("{front_end}: {}", why.as_deref().unwrap_or("fits"))
     }));
     for line in lines {
-        // The first line of each is less indented than those that go on.
+        // The first line of each text is indented by two blanks, its continuation lines by four.
         let text = format!("  {line}");
         let folded = fit::folded_around_commands(&text, 4, live::width());
         folded.iter().try_for_each(|line| writeln!(out, "{line}"))?;
@@ -249,7 +250,7 @@ fn all_fits(tried: Result<Tried, String>) -> Vec<Fit> {
     let fuse = File::options().read(true).write(true).open(FUSE).err();
     let fuse = fuse.map(|error| format!("{FUSE}: {error}: load it: modprobe fuse"));
     let ublk = |zoned| tell(furrow_ublk::available(zoned).err());
-    // What the machine lacks is said first: it can be had.
+    // What the machine lacks is reported first, because it can be installed.
     let on = |machine: Option<String>, base: &Option<String>, word: &str| {
         machine.or_else(|| base.as_ref().map(|_| format!("needs a {word} on the drive")))
     };

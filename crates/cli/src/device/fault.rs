@@ -73,8 +73,8 @@ impl Action {
     }
 }
 
-/// A command line with the image before the verb (`device fault disk.zns add ...`), as earlier
-/// versions wanted it, in today's order; any other as it is.
+/// Turns a command line with the image before the verb (`device fault disk.zns add ...`), as
+/// earlier versions wanted it, into today's order; any other command line stays as it is.
 pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_verb = |word: &OsString| Action::VERBS.iter().any(|verb| word == verb);
     if let [_, device, fault, image, verb, ..] = &*arguments

@@ -59,7 +59,8 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
 }
 
-/// The geometry that belongs to the model called `name`; `plain` is that of a spec without preset.
+/// The geometry of the preset called `name`; for the model `plain`, the geometry of a spec without
+/// a preset.
 fn geometry(name: &str) -> Geometry {
     presets::preset(name).unwrap_or_else(presets::plain)
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub struct ServeArgs {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    // The only way, which earlier versions wanted to be named.
+    // ublk is the only way to serve a drive; earlier versions wanted this flag to say so.
     #[arg(long = "ublk", hide = true)]
     _ublk: bool,
     /// N of /dev/ublkbN; the first that is free without it.
@@ -54,7 +54,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (engine, examined) = (rt.clone(), drive.clone());
     let member = rt.block_on(async move { furrow_raid::examine(&*examined).await });
     if let Ok(member) = member {
-        // What is written to a member changes the volume.
+        // Writes to a member would change the volume behind its daemon's back.
         let name = format!("{spec}, a drive of the array {}", member.label);
         crate::raid::kept::refuse(&engine, &name, member.array)?;
     }
@@ -66,7 +66,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
     signals.on_first(move |_| {
-        // Nobody receives this only if the server has ended already.
+        // This fails only if the server has ended already.
         let _ = (&ended).write_all(b"s");
     })?;
     let engine = rt.clone();
@@ -129,7 +129,7 @@ fn marks_socket(recording: &Path) -> anyhow::Result<UnixListener> {
     Ok(socket)
 }
 
-/// Puts the lines of one client after another into the recording.
+/// Records the lines that clients send as marks, one client after another.
 async fn take_marks(rt: &Rt, socket: UnixListener, tap: &Tap) {
     let Ok(ready) = socket.try_clone().map(|socket| Arc::new(OwnedFd::from(socket))) else {
         return;

@@ -75,7 +75,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if !args.force && !matches!(args.what, What::Open | What::Close) {
         let (asked, name) = (drive.clone(), drive.name());
         match rt.block_on(async move { Holds::of(&*asked).await })? {
-            // What this command itself has written, for example.
+            // Unknown data is not protected: this command itself may have written it, for example.
             Holds::Nothing | Holds::Data(_) => {}
             holds => holds.refuse_used(&name, "--force")?,
         }

@@ -49,7 +49,8 @@ pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
     text
 }
 
-/// A row of a table: its first cell, then the last one, and between them what is not empty.
+/// A row of a table as an entry of a list: the first cell is its name, the last cell its text, and
+/// the non-empty cells between them follow in parentheses.
 fn entry(columns: &[&str], cells: &[&str]) -> String {
     let (Some(name), Some(meaning)) = (cells.first(), cells.last()) else { return String::new() };
     let between = columns.iter().zip(cells).skip(1).take(cells.len().saturating_sub(2));
@@ -92,7 +93,7 @@ fn plain(line: &str) -> String {
 
 /// A line of text that roff takes as it is.
 fn escaped(line: &str) -> String {
-    // An ellipsis is in no table of roff for ASCII.
+    // roff has no ASCII replacement for the ellipsis character.
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('…', "...");
     match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),

@@ -43,15 +43,16 @@ pub fn list(kind: Kind, array: Option<&str>, out: &mut dyn Write) -> Result<()> 
     Ok(())
 }
 
-/// The arrays that answer soon.
+/// The running arrays that answer within `PATIENCE`; none if one of them takes longer.
 fn running() -> Vec<Running> {
     let (tell, told) = channel();
-    // It ends with this program.
+    // Nobody joins this thread: it ends with the program at the latest.
     std::thread::spawn(move || drop(tell.send(client::running())));
     told.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
-/// The completions of a shell, with those words.
+/// Adds to a shell's generated completions the functions that list arrays, members and
+/// mount options.
 pub fn add(shell: Shell, generated: String) -> String {
     match shell {
         Shell::Bash => generated + BASH,
@@ -67,7 +68,8 @@ pub fn add(shell: Shell, generated: String) -> String {
                 format!("{}\n", line.replace(":_default'", &format!(":_furrow_{function}'")))
             });
             let text: String = lines.collect();
-            // Before the function that is called at once when the shell loads the file.
+            // This text must come before the function that runs as soon as the shell loads
+            // the file.
             text.replacen("autoload -U is-at-least\n", ZSH, 1)
         }
         _ => generated,
@@ -150,7 +152,7 @@ mod tests {
             for kind in ["arrays", "mount-options"] {
                 assert!(text.contains(&format!("furrow docs words {kind}")), "{shell} {kind}");
             }
-            // Values of the parser.
+            // The presets are values of the argument parser, so clap writes them itself.
             assert!(text.contains("zn540-1t"), "{shell}: presets");
         }
         let zsh = generated(Shell::Zsh);

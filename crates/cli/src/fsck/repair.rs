@@ -45,7 +45,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         out.flush()?;
     }
     let answer = decide(args, &repair.verdict, repair.loses(), ask);
-    // Once it is applied, nothing of it is left to be written.
+    // The size must be taken now: after `apply` the repair has nothing left to write.
     let size = repair.size();
     if answer == Answer::Apply {
         watched.open_to_write(args, &rt)?;
@@ -68,8 +68,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status(&repair.verdict, answer))
 }
 
-/// Whether to apply a repair with this `verdict` that `loses` something or not; `ask` is called if
-/// the user has to decide.
+/// Whether to apply a repair with this `verdict`; `loses` says if the repair gives something up.
+/// Calls `ask` if the user has to decide.
 fn decide(
     args: &Args,
     verdict: &Verdict,
@@ -101,7 +101,7 @@ fn decide(
         (false, true) => "Not all is mended, and something is given up. Make the repair?",
         (false, false) => "Not all is mended. Make the repair?",
     };
-    // Nobody can be asked, and nobody has agreed to a loss.
+    // The reason to give if nobody can be asked, and so nobody has agreed to a loss.
     let nobody = if loses { NOBODY_AGREED } else { "not all can be mended: -y mends the rest" };
     consent(question, nobody, |question| if args.json { None } else { ask(question) })
 }
@@ -119,7 +119,7 @@ fn status(verdict: &Verdict, answer: Answer) -> u8 {
 /// Shows what is wrong and how it would be repaired.
 fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow::Result<()> {
     let (verbose, hopeless) = (args.verbose, matches!(repair.verdict, Verdict::Hopeless(_)));
-    // If somebody has to be asked, nothing is certain yet.
+    // As long as somebody has to be asked, it is not certain what will be done.
     let certain = decide(args, &repair.verdict, repair.loses(), |_| None) == Answer::Apply;
     let step = match certain {
         true => "WHAT IS DONE",
@@ -137,7 +137,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow
     for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")].into_iter().filter(|_| !hopeless) {
         let all = repair.actions.iter().filter(|action| action.loss == loss);
         let all: Vec<&Action> = all.collect();
-        // Losses are always listed in full: of each file, those of the same kind in a row.
+        // Losses are always listed in full; losses of the same kind in one file share a row.
         let most = if loss { usize::MAX } else { shown };
         let key = |action: &&'_ Action| {
             let of_file = !verbose && action.ino != 0;
@@ -202,7 +202,7 @@ fn show_findings(
     Ok(())
 }
 
-/// Names what an action is about.
+/// Names the file, or the structure, that an action changes.
 fn about(action: &Action) -> String {
     match &action.path {
         Some(path) => format!("{path} ({} {})", action.structure, action.place),

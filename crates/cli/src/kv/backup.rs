@@ -141,7 +141,7 @@ fn copy(looked: &View, args: &Args, all: &[(String, Node)], progress: &Progress)
     let of: u64 = sizes.values().sum();
     let mut copied = Copied::default();
     let mut done = 0;
-    // The place where each file was copied to first.
+    // Where each file was copied to first; `None` if the file was left out.
     let mut there: BTreeMap<FileId, Option<PathBuf>> = BTreeMap::new();
     let mut directories = vec![args.directory.clone()];
     for (name, node) in all {
@@ -189,7 +189,8 @@ fn copy(looked: &View, args: &Args, all: &[(String, Node)], progress: &Progress)
                 there.insert(*id, None);
             }
             Err(error) => {
-                // What is there under its name is whole.
+                // A partial copy is removed: whatever the backup leaves under a file's name
+                // is whole.
                 let _ = fs::remove_file(&to);
                 return Err(error);
             }

@@ -31,9 +31,9 @@ pub struct Args {
 pub struct Sum {
     /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// Bytes that they take on the drive.
+    /// Bytes that the files take on the drive.
     pub disk: u64,
     /// Number of extents.
     pub extents: u64,

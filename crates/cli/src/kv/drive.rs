@@ -52,8 +52,8 @@ impl Looked {
         Looked::open_with(device, false)
     }
 
-    /// As [`Looked::open`]; with `accept_loss` also a store whose record ring is damaged. What is
-    /// lost is told on standard error.
+    /// As [`Looked::open`]; with `accept_loss` also a store whose record ring is damaged. Reports
+    /// losses on standard error.
     ///
     /// # Errors
     /// As [`Looked::open`].
@@ -218,7 +218,8 @@ impl Changed {
             Ok(bytes)
         });
         if written.is_err() && self.store.failed().is_none() {
-            // The rest of it is removed on the next attempt if this fails.
+            // If the removal fails, the next attempt to write this path removes the
+            // unfinished file.
             let _ = self.store.remove(&unfinished);
             let _ = self.sync_names();
         }
@@ -278,8 +279,8 @@ impl Changed {
 
 impl Drop for Changed {
     fn drop(&mut self) {
-        // Everything acknowledged is durable. A store that is stopped can tell later what of its
-        // records was damaged.
+        // Everything acknowledged is durable already. The stop proves the records before it whole,
+        // so that damage to them can be told from a crash later.
         if self.store.failed().is_none() {
             let _ = self.run(|store| async move { store.stop().await });
         }

@@ -104,7 +104,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
         return Ok(status);
     }
-    // Opening writes what is left to another half of the ring.
+    // Opening the store writes the surviving records to another half of the ring.
     let options = Options { accept_loss: true, ..Options::default() };
     drop(drive::Changed::open_with(&args.device, options)?);
     let left = check(args)?;

@@ -109,7 +109,7 @@ fn create(
         Ok(meta) if meta.file_type().is_block_device() => {
             bail!("{}: a block device: name a file", to.display())
         }
-        // A pipe or similar: nothing is replaced.
+        // The target is a pipe or similar, which cannot be replaced by a rename.
         Ok(meta) if !meta.is_file() => {
             let mut file = OpenOptions::new().write(true).open(to).with_context(what)?;
             return copy(&mut file);

@@ -22,10 +22,10 @@ pub enum Kind {
 pub type Kinds = BTreeMap<Kind, u64>;
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 5] = [Kind::Blob, Kind::Sst, Kind::Wal, Kind::Manifest, Kind::Other];
 
-    /// By a file's path.
+    /// The kind of the file at `path`.
     pub fn of(path: &str) -> Kind {
         let name = path.rsplit('/').next().unwrap_or_default();
         match name.rsplit_once('.') {
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Its name in JSON and in tables.
+    /// The kind's name in JSON and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Blob => "blob",
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The pattern of its files' names.
+    /// The pattern of the names of this kind's files.
     pub fn pattern(self) -> &'static str {
         match self {
             Kind::Blob => "*.blob",

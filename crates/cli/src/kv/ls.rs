@@ -66,7 +66,7 @@ impl Life {
         }
     }
 
-    /// As the store has it.
+    /// The lifetime in the store's own type.
     pub fn lifetime(self) -> Lifetime {
         match self {
             Life::NotSet => Lifetime::NotSet,
@@ -78,7 +78,7 @@ impl Life {
         }
     }
 
-    /// As it is given and shown.
+    /// The name of the lifetime, in options and in output.
     pub fn name(self) -> &'static str {
         match self {
             Life::NotSet => "not-set",

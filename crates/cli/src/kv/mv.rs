@@ -63,7 +63,8 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
                 bail!("{name}: is there already, and a directory replaces nothing");
             }
         }
-        // A name that another argument moves with its directory is gone by then.
+        // A path inside a directory that another argument moves does not exist any more when its
+        // turn comes.
         let inside = |of: &str| from.starts_with(&format!("{of}/"));
         if let Some((of, _)) = pairs.iter().find(|(other, _)| inside(other)) {
             bail!("{}: moves with {} already", show::printable(from), show::printable(of));
@@ -95,7 +96,8 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
     for (from, to) in &pairs {
         match changed.node(to)? {
             None => changed.store().link(from, to)?,
-            // At no time the name that is replaced is missing.
+            // The new name is made first and then renamed over the old one, so `to` exists at
+            // all times.
             Some(_) => {
                 let new = format!("{to}{UNFINISHED}");
                 changed.store().link(from, &new)?;
@@ -106,7 +108,7 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
     end(&changed, &args.names, &pairs, "=>", out)
 }
 
-/// What becomes what: the old name and the new one.
+/// Pairs of an old name and its new name.
 ///
 /// # Errors
 /// If an old name does not exist, or a new one is taken, or given twice.

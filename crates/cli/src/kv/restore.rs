@@ -124,7 +124,8 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
     Ok(())
 }
 
-/// Blocks that the files need, and their bytes.
+/// Checks that nothing is in the way of `items`. Returns the blocks that the files need, and their
+/// total size in bytes.
 fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
     let mut sizes = BTreeMap::new();
     for item in items {

@@ -56,7 +56,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         }
         doomed.insert(path, node);
     }
-    // What is in a directory comes behind it in the order of names.
+    // In the order of names the content of a directory comes after it, so names are
+    // removed backwards.
     for (path, node) in doomed.iter().rev() {
         match node {
             Node::File(_) => changed.store().remove(path)?,

@@ -48,10 +48,10 @@ pub struct Running {
     refused: u64,
     operations: Vec<Operation>,
     handed_calls: u64,
-    /// The whole document, as received.
+    /// The whole document of the answer, as received.
     #[serde(skip)]
     document: Value,
-    /// Where it was received from.
+    /// The control socket that sent the answer.
     #[serde(skip)]
     socket: PathBuf,
 }
@@ -96,11 +96,11 @@ struct Operation {
     hops: u64,
 }
 
-/// If inspecting the drive failed with `error` because a program uses the store on `device`, and
-/// that program answers, its view of the store.
+/// The view of the store of the program that uses it, for callers whose inspection of `device` has
+/// failed with `error`.
 ///
 /// # Errors
-/// `error` otherwise.
+/// `error` itself, if it has another reason, or if that program does not answer.
 pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
     let spec: Option<DeviceSpec> = device.parse().ok().filter(|_| busy);
@@ -120,8 +120,8 @@ fn find(path: &Path) -> Option<Running> {
     all().find(|found| Path::new(&found.device) == path)
 }
 
-/// The device and the control socket of each store that a program uses, as far as this user may ask
-/// them.
+/// The device and the control socket of each store that a program uses, as far as this user may
+/// connect to the sockets.
 pub fn sockets() -> Vec<(String, PathBuf)> {
     all().map(|store| (store.device, store.socket)).collect()
 }
@@ -142,7 +142,7 @@ fn all() -> impl Iterator<Item = Running> {
 }
 
 impl Running {
-    /// The control socket of the program.
+    /// The control socket of the program that uses the store.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -152,10 +152,11 @@ impl Running {
         self.process
     }
 
-    /// Its zones, and how many blocks each holds.
+    /// The number of blocks per zone, and all zones of the store, each with its valid blocks
+    /// by kind.
     ///
     /// # Errors
-    /// If the program does not tell.
+    /// If the program does not answer.
     pub fn zones(&self) -> Result<(u32, Vec<(ZoneInfo, Kinds)>)> {
         let answer =
             client::exchange_lines(&self.socket, &json!({ "request": "zones" }), PATIENCE)?;
@@ -176,7 +177,7 @@ impl Running {
         Ok((told.zone_blocks, zones.context("zones of another version")?))
     }
 
-    /// Its space.
+    /// The space of the store.
     pub fn space(&self) -> Space {
         Space {
             capacity: self.size_bytes,
@@ -188,7 +189,7 @@ impl Running {
         }
     }
 
-    /// The sums of its files by kind.
+    /// The sums of the store's files by kind.
     pub fn sums(&self) -> BTreeMap<Kind, Sum> {
         let sum = |of: &OfKind| Sum {
             files: of.files,
@@ -199,7 +200,7 @@ impl Running {
         Kind::ALL.into_iter().zip(self.kinds.iter().map(sum)).collect()
     }
 
-    /// Its UUID and label.
+    /// The UUID and the label of the store.
     pub fn names(&self) -> (&str, &str) {
         (&self.uuid, &self.label)
     }
@@ -208,12 +209,12 @@ impl Running {
         Kind::ALL.into_iter().zip(self.kinds.iter().map(|kind| kind.copied_bytes))
     }
 
-    /// The JSON document.
+    /// The JSON document that describes the store.
     pub fn document(&self, device: &str) -> Value {
         let mut document = self.document.clone();
         document["device"] = json!(device);
         document["running"] = json!(true);
-        // Kinds have the names that the command uses.
+        // The document names the kinds as this command does.
         let kinds = document["kinds"].as_array_mut().into_iter().flatten();
         kinds.zip(Kind::ALL).for_each(|(told, kind)| told["kind"] = json!(kind.name()));
         document
@@ -282,7 +283,7 @@ impl Running {
         page.finish()
     }
 
-    /// Prints the figures as text.
+    /// Prints the state of the store as text.
     ///
     /// # Errors
     /// Errors of writing.

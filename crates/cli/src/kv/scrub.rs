@@ -12,7 +12,8 @@ use furrow_rt::Rt;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Scrubs the store on `device`. Without `repair` nothing is written; else the store is opened.
+/// Scrubs the store on `device`. Without `repair` nothing is written; with it, the store is opened
+/// for writing.
 ///
 /// # Errors
 /// If there is no store, or it cannot be opened.
@@ -38,7 +39,7 @@ pub fn closed(device: &str, repair: bool, quiet: bool) -> Result<Scrub> {
     Ok(scrub_of(&report?, begun))
 }
 
-/// What a check found, as a scrub.
+/// The findings of a check, in the form of a scrub.
 fn scrub_of(report: &CheckReport, begun: Instant) -> Scrub {
     let (seconds, checked) = (begun.elapsed().as_secs_f64(), &report.checked);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Most time for the program to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest line of an answer: the names of a store fill its record ring at most.
+/// Longest line of an answer. The names of a store fit its record ring, which is smaller.
 const LINE_MAX: u64 = 1 << 30;
 
 /// A view of a store in use.
@@ -62,10 +62,10 @@ struct EntryFile {
 }
 
 impl Session {
-    /// Has the program that uses a store freeze a view of it.
+    /// Asks the program that uses a store to freeze a view of it.
     ///
     /// # Errors
-    /// If the program does not, or is of another version.
+    /// If the program refuses, or is of another version.
     pub fn begin(store: &Running) -> Result<Session> {
         let socket = store.socket();
         let what = || socket.display().to_string();
@@ -120,7 +120,7 @@ impl Session {
             serde_json::from_slice(&line).context("an answer of another version")?;
         match (answer.ok, answer.error) {
             (Some(value), _) => Ok(value),
-            // A file that cannot be read is as one that is damaged on a drive.
+            // A file that the program cannot read is treated as a damaged file on a drive.
             (None, Some(error)) => Err(Error::new(furrow_zone::ErrorKind::Io, error).into()),
             (None, None) => bail!("process {}: an answer without content", self.process),
         }
@@ -142,7 +142,8 @@ impl Session {
         }
     }
 
-    /// Reads from a file; less than `bytes` at its end, and as much as the program sends at once.
+    /// Reads at most `bytes` bytes from a file: fewer at its end, or if the program sends fewer
+    /// at once.
     ///
     /// # Errors
     /// If a block is not as it was written, or the program has ended.
@@ -163,22 +164,22 @@ impl Session {
         &self.uuid
     }
 
-    /// The process that uses it.
+    /// The process that uses the store.
     pub fn process(&self) -> u32 {
         self.process
     }
 
-    /// All paths and what they name, ascending.
+    /// All paths in ascending order, each with the file or directory that it names.
     pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
         self.names.iter().map(|(path, node)| (path.as_str(), *node))
     }
 
-    /// What a path names: the root has no entry.
+    /// The file or directory that a path names. The empty path is the root, which has no entry.
     pub fn get(&self, path: &str) -> Option<Node> {
         if path.is_empty() { Some(Node::Directory) } else { self.names.get(path).copied() }
     }
 
-    /// What is known of a file.
+    /// Information about a file of the view.
     pub fn file(&self, id: FileId) -> Option<FileInfo> {
         self.files.get(&id).cloned()
     }

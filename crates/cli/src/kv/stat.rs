@@ -29,7 +29,7 @@ pub struct Args {
     prometheus: bool,
 }
 
-/// The figures.
+/// The numbers that the command shows.
 struct Figures {
     device: String,
     uuid: String,
@@ -110,7 +110,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The figures of the program that uses the store.
+/// Prints the numbers of the program that uses the store.
 fn running(args: &Args, error: anyhow::Error, out: &mut dyn Write) -> anyhow::Result<u8> {
     let running = super::running::instead(&args.device, error)?;
     let device = source_name(&args.device);

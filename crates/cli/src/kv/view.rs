@@ -18,7 +18,7 @@ impl View {
     /// Opens the store on `device`; with `accept_loss` also one whose record ring is damaged.
     ///
     /// # Errors
-    /// If there is none, or who uses it does not serve others.
+    /// If there is no store, or the program that uses it does not serve other processes.
     pub fn open(device: &str, accept_loss: bool) -> Result<View> {
         match Looked::open_with(device, accept_loss) {
             Ok(looked) => Ok(View::Drive(looked)),
@@ -42,10 +42,10 @@ impl View {
         }
     }
 
-    /// What a path names.
+    /// The file or directory that a path names.
     ///
     /// # Errors
-    /// If it names nothing, or leads out of the store.
+    /// If the path names nothing, or leads out of the store.
     pub fn node(&self, path: &str) -> Result<Node> {
         match self {
             View::Drive(looked) => Ok(looked.store().node(path)?),
@@ -59,7 +59,7 @@ impl View {
         }
     }
 
-    /// What is known of a file.
+    /// Information about a file.
     pub fn info(&self, id: FileId) -> Option<FileInfo> {
         match self {
             View::Drive(looked) => looked.store().file(id),
@@ -70,7 +70,7 @@ impl View {
     /// The file that a path names.
     ///
     /// # Errors
-    /// If it names none.
+    /// If the path names no file.
     pub fn file(&self, path: &str) -> Result<FileInfo> {
         match self.node(path)? {
             Node::Directory => bail!("{path}: a directory"),

@@ -6,11 +6,11 @@ use furrow_fuse::report::MapPage;
 /// What is drawn in one place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// The place of its use in the styles.
+    /// Index of the cell's use in the styles.
     pub style: usize,
     /// The share that is full, 0 to 1.
     pub fill: f64,
-    /// A zone of it is open.
+    /// True if a zone of the cell is open.
     pub open: bool,
 }
 
@@ -24,17 +24,17 @@ pub fn zones_per_cell(zones: usize, places: usize) -> usize {
     each
 }
 
-/// The cells of `map`, of `each` zones.
+/// The cells of `map`; each stands for `each` zones.
 ///
-/// A cell of several zones has the use that most of them have. Free and unused zones count only
-/// among themselves: a cell without a letter of a use holds nothing.
+/// A cell of several zones has the use that most of them have. Free and unused zones count only if
+/// a cell has no others: a cell that is drawn as empty holds nothing.
 pub fn cells(map: &MapPage, styles: &[Style], each: usize) -> Vec<Cell> {
     let is_empty = |at: usize| matches!(styles[at].name, "free" | "unused");
     let of = |zones: &[_]| {
         let uses: Vec<usize> = zones.iter().map(|zone| style(zone, styles)).collect();
         let mut counts = vec![0usize; styles.len()];
         uses.iter().for_each(|at| counts[*at] += 1);
-        // Empty zones last, and of equally frequent uses the first of the styles.
+        // Uses of empty zones rank last; of equally frequent uses the first in the styles wins.
         let rank = |at: &usize| (counts[*at] > 0 && !is_empty(*at), counts[*at], usize::MAX - at);
         let most = (0..styles.len()).max_by_key(rank);
         let full = zones.iter().zip(&uses).map(|(z, at)| fill(z, &styles[*at], map.zone_blocks));

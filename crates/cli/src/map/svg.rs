@@ -27,7 +27,8 @@ const LINE: usize = 18;
 /// Steps in which the fill of a cell is shown.
 const STEPS: f64 = 8.0;
 
-/// Colours for a light and for a dark page by SGR colour; the text upon them is dark, and light.
+/// Fill colours for a light and for a dark page by SGR colour; the text on them is dark on the
+/// light page and light on the dark page.
 const SHADES: [(u8, &str, &str); 14] = [
     (31, "#f0908a", "#9c3a34"),
     (32, "#7cc68d", "#2b7040"),
@@ -115,7 +116,7 @@ fn look(out: &mut String, styles: &[Style], used: &BTreeSet<usize>) {
 
 fn step(cell: &Cell) -> usize {
     match (cell.fill * STEPS) as usize {
-        // What is more than nothing is not shown as nothing.
+        // A zone with a little content must not look empty.
         0 if cell.fill > 0.0 => 1,
         steps => steps,
     }
@@ -187,7 +188,7 @@ fn letter(style: &Style, fill: f64) -> char {
     if fill >= 0.5 { style.letter.to_ascii_uppercase() } else { style.letter }
 }
 
-/// What a colour and a letter stand for, at `(x, y)`.
+/// The entry of the legend at `(x, y)` for one colour and letter.
 fn entry(out: &mut String, map: &MapPage, styles: &[Style], of: usize, (x, y): (usize, usize)) {
     let zones: Vec<&Zone> = map.zones.iter().filter(|zone| style(zone, styles) == of).collect();
     let full: u64 = zones

@@ -26,7 +26,7 @@ fn map(zones: &[(&str, u64, u64, bool)]) -> MapPage {
     }
 }
 
-/// A drive of `zones` zones that has a few of all uses.
+/// A map of `zones` zones that contains some zones of every use.
 fn busy(zones: usize) -> MapPage {
     let one = |at: usize| match at {
         0..=12 => (STYLES[at].name, 60, 40, at == 1),
@@ -45,7 +45,7 @@ fn drawn(map: &MapPage, screen: Screen) -> String {
     text::draw(map, &STYLES, screen, Part::Fitting, "").unwrap()
 }
 
-/// `text` without sequences of colour.
+/// `text` without colour sequences.
 fn plain(text: &str) -> String {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();
@@ -124,7 +124,7 @@ fn the_map_of_any_drive_fits_screens_of_40_80_and_200_columns() {
                 let text = plain(&text::draw(&map, &STYLES, size, Part::Fitting, below).unwrap());
                 let wide = text.lines().map(str::len).max().unwrap();
                 assert!(wide <= width, "{wide} of {width}:\n{text}");
-                // The prompt has the last line.
+                // The last line of the screen is for the prompt.
                 let high = text.lines().count() + 1;
                 assert!(high <= height, "{high} of {height}, {zones} zones:\n{text}");
                 let first = text.lines().next().unwrap();
@@ -149,7 +149,7 @@ fn the_scale_is_said_and_rows_begin_with_the_number_of_their_first_zone() {
     assert_eq!(starts, [0, 70 * 256, 140 * 256]);
     let cells: usize = rows.iter().map(|row| row.split_whitespace().nth(1).unwrap().len()).sum();
     assert_eq!(cells, 40_704_usize.div_ceil(256));
-    // All of them, if asked for, whatever the screen is.
+    // All zones are drawn if the user asks for it, whatever the size of the screen.
     let all = text::draw(&map, &STYLES, screen(80, 24, false), Part::AllZones, "").unwrap();
     assert!(all.contains("cells: one zone each"));
     assert_eq!(all.lines().take_while(|line| !line.is_empty()).count(), 40_704_usize.div_ceil(70));

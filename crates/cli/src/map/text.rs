@@ -10,7 +10,7 @@ use furrow_fuse::report::{MapPage, Zone};
 use std::fmt::Write as _;
 use std::io;
 
-/// What is drawn of a map.
+/// The part of a map that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Only the table.
@@ -24,7 +24,7 @@ pub enum Part {
 /// The picture, a table of uses, and what cells mean; then `below`.
 ///
 /// # Errors
-/// None, but those of laying out tables.
+/// Only errors of laying out tables.
 pub fn draw(
     map: &MapPage,
     styles: &[Style],
@@ -59,13 +59,14 @@ pub fn draw(
     let each = match part {
         Part::AllZones => 1,
         _ => {
-            // The longer explanation is the one that counts if there are too many zones.
+            // The longer explanation is counted, since it applies if there are more zones
+            // than cells.
             let lines = |text: &str| text.lines().count();
             // The path of a drive may be longer than a line.
             let long = |line: &str| line.chars().count().saturating_sub(1) / screen.width.max(1);
             let path: usize = drive(map, zone, screen).lines().map(long).sum();
             let under = 1 + lines(&rest) + lines(&explained(2)) + path + lines(below);
-            // One line for the next prompt, and one more before `below`.
+            // One line is for the next prompt, and one more comes before `below`.
             let rows = screen.height.saturating_sub(under + 1 + usize::from(!below.is_empty()));
             zones_per_cell(map.zones.len(), rows.max(1) * row)
         }
@@ -96,7 +97,7 @@ fn letter(style: &Style, full: bool) -> char {
     if full { style.letter.to_ascii_uppercase() } else { style.letter }
 }
 
-/// Appends a row of cells. What has the same look is one sequence.
+/// Appends a row of cells. Neighbours with the same look share one colour sequence.
 fn paint(out: &mut String, row: &[Cell], styles: &[Style], colour: bool) {
     let mut look = String::new();
     for cell in row {
@@ -116,7 +117,7 @@ fn paint(out: &mut String, row: &[Cell], styles: &[Style], colour: bool) {
     }
 }
 
-/// The table of uses: what fits the screen of it.
+/// The table of uses, without the columns that the screen is too narrow for.
 fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<String> {
     const HEAD: [&str; 7] = ["use", "cell", "zones", "open", "written", "valid", "valid of zones"];
     const NARROW: [&str; 5] = ["use", "cell", "zones", "open", "valid"];

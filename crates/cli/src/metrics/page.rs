@@ -9,14 +9,14 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The part of the page that is made here begins with this line.
+/// The generated part of the page begins with this line.
 const BEGINS: &str = "## Mounts";
 
 fn tree(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A mount with one of everything.
+/// The metrics of a mount that has one of everything.
 fn mount() -> String {
     let mut stat = Stat {
         memory: furrow_fuse::report::MemoryUse { now: Memory::default(), peak: Memory::default() },
@@ -39,7 +39,7 @@ fn mount() -> String {
     prometheus::text(&stat)
 }
 
-/// An array, and its NBD server.
+/// The metrics of an array, and of its NBD server.
 fn array() -> (String, String) {
     let status = json!({
         "version": 2, "array": "a", "uuid": "u", "pid": 1, "level": "5", "state": "online",
@@ -77,10 +77,10 @@ fn array() -> (String, String) {
     (text, server.prometheus(&[("array", "a")]))
 }
 
-/// Labels whose values are few, and always the same.
+/// Labels with a small, fixed set of values.
 const NAMED: [&str; 7] = ["state", "part", "use", "command", "direction", "reason", "quantile"];
 
-/// The families of an exporter as a part of the page.
+/// The generated part of the page for the metric families of one exporter.
 fn part(families: &[Family]) -> String {
     let has = |family: &Family, label: &str| family.labels.iter().any(|(name, _)| name == label);
     let of_first = families[0].labels.iter().map(|(name, _)| name.as_str());
@@ -141,7 +141,7 @@ fn the_page_has_every_metric() {
     );
 }
 
-/// Words of a rule that begin like a metric.
+/// Words in alert rules that look like names of metrics.
 fn named(rules: &str) -> BTreeSet<String> {
     let lines = rules.lines().filter(|line| !line.trim_start().starts_with('#'));
     let words = lines.flat_map(|line| line.split(|c: char| !(c.is_alphanumeric() || c == '_')));
@@ -157,12 +157,12 @@ fn alert_rules_and_dashboard_name_metrics_and_labels_that_are_there() {
         let named = named(text);
         assert!(named.len() > 12, "{named:?}");
         for name in named {
-            // A summary has a counter of its samples.
+            // A summary has an additional counter of its samples.
             let has = |f: &Family| f.name == name || format!("{}_count", f.name) == name;
             assert!(all.iter().any(has), "no exporter has {name}");
         }
     }
-    // Of the targets, and not of their pages.
+    // Labels that alert rules may use: those of metrics, and `instance`, which Prometheus adds.
     let known = |label: &str| {
         let has = |family: &Family| family.labels.iter().any(|(name, _)| name == label);
         label == "instance" || all.iter().any(has)

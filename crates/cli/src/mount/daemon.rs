@@ -31,13 +31,13 @@ pub struct Plan {
     pub directory: PathBuf,
     /// The options given with `-o`.
     pub options: Options,
-    /// The same as text.
+    /// The options given with `-o` as text.
     pub texts: Vec<String>,
 }
 
 impl Plan {
-    /// The block device that the file system is on, if the kernel can hold it for the mount: as the
-    /// mount's source it has its own name.
+    /// The block device of the file system, if the kernel can hold it for the mount: then the
+    /// source of the mount is the device's own name.
     fn block_device(&self) -> Option<&Path> {
         let DeviceSpec::Node(_) = self.device.parse().ok()? else { return None };
         let path = Path::new(&self.source);
@@ -90,7 +90,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
         && let Some(claim) = claim.take()
         && let Err(error) = claim.take_back()
     {
-        // The kernel has freed the device before the last checkpoint: the mount was cut off.
+        // The mount was cut off: the kernel has freed the device before the last checkpoint.
         log(&format!("{}: nothing keeps others from using it any more: {error}", plan.source));
     }
     let ended = stop_engine(port, left).with_context(|| format!("{}: unmount", plan.source));
@@ -110,10 +110,10 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let (sender, receiver) = channel();
     let (source, engine) = (plan.source.clone(), plan.options.engine.clone());
-    // The same name in the mount table, where it can be found out.
+    // The directory as the mount table shows it, where that can be resolved.
     let directory = plan.directory.canonicalize().unwrap_or_else(|_| plan.directory.clone());
     let options = MountOptions { notice: log, ..engine };
-    // A kernel that caches writes stamps files itself.
+    // A kernel that caches writes sets the times of files itself, with its coarse clock.
     let config = Config { coarse_wall: plan.options.writeback_cache, ..config()? };
     let port = Port::start(config, move |rt| {
         let device = open_device(rt, &spec, mode)?;
@@ -132,7 +132,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
             }
         })?;
         fs.watch_drive();
-        // The receiver waits for it below.
+        // `start_engine` waits for this below, so the receiver exists.
         let _ = sender.send((fs.pool().clone(), info));
         Ok::<Fs, Error>(fs)
     })?;
@@ -153,7 +153,7 @@ fn open_device(
     Ok(drive)
 }
 
-/// Ends the engine, unless it has ended as `left` says.
+/// Ends the engine. With `left` it has unmounted already, and `left` is the result.
 fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     let unmounted = port.try_stop(move |_, fs| {
         let fs = fs.clone();
@@ -168,7 +168,7 @@ fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     Ok(())
 }
 
-/// A warning if a mount for reading does not show everything.
+/// A warning if a read-only mount does not show everything.
 fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
     let lines = stat?.not_shown;
     Some(format!(

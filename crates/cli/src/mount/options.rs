@@ -9,19 +9,19 @@ use std::time::Duration;
 
 /// An option of Furrow's own.
 pub struct Known {
-    /// As it is written.
+    /// The option as users write it.
     pub form: &'static str,
-    /// What it does, in a line.
+    /// The effect of the option, in a line.
     pub means: &'static str,
-    /// What is in force without it.
+    /// The setting without the option.
     pub usual: Usual,
 }
 
-/// What is in force without an option.
+/// The setting that applies without an option.
 pub enum Usual {
-    /// This option.
+    /// The same as with this option.
     Is(&'static str),
-    /// Something that no option says.
+    /// A setting that no option can express.
     Words(&'static str),
 }
 
@@ -139,8 +139,8 @@ fn own_names() -> impl Iterator<Item = &'static str> {
     own.chain(["noasync_dio", "nowriteback_cache", "nohandles", "noio_uring"])
 }
 
-/// All options that are accepted; those that take a value end in `=`, and those that take one of a
-/// few are there with each.
+/// All accepted options: those that take a value end in `=`, and those that take one of a few
+/// values are listed once for each value.
 pub fn words() -> Vec<String> {
     let valued = KNOWN.iter().filter_map(|known| known.form.split_once('='));
     let valued = valued.flat_map(|(name, value)| {
@@ -177,15 +177,15 @@ pub struct Options {
     pub endpoint: Endpoint,
     /// How long the kernel may cache names and attributes, if said.
     ttl: Option<Duration>,
-    /// The source in the mount table, if not the device.
+    /// The source in the mount table; `None`: the device.
     pub fsname: Option<String>,
-    /// Several direct requests of one program run at once.
+    /// True if several direct requests of one program run at once.
     pub async_dio: bool,
-    /// The kernel collects writes in its page cache.
+    /// True if the kernel collects writes in its page cache.
     pub writeback_cache: bool,
-    /// Files are found by file handles.
+    /// True if files can be found by file handles.
     pub handles: bool,
-    /// Only change the flags of an existing mount.
+    /// True to change only the options of an existing mount.
     pub remount: bool,
     /// Where metrics go.
     pub metrics: Option<Metrics>,
@@ -198,7 +198,7 @@ impl Options {
     }
 }
 
-/// Parses the texts after `-o`, separated by commas; later options win.
+/// Parses the texts after `-o`, whose options are separated by commas; later options win.
 ///
 /// # Errors
 /// A sentence that names the invalid option.
@@ -387,7 +387,7 @@ mod tests {
         parse([text]).expect_err(text)
     }
 
-    /// Help, message, parser and page agree, on the defaults, too.
+    /// Help, message, parser and page agree about the options and their defaults.
     #[test]
     fn what_help_says_of_an_option_is_so() {
         let page = include_str!("../../../../docs/use/mounting.md");

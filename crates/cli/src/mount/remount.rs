@@ -2,7 +2,8 @@
 //! change while a file system is mounted. Anything else that would have to change is refused,
 //! before anything has changed.
 //!
-//! mount(8) adds what fstab or the mount table has: options that are in force anyway are no change.
+//! mount(8) adds the options of fstab or of the mount table. Options that are in force already are
+//! no change.
 
 use super::daemon::Plan;
 use super::options::{self, Options, parse};
@@ -13,11 +14,11 @@ use furrow_zone::{Error, ErrorKind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Options that may change while a file system is mounted, without a no in front.
+/// Options that may change while a file system is mounted, in their form without `no`.
 const CHANGEABLE: [&str; 9] =
     ["commit", "errors", "gc", "gc_policy", "gc_start", "gc_urgent", "hot", "cold", "lazytime"];
-/// Those of times of access. `noatime` is not among them: it is in the mount table of every mount,
-/// and mount(8) repeats what is there.
+/// Options for access times that may change. `noatime` is not among them: the mount table shows it
+/// for every mount, and mount(8) repeats the options of the mount table.
 const ACCESS_TIMES: [&str; 4] = ["relatime", "atime", "nostrictatime", "diratime"];
 const NOT_TOLD: &str = "noatime";
 
@@ -25,7 +26,7 @@ const NOT_TOLD: &str = "noatime";
 pub struct Running(Mutex<String>);
 
 impl Running {
-    /// Of a mount with these texts after `-o`.
+    /// The options of a mount with these texts after `-o`.
     pub fn new(texts: &[String]) -> Running {
         Running(Mutex::new(texts.join(",")))
     }
@@ -67,7 +68,8 @@ pub fn remount(plan: &Plan) -> Result<()> {
 }
 
 fn changes_of_mount(directory: &Path, wanted: &str) -> Result<String> {
-    // Says so if nothing is mounted there; the daemon of an earlier version cannot be asked more.
+    // Fails if nothing is mounted there; that is all that the daemon of an earlier version
+    // can answer.
     report::ask_status(directory)?;
     let now = report::ask_options(directory).map_err(|_| {
         let own: Vec<&str> = own(wanted).collect();
@@ -84,7 +86,7 @@ fn changes_of_mount(directory: &Path, wanted: &str) -> Result<String> {
     }
 }
 
-/// The options of Furrow's own in `text`; others are the kernel's, or need nothing.
+/// The options in `text` that are Furrow's own; the others belong to the kernel, or have no effect.
 fn own(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|option| {
         let name = name(option);
@@ -110,7 +112,7 @@ fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
     let running = parse([now])?;
     let mut changed: Vec<&str> = Vec::new();
     for option in own(wanted) {
-        // The last of a kind counts.
+        // The last option of a kind counts.
         changed.retain(|earlier| kind(earlier) != kind(option));
         let same = parse([now, option]).is_ok_and(|options| is_same(&options, &running));
         if same {
@@ -131,12 +133,12 @@ fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
         changed.push(option);
     }
     let changed = changed.join(",");
-    // Together they may contradict each other.
+    // Parsing the old and new options together finds contradictions between them.
     parse([now, &changed])?;
     Ok(changed)
 }
 
-/// What an option is about.
+/// The kind of an option: options of one kind exclude each other.
 fn kind(option: &str) -> &str {
     let name = name(option);
     match name.strip_prefix("no").unwrap_or(name) {
@@ -165,7 +167,7 @@ mod tests {
             ("cache=1GiB,metrics=/m", "remount,cache=1GiB,metrics=/m,gc=off", "gc=off"),
             ("gc_urgent=8", "gc_start=50,gc_urgent=40", "gc_start=50,gc_urgent=40"),
             ("", "lazytime,nolazytime", ""),
-            // What mount(8) adds.
+            // Options that mount(8) adds by itself are no change.
             ("", "rw,noatime,user_id=0,group_id=0,default_permissions,remount", ""),
             ("noatime", "noatime,remount,relatime", "relatime"),
         ] {

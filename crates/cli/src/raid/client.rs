@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 /// Suffix of control sockets, after the UUID.
 const ENDING: &str = ".control";
-/// Suffix of the file with the array's name, which is there as long as the socket: a daemon that
-/// gives no answer does not tell its name.
+/// Suffix of the file with the array's name, which exists as long as the socket: the name is known
+/// even if the daemon does not answer.
 const NAME_ENDING: &str = ".name";
-/// Longest name of an array in bytes, and more.
+/// Upper limit for the bytes of an array's name.
 const NAME_MAX: u64 = 256;
 /// Most time an array may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a daemon is asked again that takes no more connections.
+/// How often to retry if a daemon takes no more connections.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Most time that a daemon may take to end after its last answer.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -43,8 +43,8 @@ pub struct Running {
     pub status: Status,
 }
 
-/// A daemon that has its array's control socket, and does not answer: it hangs, is stopped, or has
-/// died and left the socket.
+/// A daemon that does not answer at its array's control socket: it hangs, is stopped, or has died
+/// and left the socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Silent {
     /// Name of the array, if it is known.
@@ -61,7 +61,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Name and UUID, as far as they are known.
+    /// Name and UUID of the array, as far as they are known.
     pub fn name(&self) -> String {
         match &self.array {
             Some(name) => format!("{name}, UUID {}", self.uuid),
@@ -69,12 +69,12 @@ impl Silent {
         }
     }
 
-    /// Whether a user who says `name` means this array.
+    /// Whether `name` is the name of this array.
     fn is_called(&self, name: &str) -> bool {
         self.array.as_deref() == Some(name) || (name.len() >= 4 && self.uuid.starts_with(name))
     }
 
-    /// The error for a command that needs an answer.
+    /// The error for a command that needs an answer of this daemon.
     pub fn error(&self) -> anyhow::Error {
         let array = match &self.array {
             Some(name) => format!("{name} (UUID {})", self.uuid),
@@ -103,9 +103,9 @@ impl Silent {
 /// The arrays that have a daemon.
 #[derive(Default)]
 pub struct Seen {
-    /// Those that answer, by name.
+    /// Arrays whose daemons answer, by name.
     pub running: Vec<Running>,
-    /// Those that do not.
+    /// Daemons that do not answer.
     pub silent: Vec<Silent>,
 }
 
@@ -113,7 +113,7 @@ pub struct Seen {
 pub fn runtime_dir() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {
-        // The daemon changes its working directory.
+        // The path is made absolute, since the daemon changes its working directory.
         return std::path::absolute(&own).unwrap_or_else(|_| own.into());
     }
     match set("XDG_RUNTIME_DIR") {
@@ -140,8 +140,8 @@ pub fn control_socket(uuid: &str) -> PathBuf {
     runtime_dir().join(format!("{uuid}{ENDING}"))
 }
 
-/// The name of an array, for commands that its daemon does not answer. Dropping it removes it: a
-/// daemon that has died leaves it with its socket.
+/// A file with the name of an array, for commands that get no answer from its daemon. Dropping this
+/// value removes the file; a daemon that has died leaves the file with its socket.
 pub struct NameFile(PathBuf);
 
 impl NameFile {
@@ -158,12 +158,12 @@ impl NameFile {
 
 impl Drop for NameFile {
     fn drop(&mut self) {
-        // What stays is written again by the next daemon of the array.
+        // If the file cannot be removed, the next daemon of the array overwrites it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The name that the daemon of a socket has left.
+/// The name in the file next to a daemon's socket.
 fn name_beside(socket: &Path) -> Option<String> {
     let file = std::fs::File::open(socket.with_extension(&NAME_ENDING[1..])).ok()?;
     let mut name = String::new();
@@ -212,8 +212,8 @@ pub fn visible() -> Result<Seen> {
     Ok(seen)
 }
 
-/// Asks the daemon behind a socket for its status; `None` if the socket is gone: the daemon has
-/// stopped in order.
+/// Asks the daemon behind a socket for its status; `None` if the socket is gone, because the daemon
+/// has stopped in order.
 fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
     let stream = match open_or_dead(socket, patience) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -234,7 +234,7 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
     };
     Ok(match answer {
         Ok(status) => Some(Ok(status)),
-        // It has ended since.
+        // The daemon has ended since it took the connection.
         Err(_) if is_dead(socket) => return look(socket, patience),
         Err(error) => Some(Err(silent(socket, pid, format!("{error:#}"), false))),
     })
@@ -246,7 +246,7 @@ fn silent(socket: &Path, pid: Option<u32>, error: String, dead: bool) -> Silent 
     Silent { array: name_beside(socket), uuid, pid, error, dead }
 }
 
-/// As [`open`], but a daemon that ends has a moment to remove its socket.
+/// As [`open`], but gives a daemon that is ending a moment to remove its socket.
 fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     let opened = open(socket, limit);
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
@@ -268,8 +268,8 @@ fn peer(stream: &UnixStream) -> Option<u32> {
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
-/// Connects to a daemon's socket, within `limit`: a daemon that hangs takes no more connections at
-/// some point, and the kernel then waits without end.
+/// Connects to a daemon's socket, within `limit`: once a daemon that hangs has filled its queue of
+/// connections, the kernel would wait without end.
 ///
 /// # Errors
 /// `TimedOut` if the daemon takes no connection in that time.
@@ -413,7 +413,7 @@ pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
     result(socket, answer)
 }
 
-/// As [`ask_within`], for daemons with other requests.
+/// As [`ask_within`], for daemons with other requests than those of arrays.
 ///
 /// # Errors
 /// As [`ask`].
@@ -491,8 +491,8 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// A socket that is listened to and not answered is that of a daemon, however many wait there
-    /// already; one that nobody listens to is that of a dead one.
+    /// A socket that is open but does not answer belongs to a live daemon, however many connections
+    /// are waiting there; a socket that nobody listens to belongs to a dead one.
     #[test]
     fn a_daemon_that_does_not_answer_is_one() {
         let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));
@@ -509,7 +509,7 @@ mod tests {
             let error = silent.error().to_string();
             assert!(error.contains("tank") && error.contains("gives no answer"), "{error}");
             assert!(silent.is_called("tank") && silent.is_called("uuid"));
-            // As many connections as the kernel lets wait.
+            // Fills the kernel's queue of waiting connections.
             while let Ok(stream) = open(&socket, Duration::ZERO) {
                 waiting.push(stream);
             }

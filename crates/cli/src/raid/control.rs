@@ -31,7 +31,7 @@ pub trait Handle: 'static {
         request: Request,
     ) -> impl Future<Output = std::result::Result<Value, String>>;
 
-    /// True if no more requests are taken: the connection ends after the answer.
+    /// True if no more requests are accepted: the connection ends after the answer.
     fn is_over(&self) -> bool;
 }
 
@@ -126,7 +126,8 @@ enum Line {
     TooLong,
 }
 
-/// The next line without its end; later bytes stay in `bytes`. `None` at the end of the connection.
+/// The next line without its line end; the bytes after it stay in `bytes`. `None` at the end of
+/// the connection.
 async fn read_line(
     rt: &Rt,
     socket: &Arc<OwnedFd>,

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// The column in which a line continues that is wider than the screen.
+/// The column in which the continuation of a line begins that is wider than the screen.
 const INDENT: usize = 12;
 
 /// Make an array on empty drives
@@ -120,7 +120,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let all: Vec<Rc<dyn ZonedDevice>> = all?;
     let mut drives = all.clone();
     let spares = drives.split_off(args.devices.len());
-    // All drives are alike, or refused, except for their number of zones.
+    // Drives are alike except for their number of zones; others are refused later.
     let fewest = drives.iter().map(|drive| drive.geometry());
     let fewest = fewest.min_by_key(|geometry| geometry.max_active.unwrap_or(u32::MAX));
     let defaults = Config::new(args.level, fewest.expect("invariant: a level has drives"));
@@ -163,8 +163,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     print(args, (&shape, group), &made?.to_string(), out)
 }
 
-/// Where the space of the drives goes, in bytes; the sum is all that the drives have in the zones
-/// of the array.
+/// How the space of the drives is used, in bytes; the sum is the size of all zones of the array.
 fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     let placement = &shape.placement;
     let (n, k) = (u64::from(placement.n), u64::from(placement.k));
@@ -173,8 +172,8 @@ fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     let raw = u64::from(shape.zones) * zone * n;
     let redundancy = slots * rows * (n - k);
     let held = slots * rows * k;
-    // What cleaning always needs: for each segment the blocks that windows list, and whole
-    // segments.
+    // The reserve also covers what cleaning always needs: the blocks that windows list for each
+    // segment, and whole segments.
     let of_reserve = |blocks: u64| blocks * u64::from(reserve) / 100;
     let map = 2 * u64::from(shape.mappings);
     let kept = of_reserve(shape.blocks + map);
@@ -205,7 +204,7 @@ fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
 /// Replaces drive numbers in `message` by the drives' names.
 fn named_drives(message: &str, names: &[String]) -> String {
     let mut message = message.to_owned();
-    // Backwards, so that "drive 1" does not match the start of "drive 12".
+    // The loop runs backwards, so that "drive 1" does not match the start of "drive 12".
     for (index, name) in names.iter().enumerate().rev() {
         message = message.replace(&format!("drive {index} has"), &format!("{name} has"));
     }

@@ -17,19 +17,19 @@ use std::time::Duration;
 /// A drive named by an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
-    /// Its spec; the path of an image is absolute.
+    /// The drive's spec; the path of an image is absolute.
     pub spec: DeviceSpec,
-    /// Named itself, not found through a directory or pattern.
+    /// True if the drive itself was named, not found through a directory or pattern.
     pub by_name: bool,
 }
 
 /// The result of inspecting a drive.
 pub enum Says {
-    /// It is a member of an array.
+    /// The drive is a member of an array.
     Member(Box<Examined>),
-    /// It is a member or spare none of whose records is whole; the error says so.
+    /// The drive is a member or spare none of whose records is whole; the error says so.
     Damaged(Damaged, Error),
-    /// It is no member, or cannot be read: the reason, and in one word what it holds.
+    /// The drive is no member, or cannot be read: the reason, and in one word what it holds.
     Nothing(Error, Option<&'static str>),
 }
 
@@ -62,7 +62,7 @@ pub fn of_machine() -> Vec<Named> {
     block_devices::all().into_iter().map(|spec| Named { spec, by_name: false }).collect()
 }
 
-/// Drives that `named` does not have: those of the machine, and the files next to the files that
+/// Drives that are not in `named`: those of the machine, and the files next to the files that
 /// were named.
 pub fn not_named(named: &[Named]) -> Vec<Named> {
     let folder = |named: &Named| match &named.spec {
@@ -124,9 +124,9 @@ pub fn check_lasting(spec: &DeviceSpec) -> Result<(), Error> {
     }
 }
 
-/// Whether both are the same drive. Drives in memory are always different.
+/// Whether both specs are the same drive. Drives in memory are always different.
 pub fn same(one: &DeviceSpec, other: &DeviceSpec) -> bool {
-    // A device has several names: those below /dev/disk are links.
+    // A device has several names: names in /dev/disk are links.
     let full = |path: &str| Path::new(path).canonicalize().unwrap_or_else(|_| path.into());
     match (one, other) {
         (DeviceSpec::Image(one), DeviceSpec::Image(other)) => one.path == other.path,
@@ -157,7 +157,8 @@ fn found_at(path: PathBuf) -> Result<DeviceSpec> {
 }
 
 /// The files in a directory, or the files and devices that match a pattern, sorted; `None` if
-/// `argument` is neither. A directory of devices has many that are no drives.
+/// `argument` is neither. A directory stands only for its files, because many devices in a
+/// directory such as /dev are no drives.
 fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     let path = Path::new(argument);
     let is_folder = path.is_dir();
@@ -192,7 +193,7 @@ fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
 /// Whether `name` matches `pattern`: `*` stands for any bytes, `?` for one.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to continue if what follows the last `*` does not match.
+    // The place to continue from if the text after the last `*` does not match.
     let mut back: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -240,7 +241,7 @@ pub struct Patience {
 /// Inspects a drive and closes it.
 ///
 /// # Errors
-/// As [`furrow_emu::open`], and `Io` if the drive does not answer in time; the drive's content is
+/// As [`furrow_emu::open`], and `Io` if the drive does not answer in time. Unexpected content is
 /// no error.
 pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     let Patience { busy, silent } = patience;
@@ -249,7 +250,7 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
         false => holds::open(rt, &named.spec, OpenMode::ReadOnly),
     };
     let drive = opened.map_err(|error| match error.kind() {
-        // A member that is not there must not be made: it would be empty.
+        // A missing image must not be created: the new member would be empty.
         ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
         }
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(found, [Named { spec: "/dev/null".parse().unwrap(), by_name: false }]);
         let folder = std::env::temp_dir().join(format!("furrow-nodes-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        // As udev has them: two links to one device.
+        // udev also makes two links to one device.
         for name in ["serial", "wwn"] {
             std::os::unix::fs::symlink("/dev/null", folder.join(name)).unwrap();
         }

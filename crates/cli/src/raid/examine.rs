@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
 
-/// The column in which a line continues that is wider than the screen.
+/// The column in which the continuation of a line begins that is wider than the screen.
 const INDENT: usize = 4;
 
 /// The columns of members.
@@ -137,7 +137,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         others.push(Other { device, holds, why });
     }
     let well = others.is_empty() && damaged.is_empty();
-    // A member whose records are damaged is known to the others.
+    // The other drives' records describe a member whose own records are damaged.
     for (device, signs, error) in damaged {
         let of_its: Vec<Examined> = found
             .iter()
@@ -174,7 +174,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let newest = furrow_raid::newest(&all).or(all.first());
         let Some(newest) = newest else { continue };
         let judged = furrow_raid::judge(&all);
-        // Without a member nothing is judged.
+        // If no drive is a member (only spares), there is nothing to judge.
         let mut old = old::of(judged.as_ref());
         old.resize(all.len(), None);
         let names: Vec<String> = mine.iter().map(|(device, _)| device.clone()).collect();
@@ -213,7 +213,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                 }
             })
             .collect();
-        // Drives that were replaced, and older images of drives that are shown.
+        // These are drives that were replaced, and older images of drives that are listed already.
         let shown: Vec<String> = members.iter().filter_map(|m| m.device.clone()).collect();
         let mut spares = Vec::new();
         let others = mine.iter().zip(&old).filter(|((device, _), _)| !shown.contains(device));
@@ -250,8 +250,8 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
     arrays
 }
 
-/// An array that runs, as its daemon describes it: the records of drives that it does not have tell
-/// of an earlier state.
+/// A running array, as its daemon describes it: records on drives that the array does not use
+/// describe an earlier state.
 fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -> Array {
     let here = |uuid: &str| mine.iter().find(|(_, drive)| drive.device.to_string() == uuid);
     let mut members: Vec<Member> = Vec::new();
@@ -280,13 +280,13 @@ fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -
             used.zip(spec(device)).is_some_and(|(used, this)| devices::same(&used, &this))
         };
         let old = match seat {
-            // A drive of the kernel's can be looked at while the array uses it.
+            // A block device, unlike an image, can be read while the array uses it.
             Some(seat) if is_it(seat) && seat.state != "failed" => continue,
             Some(seat) if matches!(&*seat.state, "failed" | "missing") => Old::TakenOut(number),
             Some(_) => Old::Copy(number),
             None => Old::Replaced(number),
         };
-        // The drive of a member that is out of service stands in its line.
+        // The drive of a member that is out of service replaces the member's line.
         members
             .retain(|member| member.uuid != uuid || !matches!(member.state, "failed" | "missing"));
         members.push(Member {
@@ -315,7 +315,7 @@ fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -
     }
 }
 
-/// What is damaged on a drive that the array takes.
+/// A description of the damage on a drive that the array takes.
 fn damage(examined: &Examined) -> Option<String> {
     let of = |what: &str| {
         format!(
@@ -338,7 +338,7 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         let (events, stopped) = match array.clean {
             // A spare does not know the array's state.
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
-            // The records of drives that the array does not have tell of an earlier state.
+            // Records on drives that a running array does not use describe an earlier state.
             _ if array.running => ("-".to_owned(), "not now: it runs (furrow raid status)"),
             true => (array.events.to_string(), "in order"),
             false => (array.events.to_string(), "not in order: it will be recovered"),

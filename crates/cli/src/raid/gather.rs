@@ -12,13 +12,13 @@ use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
 use std::time::Duration;
 
-/// The array that is wanted, and its wait for members.
+/// The array to assemble, and how long to wait for its members.
 pub struct Wanted<'a> {
-    /// Its UUID, or the beginning of it.
+    /// The array's UUID, or the beginning of it.
     pub uuid: Option<&'a str>,
-    /// Its name.
+    /// The array's name.
     pub name: Option<&'a str>,
-    /// A drive of the part that is wanted, if the array is split.
+    /// A drive of the part to assemble, if the array is split.
     pub part: Option<&'a DeviceSpec>,
     /// The wait for members that are missing.
     pub wait: &'a Wait,
@@ -28,53 +28,54 @@ pub struct Wanted<'a> {
 
 /// An array and its drives.
 pub struct Chosen {
-    /// Its name; the UUID if it has none.
+    /// The array's name; the UUID if it has none.
     pub name: String,
-    /// Its UUID.
+    /// The array's UUID.
     pub uuid: String,
-    /// Its members and spares.
+    /// The array's members and spares.
     pub drives: Vec<(Named, Examined)>,
-    /// What became of drives that are not simply used as they were named.
+    /// Remarks on drives that were left out, or that were found although nobody named them.
     pub remarks: Vec<Remark>,
-    /// Members that are there and that nobody named: UUID and drive.
+    /// Members that were found although nobody named them: UUID and drive.
     pub unnamed: Vec<(Uuid, DeviceSpec)>,
 }
 
-/// A drive that was left out, or was found although nobody named it. It becomes an event.
+/// A remark on a drive that was left out, or was found although nobody named it. It becomes
+/// an event.
 #[derive(Clone, Debug)]
 pub struct Remark {
-    /// The event: [`LEFT_OUT`], [`UNUSABLE`], [`FOUND`], or one of the assembly.
+    /// The event of the remark: [`LEFT_OUT`], [`UNUSABLE`], [`FOUND`], or an event of the assembly.
     pub event: &'static str,
     /// The member concerned, if it is known.
     pub member: Option<u32>,
-    /// One sentence about it.
+    /// The remark in one sentence.
     pub text: String,
 }
 
-/// Nanoseconds that a drive which nobody named may take to answer.
+/// Nanoseconds that a drive may take to answer if nobody named it.
 const GLANCE: u64 = 5 * Nanos::SECOND;
 
-/// The event of a drive that is no member, or no longer.
+/// The event of a drive that is not, or is no longer, a member.
 pub const LEFT_OUT: &str = "left-out";
-/// The event of a drive that fails or is in use: a member, or not.
+/// The event of a drive that fails or is in use, whether it is a member or not.
 pub const UNUSABLE: &str = "unusable";
 /// The event of a member that was found although nobody named it.
 pub const FOUND: &str = "found";
 
 impl Remark {
-    /// A drive is no member, or no longer.
+    /// The remark on a drive that is not, or is no longer, a member.
     fn left_out(text: impl ToString) -> Remark {
         Remark { event: LEFT_OUT, member: None, text: text.to_string() }
     }
 
-    /// A drive cannot be used, or is not there.
+    /// The remark on a drive that cannot be used or does not exist.
     pub fn unusable(error: &Error) -> Remark {
         let event = if error.kind() == ErrorKind::NotFound { LEFT_OUT } else { UNUSABLE };
         Remark { event, member: None, text: error.to_string() }
     }
 }
 
-/// The sentences of `remarks`, for an error: in brackets, or nothing.
+/// The sentences of `remarks` in parentheses, to be appended to an error; empty without remarks.
 pub fn in_brackets(remarks: &[Remark]) -> String {
     let texts: Vec<&str> = remarks.iter().map(|remark| &*remark.text).collect();
     if texts.is_empty() { String::new() } else { format!(" ({})", texts.join("; ")) }
@@ -110,7 +111,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
     }
 }
 
-/// Looks once.
+/// Looks for the drives once.
 fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     if arguments.is_empty() {
         let chosen = choose(rt, devices::of_machine(), wanted);
@@ -145,7 +146,7 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// Members that the newest state counts on, and that are not there: number and UUID.
+/// Members that the newest state counts on but whose drives were not found: number and UUID.
 fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     let all: Vec<Examined> = chosen.drives.iter().map(|(_, drive)| drive.clone()).collect();
     let Some(newest) = newest(&all) else { return Vec::new() };
@@ -156,8 +157,8 @@ fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     newest.members.iter().enumerate().filter_map(is_missing).collect()
 }
 
-/// The drives of `missing` members where they were not named. One of which there are two is taken
-/// for a copy, and neither is used.
+/// The drives of `missing` members, searched where nobody named drives. If two drives claim to be
+/// one member, one of them is taken for a copy, and neither is used.
 fn elsewhere(
     rt: &Rt,
     named: &[Named],
@@ -206,7 +207,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
                     _ => error.into(),
                 });
             }
-            // What a directory or pattern found need not be a drive; one that fails is.
+            // Files that a directory or pattern matches need not be drives; a drive that fails
+            // is reported.
             Err(error) if named.by_name || error.kind() == ErrorKind::Io => {
                 left_out.push(Remark::unusable(&error));
             }
@@ -258,7 +260,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     let says = |members: &[(Named, Examined)]| -> Vec<Examined> {
         members.iter().map(|(_, examined)| examined.clone()).collect()
     };
-    // A member whose records are damaged is known to the others.
+    // The other drives' records describe a member whose own records are damaged.
     let all = says(&members);
     let newest = newest(&all);
     for (named, signs, error) in damaged {
@@ -269,7 +271,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         }
     }
     choose_part(&mut members, wanted.part, &mut left_out)?;
-    // Old drives of the array are skipped, unless they must be used: assembly refuses those.
+    // Old drives of the array are skipped, unless they were named and nothing is waited for:
+    // assembly then refuses them.
     let judged = judge(&says(&members));
     let mut old = old::of(judged.as_ref()).into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {

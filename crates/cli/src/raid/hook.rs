@@ -30,7 +30,7 @@ pub fn program(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The full path of a program that the kernel can run, as far as its file tells.
+/// The full path of a program, if its file shows that the kernel can run it.
 fn runs(path: &Path) -> Result<PathBuf> {
     let path = path.canonicalize()?;
     if !path.is_file() {
@@ -42,7 +42,7 @@ fn runs(path: &Path) -> Result<PathBuf> {
     let mut head = Vec::new();
     match File::open(&path) {
         Ok(file) => file.take(FIRST_LINE as u64).read_to_end(&mut head)?,
-        // A program that may be run, and not read.
+        // The program may be run, but not read.
         Err(_) => return Ok(path),
     };
     let Some(line) = head.strip_prefix(b"#!") else {

@@ -10,12 +10,12 @@ use furrow_rt::Rt;
 use furrow_ublk::Device;
 use furrow_zone::Error;
 
-/// What tells the device of this array from those of others.
+/// A number that distinguishes the device of this array from those of other arrays.
 pub fn key(array: Uuid) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|at| array.0[at]))
 }
 
-/// Refuses to change the array `name` while a device of it waits for its daemon.
+/// Refuses to change the array `name` while one of its devices waits for the array's daemon.
 ///
 /// # Errors
 /// If one waits, or another process serves one.
@@ -30,16 +30,16 @@ pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
     }
 }
 
-/// The device that waits for the daemon of the array.
+/// The device that waits for the array's daemon, if there is one.
 ///
 /// # Errors
-/// If another process serves it.
+/// If another process serves such a device.
 pub fn waiting(rt: &Rt, array: Uuid) -> Result<Option<Device>, Error> {
     let engine = rt.clone();
     rt.block_on(async move { furrow_ublk::waiting(&engine, key(array)).await })
 }
 
-/// Removes a device that waits, with what was written to it.
+/// Removes a waiting device, together with the writes that its volume lacks.
 ///
 /// # Errors
 /// If it cannot be removed.

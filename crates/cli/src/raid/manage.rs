@@ -140,7 +140,7 @@ pub struct Fault {
     fault: Vec<String>,
 }
 
-/// A member as the daemon knows it: a number, or a drive with its full path.
+/// A member in the form that the daemon understands: a number, or the full path of its drive.
 fn member(name: &str) -> Result<String> {
     if name.parse::<u32>().is_ok() {
         return Ok(name.to_owned());
@@ -148,11 +148,11 @@ fn member(name: &str) -> Result<String> {
     Ok(devices::one(name)?.to_string())
 }
 
-/// A drive for `array`, with its full path. Only here can other arrays be asked whether they use
-/// it: a daemon would ask itself, too.
+/// The full path of a drive for `array`. The check that no other array uses the drive is made here,
+/// because a daemon would also have to ask itself.
 ///
 /// # Errors
-/// If another array uses it.
+/// If another array uses the drive.
 fn drive_for(array: &Running, name: &str) -> Result<String> {
     let spec = devices::one(name)?;
     if let DeviceSpec::Image(image) = &spec
@@ -179,7 +179,7 @@ pub fn fail(args: &Fail, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// The place that a drive was given.
+/// The member that was replaced, and the UUID of its new drive.
 #[derive(serde::Deserialize)]
 struct Seat {
     member: u32,
@@ -225,7 +225,8 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     let asked = client::ask(&array.socket, &Request::Rebuild { pause_us: args.pause });
     if !args.wait {
         if let Err(error) = asked {
-            // A whole array is as it should be, with --wait and without.
+            // If all members are online, there is nothing to rebuild: that is a success, with and
+            // without --wait.
             let status = client::status(&array.socket)?;
             let whole = status.members.iter().all(|member| member.state == "online");
             if args.pause.is_some() || !whole {
@@ -243,8 +244,8 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     wait_for_rebuild(&array, None, out)
 }
 
-/// Shows the progress of a rebuild until none runs. Returns at once if none runs. `seat` is what
-/// the rebuild is for, if it is for one drive.
+/// Shows the progress of a rebuild until none runs. Returns at once if none runs. `seat` is the
+/// replaced member, if the wait is for its rebuild only.
 fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
@@ -265,8 +266,8 @@ fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -
     Ok(0)
 }
 
-/// Why members do not have everything although no rebuild runs, or what a rebuild could not
-/// restore.
+/// The reason why members lack data although no rebuild runs, or the data that a rebuild could
+/// not restore.
 fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
     let last = status.last_rebuild.as_ref().filter(|last| !last.ok).map(|last| &*last.text);
     if let Some(seat) = seat
@@ -312,7 +313,7 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     wait_for_scrub(&array, out)
 }
 
-/// Scrubs an array from one end to the other. A scrub that runs already will do.
+/// Scrubs an array from one end to the other. If a scrub runs already, waits for that one.
 ///
 /// # Errors
 /// If no scrub can begin, or it ended early.
@@ -404,7 +405,7 @@ pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// The exit status of a command line that cannot be parsed, as everywhere.
+/// The exit status of every command after a command line that cannot be parsed.
 const WRONG_USAGE: u8 = 2;
 
 /// Runs `furrow raid fault`.

@@ -47,7 +47,7 @@ impl Notice {
 /// The recipients of notices.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
-    /// After this time no hook is waited for.
+    /// The time from which on hooks are not waited for any more.
     until: Arc<OnceLock<Instant>>,
 }
 

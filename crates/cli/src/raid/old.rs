@@ -6,20 +6,20 @@ use furrow_raid::{Judgement, Standing};
 /// The kind of an old drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
-    /// The array continued without it.
+    /// The array went on without this drive of the member with this number.
     TakenOut(u32),
-    /// Another drive has its place.
+    /// Another drive has taken the place of this drive, which was the member with this number.
     Replaced(u32),
-    /// The array continued with it, and this image is from before that.
+    /// The array went on with this drive, and this image of it is from an earlier time.
     Behind(u32),
     /// The same drive is present twice, with the same state.
     Copy(u32),
-    /// It has gone on without other drives, and these without it.
+    /// This drive went on without other drives of the array, and they went on without it.
     Split(u32),
 }
 
-/// Which of an array's drives are old, by what they count for. Of a split array nobody knows which
-/// are.
+/// Which of an array's drives are old, from the judgement on them. In a split array nobody knows
+/// which drives are old.
 pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
     let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));
     let old = |(index, standing): (usize, &Standing)| match *standing {
@@ -41,7 +41,7 @@ pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
 }
 
 impl Old {
-    /// One word.
+    /// The kind of old drive as one word.
     pub fn word(self) -> &'static str {
         match self {
             Old::TakenOut(_) => "stale",
@@ -52,7 +52,7 @@ impl Old {
         }
     }
 
-    /// Why the array does not take it, and what can be done about it.
+    /// Why the array does not take the drive, and what the user can do about it.
     pub fn why(self) -> String {
         match self {
             Old::TakenOut(member) => format!(

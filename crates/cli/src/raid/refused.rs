@@ -6,12 +6,12 @@
 
 use furrow_rt::Nanos;
 
-/// Nanoseconds.
+/// Length of a period in nanoseconds.
 const PERIOD: u64 = 600 * Nanos::SECOND;
 /// Clients that are reported one by one in a period.
 const MOST: u32 = 5;
 
-/// What was reported in the present period.
+/// The number of clients reported in the present period, and of those that were not.
 #[derive(Default)]
 pub struct Quota {
     since: Option<Nanos>,
@@ -21,8 +21,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A client was refused, and `before` others of which nothing more is known. True if it is to
-    /// be reported by itself.
+    /// Counts a refused client, and `before` earlier ones of which nothing but their number is
+    /// known. Returns true if the client is to be reported by itself.
     pub fn add(&mut self, now: Nanos, before: u64) -> bool {
         self.since.get_or_insert(now);
         self.untold += before;
@@ -39,7 +39,7 @@ impl Quota {
         Some(PERIOD.saturating_sub(now.since(self.since?)))
     }
 
-    /// The period has ended. Returns the number of clients that were not reported by themselves.
+    /// Ends the period. Returns the number of clients that were not reported by themselves.
     pub fn end(&mut self) -> u64 {
         std::mem::take(self).untold
     }
@@ -49,7 +49,7 @@ impl Quota {
 mod tests {
     use super::*;
 
-    /// Every client is reported, by itself or in a sum, and a day of them costs few lines.
+    /// Every client is reported, by itself or in a sum, and a day of refusals takes few lines.
     #[test]
     fn a_flood_of_clients_makes_few_reports_that_add_up() {
         let (mut quota, mut lines, mut told) = (Quota::default(), 0, 0);

@@ -12,9 +12,9 @@ pub const REQUEST_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// A [`Status`](super::status::Status).
+    /// Ask for the [`Status`](super::status::Status).
     Status,
-    /// Prometheus text.
+    /// Ask for the metrics as Prometheus text.
     Metrics,
     /// Take a member out of service.
     Fail {

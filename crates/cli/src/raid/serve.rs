@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// Most events in a status.
 const EVENTS: usize = 32;
-/// The event of clients that are not let in, and how many of it a status has at most.
+/// The event of clients that are refused, and below it the most of these events that a status has.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
 /// Most damaged blocks that a status lists.
@@ -40,7 +40,7 @@ const FINDINGS: usize = 1000;
 /// Nanoseconds that a stop waits until no client is connected: the server notices a disconnection
 /// only some time after the client has disconnected.
 const LEAVING: u64 = Nanos::SECOND;
-/// Nanoseconds that a volume may take to stop; if its drives are gone it may not be able to.
+/// Nanoseconds that a volume may take to stop; a volume whose drives are gone may never manage it.
 pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Most time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
@@ -57,13 +57,13 @@ pub struct Drive {
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// A member that the array counted on, and that it was started without.
+/// A member that the array counted on, but was started without.
 pub struct Absent {
     /// UUID of its drive.
     pub uuid: Uuid,
-    /// Why it is not there.
+    /// The reason why the member is missing.
     pub why: String,
-    /// The drive that has it, if one was seen and nobody named it.
+    /// The drive of the member, if it was seen although nobody named it.
     pub unnamed: Option<DeviceSpec>,
 }
 
@@ -76,16 +76,17 @@ pub struct Daemon {
     /// The kernel's block device of the volume.
     block_device: RefCell<Option<BlockDevice>>,
     read_only: bool,
-    /// Drives by member; for failed members the former drive.
+    /// The drive of each member, in the order of members; for a failed member its former drive.
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
     absent: Vec<Absent>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
-    /// Damaged blocks that the last scrub found and did not repair, although it could be done.
+    /// Damaged blocks that the last scrub found and could have repaired, but did not.
     damaged: Cell<u64>,
-    /// When it was started, and since when errors and losses are known: seconds since 1970.
+    /// The time of the start, and below it the time since which errors and losses are known:
+    /// seconds since 1970.
     started: u64,
     known_since: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,
@@ -178,7 +179,7 @@ impl Daemon {
         }
     }
 
-    /// Reports clients that are not let in.
+    /// Reports refused clients.
     async fn watch_refusals(self: Rc<Daemon>) {
         let mut quota = Quota::default();
         loop {
@@ -405,7 +406,8 @@ impl Daemon {
         Err(Error::new(ErrorKind::NotFound, message))
     }
 
-    /// Opens a drive for the array. The drive of a failed member may still be open here.
+    /// Opens a drive for the array. If it is the former drive of a failed member, it is still
+    /// open here.
     fn open(&self, device: &str) -> Result<Drive> {
         let spec: DeviceSpec = device.parse().map_err(Error::from)?;
         devices::check_lasting(&spec)?;
@@ -424,7 +426,8 @@ impl Daemon {
                 let what = "is a member of this array, in service: choose an empty drive";
                 return refuse(ErrorKind::Busy, what);
             }
-            // Commands sent to it as the failed member must not reach the new one.
+            // Commands that were sent to the drive as the failed member must not reach it as the
+            // new one.
             if Rc::strong_count(&drive.device) > 1 {
                 return refuse(ErrorKind::Busy, "commands to it are still under way: try again");
             }
@@ -432,7 +435,8 @@ impl Daemon {
         }
         let opened = holds::open(&self.rt, &spec, OpenMode::ReadWrite);
         let device = opened.map_err(|error| match error.kind() {
-            // To make an empty drive of this name would hide a mistyped one.
+            // A drive that does not exist must not be created as an empty one: its name may
+            // be mistyped.
             ErrorKind::NotFound => {
                 let what = format!("{device}: there is no such drive: check the name");
                 Error::new(ErrorKind::NotFound, what)
@@ -469,7 +473,7 @@ impl Daemon {
             return Err(self.explain_used(&*drive.device, error).await);
         }
         self.drives.borrow_mut()[index as usize] = Some(drive);
-        // Whoever waits for the rebuild has to know this drive from one that takes its place.
+        // Whoever waits for the rebuild must be able to tell this drive from a later replacement.
         Ok(json!({ "member": index, "uuid": self.volume.members()[index as usize].0.to_string() }))
     }
 
@@ -592,7 +596,7 @@ impl Daemon {
             Ok(found) => {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
-                // Findings of an earlier scrub stay until a scrub completes.
+                // A scrub that was stopped may have missed what an earlier scrub has found.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
                 self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
                 scrub.mendable = left;
@@ -602,7 +606,7 @@ impl Daemon {
                 let members = self.volume.members();
                 let here = |finding: &furrow_raid::Finding| {
                     let member = finding.member as usize;
-                    // Another drive may have taken the place of the damaged one since.
+                    // By now another drive may have taken the place of the damaged drive.
                     drives[member].as_ref().filter(|_| members[member].0 == finding.drive)
                 };
                 let damage = |finding: &furrow_raid::Finding| Damage {
@@ -679,8 +683,8 @@ impl Daemon {
     }
 }
 
-/// Adds a notice to the last ones. Refused clients, who come as they like, take the place of other
-/// refused clients only.
+/// Adds a notice to the list of the last ones. A refused client only replaces another refused
+/// client: since anybody can cause such notices, they must not displace other events.
 fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
     let is_refused = |one: &Notice| one.event == REFUSED;
     let refused = events.iter().filter(|one| is_refused(one)).count();
@@ -747,7 +751,7 @@ fn segments(all: Segments) -> BTreeMap<String, u64> {
     states.map(|(state, count)| (state.to_owned(), u64::from(count))).into()
 }
 
-/// Requests to all exports, added up.
+/// The sum of the requests to all exports.
 fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
     let sum = |of: fn(&Counts) -> (u64, u64)| {
         let each = server.exports.iter().map(|export| of(&export.counts));

@@ -35,17 +35,17 @@ use std::time::Duration;
 
 /// Least memory for the map in bytes: the minimum of [`Options::map_memory`].
 const MAP_MEMORY_MIN: u64 = 24 << 10;
-/// Seconds that a time-out of the kernel can take (`io_timeout`, 30 s, in sysfs): after the first
-/// the NVMe driver aborts the command, and after a second one it resets the controller.
+/// Seconds that two time-outs of the kernel can take (`io_timeout`, 30 s, in sysfs): after the
+/// first one the NVMe driver aborts the command, after the second one it resets the controller.
 const KERNEL_TIMEOUTS: u64 = 2 * 30;
-/// Seconds that a drive may take to answer, unless the user says otherwise: a command that the
-/// kernel has to abort, and that is sent again, costs no member.
+/// Seconds that a drive may take to answer, unless the user says otherwise. A command that the
+/// kernel aborts and that is then retried must not cost the array a member.
 pub const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
-/// A stop waits for a drive that hangs until it is given up, a second later at most.
+/// A stop waits for a drive that hangs until the drive is failed, at most a second after its limit.
 const _: () = assert!((DRIVE_TIMEOUT + 1) * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
-/// Nanoseconds in which clients that wait for the end are told of it.
+/// Nanoseconds in which clients that wait for the end of the daemon get their answers.
 const FAREWELL: u64 = 2 * Nanos::SECOND;
 
 /// Assemble an array from its drives and serve it over NBD, or as a block device
@@ -215,7 +215,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
 /// The arguments to start this command again as the daemon.
 fn again() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // They follow `raid assemble`, with any words before and after it.
+    // The arguments follow the words `raid assemble`, which may have other words around them.
     let at = words.iter().position(|word| word == "assemble").map_or(words.len(), |at| at + 1);
     words.splice(at..at, ["--foreground", "--ready"].map(OsString::from));
     words
@@ -230,7 +230,7 @@ fn serve(args: &Args) -> Result<()> {
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     signals.on_first(move |signal| {
         daemon::log(&format!("{signal}: stopping"));
-        // Nobody receives this only if the daemon has stopped already.
+        // This fails only if the daemon has stopped already.
         let _ = (&ended).write_all(b"s");
     })?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
@@ -255,7 +255,7 @@ fn serve(args: &Args) -> Result<()> {
     let hook = args.hook.as_deref().map(hook::program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = client::control_socket(&uuid);
-    // The owner of the socket owns the array.
+    // Whoever owns the socket controls the array.
     let control = Control::bind(&rt, &socket)?;
     let _named = client::NameFile::write(&uuid, &name)?;
     let (daemon, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
@@ -281,7 +281,7 @@ fn serve(args: &Args) -> Result<()> {
     if status.state != "online" {
         said = format!("{said}\n{name}: what to do: furrow raid status {name}");
     }
-    // What udev knows of a drive in use it asks the array.
+    // For a drive in use udev's properties come from the array, so udev has to look again now.
     daemon.drives().iter().for_each(tell_udev);
     daemon::warn_of_refusals();
     if args.ready {
@@ -291,8 +291,8 @@ fn serve(args: &Args) -> Result<()> {
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
-        // The socket is removed with the drives below: clients that look for the array see it until
-        // then.
+        // The socket is removed below, together with the drives: until then, clients that look for
+        // the array still see it.
         connections.wait_for_end(&engine, FAREWELL).await;
         result
     });
@@ -302,7 +302,7 @@ fn serve(args: &Args) -> Result<()> {
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
 
-/// Assembles the array and serves it. Also returns what is not as it should be.
+/// Assembles the array and serves it. Also returns remarks on what is wrong with it.
 fn start(
     args: &Args,
     rt: &Rt,
@@ -314,7 +314,7 @@ fn start(
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
-        // At boot, a drive that does not open is a drive that is missing.
+        // At boot, a drive that does not open is treated as missing.
         Err(error) if wait.is_wanted() => {
             left_out.push(Remark::unusable(&error));
             Ok(None)
@@ -338,7 +338,7 @@ fn start(
     }
     let suspects = left_out.iter().any(|remark| remark.event == UNUSABLE);
     let absent = absent(args, &says, [&unusable, &unnamed], suspects);
-    // Only now: the old daemon, if there is one, has the drives.
+    // This check comes after the drives are open: a daemon that is still running would hold them.
     let to_drop = match says.first().map(|drive| drive.array) {
         Some(array) if args.drop_kept => kept::waiting(rt, array)?,
         Some(array) if !args.keep && !args.read_only => {
@@ -395,7 +395,8 @@ fn start(
     let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::listen(rt, places, exports, server_options)?;
-    // Not before: what was written to the device must not be lost if the array is refused.
+    // This comes after everything that can refuse the array: otherwise a refusal would lose the
+    // writes in the device.
     if let Some(device) = to_drop {
         kept::discard(rt, device.clone())?;
         daemon::log(&format!("{device}, which was kept, is removed (--drop-kept)"));
@@ -404,7 +405,8 @@ fn start(
         true => Some(block_device(args, rt, &volume)?),
         false => None,
     };
-    // Not before: writes that wait in a device that was kept are older than those of clients.
+    // The server begins after this: writes that wait in a kept device are older than those
+    // of clients.
     server.begin();
     let mut remarks: Vec<Remark> = Vec::new();
     for (index, (uuid, state, _)) in (0..).zip(&members) {
@@ -442,9 +444,10 @@ fn start(
     Ok((Daemon::start(rt, parts), remarks))
 }
 
-/// The members that the newest record counts on and that are not among the open drives, which say
-/// `says`. Drives that are members and do not open are `unusable`, those that were seen and not
-/// named are `unnamed`; with `suspects` there are others that may be members.
+/// The members that the newest record counts on, but whose drives are not among the open ones.
+/// `says` are the records of the open drives, `unusable` the members' drives that do not open, and
+/// `unnamed` those that were seen although nobody named them; with `suspects`, further drives may
+/// be members.
 fn absent(
     args: &Args,
     says: &[Examined],
@@ -486,8 +489,8 @@ fn block_device(args: &Args, rt: &Rt, volume: &Volume) -> Result<BlockDevice> {
     Ok(rt.block_on(server)?)
 }
 
-/// Which places other machines reach without having to prove who they are; `None` if there are no
-/// such places.
+/// A warning that lists the addresses that other machines can use without authentication; `None` if
+/// there are none.
 fn is_open(places: &[Listen], tls: &Tls, read_only: bool) -> Option<String> {
     let open = |place: &&Listen| matches!(place, Listen::Tcp(at) if !at.ip().is_loopback());
     let open: Vec<String> = places.iter().filter(open).map(Listen::to_string).collect();
@@ -502,7 +505,7 @@ fn is_open(places: &[Listen], tls: &Tls, read_only: bool) -> Option<String> {
     ))
 }
 
-/// The daemon changes its working directory.
+/// Makes the path of a socket absolute, because the daemon changes its working directory.
 fn absolute(place: &Listen) -> Result<Listen> {
     Ok(match place {
         Listen::Unix(path) => Listen::Unix(std::path::absolute(path)?),
@@ -510,10 +513,11 @@ fn absolute(place: &Listen) -> Result<Listen> {
     })
 }
 
-/// What `--tls` and the options that belong to it say.
+/// The TLS settings of `--tls` and its related options.
 ///
 /// # Errors
-/// If clients would be admitted that the options are to keep out.
+/// If the options contradict each other, so that clients would be admitted whom they seem to
+/// keep out.
 fn tls(args: &Args) -> Result<Tls> {
     let why = match (args.tls, args.tls_verify, &args.tls_certs) {
         (Mode::Off, true, _) => {

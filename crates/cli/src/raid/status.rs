@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Version of the JSON document.
 pub const VERSION: u32 = 2;
 
-/// Where the texts of a status begin: the column in which a line continues.
+/// The column in which the texts of a status begin, and in which a folded line continues.
 const INDENT: usize = 9;
 /// Seconds of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = show::interval)]
     #[arg(alias = "interval", short_alias = 'i')]
     every: Option<Duration>,
-    // As --every 2: earlier versions called it so.
+    // Means `--every 2`, and remains from earlier versions.
     #[arg(short = 'w', long, hide = true)]
     watch: bool,
     /// Print JSON
@@ -436,7 +436,8 @@ const EVENTS_SHOWN: usize = 5;
 /// Most damaged blocks shown.
 const FINDINGS_SHOWN: usize = 20;
 
-/// What is not known until a scrub has read everything: losses are remembered in memory only.
+/// Says what remains unknown until a scrub has read everything, since losses are remembered in
+/// memory only.
 fn describe_ignorance(status: &Status) -> String {
     let since = match status.known_since == status.started {
         true => "the start",
@@ -450,7 +451,7 @@ fn describe_ignorance(status: &Status) -> String {
     )
 }
 
-/// What the end of a daemon makes unknown; `None` if nothing is known to be lost.
+/// Says what will be forgotten when the daemon ends; `None` if no losses are known.
 pub fn describe_forgotten(lost_blocks: u64) -> Option<String> {
     let lost = show::count(lost_blocks, "block");
     (lost_blocks > 0).then(|| format!("{lost} of the volume LOST, and that is not remembered"))
@@ -515,7 +516,8 @@ pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     let damaged = match damaged {
         0 => "nothing damaged".to_owned(),
         some if some == repaired => format!("{some} damaged and mended"),
-        // What such a scrub has left has no space to be written to, or is lost.
+        // After a repair, the remaining damage is lost for good or there was no space to write
+        // it again.
         some if repair && repaired > 0 => format!("{some} damaged, {repaired} of them mended"),
         some if repair || mendable == 0 => format!("{some} damaged"),
         some => {
@@ -596,7 +598,7 @@ mod tests {
         assert!(said(&scrub).ends_with("1 damaged (to mend it: furrow raid scrub a --repair)"));
         scrub.damaged = 3;
         assert!(said(&scrub).contains("(to mend 1 of them: furrow raid scrub a --repair)"));
-        // What is lost cannot be mended, and no command is told for it.
+        // Lost blocks cannot be mended, so no command is recommended for them.
         scrub.mendable = 0;
         assert!(said(&scrub).ends_with("3 damaged"), "{}", said(&scrub));
         (scrub.repaired, scrub.repair) = (2, true);

@@ -67,7 +67,7 @@ impl Wait {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
         if self.is_started {
-            // A pipe that nobody reads any more has an error, which is always reported.
+            // A pipe without a reader is in an error state, which poll(2) always reports.
             ends.push(PollFd::from_borrowed_fd(out.as_fd(), PollFlags::empty()));
         }
         let limit = Timespec::try_from(time).context("the time to wait")?;

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 /// The library that is preloaded, in the directory of the plugins.
 pub const LOADER: &str = "libfurrow_java.so";
-/// Name of that directory, beside the program.
+/// Name of the directory of the plugins, next to the program.
 const DIRECTORY: &str = "java";
-/// How plugins are built.
+/// Advice on how to build a plugin.
 const HOW: &str = "make rocksdb-jni VERSION=... builds it, with the version in the name of the \
                    program's rocksdbjni jar";
 
-/// The directory with the plugins, one for each version: from FURROW_JAVA, beside this program, or
+/// The directory with the plugins, one for each version: from FURROW_JAVA, next to this program, or
 /// where they are installed.
 ///
 /// # Errors
@@ -27,7 +27,7 @@ pub fn plugins() -> Result<PathBuf> {
 }
 
 /// Checks that `plugins` has a plugin for the RocksDB in the class path of these arguments of java.
-/// A jar within others is not seen.
+/// A jar inside another jar is not found.
 ///
 /// # Errors
 /// If there is none for it, and how to build one.
@@ -61,7 +61,7 @@ fn class_path(arguments: &[OsString], environment: Option<String>) -> Vec<PathBu
                 words.next().map(str::to_owned)
             }
             _ if word.starts_with('-') => continue,
-            // The class: what follows is the program's.
+            // This word is the class; the words after it are arguments of the program.
             _ => break,
         };
         named = value.or(named);

@@ -79,8 +79,8 @@ fn list(linker: &Path, what: &Path) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The file of a program, as execvp(3) finds it. Without links: its libraries may be where the file
-/// is, as those of Java are.
+/// The file of a program as execvp(3) finds it, with symbolic links resolved: a program such as
+/// java may find its libraries relative to its real place.
 fn find(program: &OsStr) -> Option<PathBuf> {
     let found = match program.as_bytes().contains(&b'/') {
         true => PathBuf::from(program),

@@ -10,10 +10,10 @@ use anyhow::{Result, anyhow};
 use furrow_fuse::{endpoint, report};
 use std::io::Write;
 
-/// Scrubs all; what is damaged is written again with `repair`.
+/// Scrubs everything that runs; with `repair`, damaged blocks are written again.
 ///
 /// # Errors
-/// If nobody may know what runs, or the output cannot be written.
+/// If this user may not see what runs, or the output cannot be written.
 pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
     let (mut found, mut bad) = (0, false);
     let mut note = |result: Result<u8>| {
@@ -41,7 +41,7 @@ pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
         }
         let name = directory.display().to_string();
         let fixed = report::ask_status(&directory).is_ok_and(|status| status.info.read_only);
-        // Nothing can be repaired there, but damage is found.
+        // A read-only mount cannot be repaired, but a scrub finds its damage.
         note(scrub_to_the_end(&Place::Mount(directory), &name, repair && !fixed, out));
         out.flush()?;
     }

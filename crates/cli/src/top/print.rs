@@ -5,7 +5,7 @@ use crate::raid::status;
 use crate::show::{self, bytes, time};
 use furrow_console::fit::{self, Column};
 
-/// The columns of mounts. The narrower the screen, the fewer of the higher ranks.
+/// The columns of mounts. The narrower the screen, the more columns of high rank are left out.
 const MOUNTS: [Column; 19] = [
     Column::name("mount", 0),
     Column::amount("read/s", 1),
@@ -68,7 +68,7 @@ fn rate(amount: f64) -> String {
 }
 
 impl Requests {
-    /// Two cells: requests per second, and their mean time.
+    /// Two cells: requests per second, and the mean time of a request.
     fn cells(all: Option<&Requests>) -> [String; 2] {
         let count = all.map_or(0.0, |requests| requests.per_second);
         let mean = all.and_then(|requests| requests.mean_ns);
@@ -156,7 +156,7 @@ impl Array {
         row
     }
 
-    /// What is to be said of it.
+    /// Lines of text about the array below the tables.
     fn texts(&self) -> Vec<String> {
         let (array, rebuild) = (&self.array, self.rebuild.as_ref());
         let rebuild =
@@ -260,7 +260,7 @@ mod tests {
                 assert!(line.chars().count() <= width, "{width}: {line}");
                 assert!(!line.contains("a block waits"), "{line}");
             }
-            // A heading for each cell: as many words in a row as headings of words.
+            // Each cell needs a heading: the row has as many words as the heading.
             let head = lines[0].split("  ").filter(|word| !word.trim().is_empty()).count();
             for row in &lines[1..3] {
                 let cells = row.split("  ").filter(|word| !word.trim().is_empty()).count();

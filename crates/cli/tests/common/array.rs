@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 pub const DRIVE: &str = "zones=24,zone-size=2MiB,oob=64,max-active=14,max-open=14";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Drives and daemons of a test. Daemons that still run at its end are killed.
+/// Drives and daemons of a test. At its end, daemons that still run are killed.
 pub struct Place(PathBuf);
 
 impl Place {
-    /// A folder with `count` drives, d0.zns and on.
+    /// A folder with `count` drives, called d0.zns and so on.
     pub fn new(name: &str, count: usize) -> Place {
         let place = Place::empty(name);
         for index in 0..count {
@@ -48,7 +48,7 @@ impl Place {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// Drives by their numbers.
+    /// The paths of the drives with these numbers.
     pub fn drives(&self, numbers: &[usize]) -> Vec<String> {
         numbers.iter().map(|number| self.at(&format!("d{number}.zns"))).collect()
     }
@@ -68,12 +68,12 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs a command that must be refused, with one line that contains `words`.
+    /// Runs a command that must be refused with one line, which contains all `words`.
     pub fn refused(&self, arguments: &[&str], words: &[&str]) {
         let output = self.furrow(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{arguments:?} was not refused: {}", said(&output));
-        // Commands that wait show their progress before.
+        // Commands that wait print their progress before the error.
         let lines = error.lines().filter(|line| !line.starts_with('[')).count();
         assert_eq!(lines, 1, "one line: {error}");
         for word in words {
@@ -89,7 +89,7 @@ impl Place {
         self.ok(&words);
     }
 
-    /// The arguments of an assembly of these drives.
+    /// The arguments that assemble these drives.
     pub fn assembly(&self, numbers: &[usize], more: &[&str]) -> Vec<String> {
         let log = self.at("log");
         let mut words: Vec<String> = ["raid", "assemble", "--log", &log].map(str::to_owned).into();
@@ -168,7 +168,7 @@ impl Drop for Place {
 fn kill(pid: u64) {
     let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    // The process is gone when its locks are; opening its drives waits for that.
+    // The process ends when it releases its locks; opening its drives waits for these locks.
 }
 
 pub fn said(output: &Output) -> String {
@@ -297,7 +297,7 @@ pub fn fill(place: &Place, first: u64, count: u64, version: u64) {
     nbd.flush().unwrap();
 }
 
-/// Blocks `first..first + count` hold version `expected`.
+/// Checks that blocks `first..first + count` hold version `expected`.
 pub fn check(place: &Place, first: u64, count: u64, expected: u64) {
     let mut nbd = place.nbd();
     for number in first..first + count {

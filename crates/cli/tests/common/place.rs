@@ -36,8 +36,8 @@ impl Place {
 
     pub fn new(name: &str) -> Place {
         let place = Place::empty(name);
-        // This uses the command: a lock taken in this process would be inherited by processes that
-        // other tests start.
+        // The drive is made by the command, because processes that other tests start would inherit
+        // a lock taken in this process.
         let drive = ["device", "create", &place.image(), "-o", "capacity=256MiB,zone-size=4MiB"];
         assert!(furrow(&drive).status.success());
         let made = furrow(&["mkfs", "-L", "test", &place.image()]);
@@ -71,7 +71,7 @@ impl Place {
         assert!(out.status.success(), "{}", said(&out));
     }
 
-    /// As after a crash: the daemon is killed, and the dead mount removed.
+    /// Simulates a crash: kills the daemon, and removes the dead mount.
     pub fn kill(&self) {
         kill(self.pid(), rustix::process::Signal::KILL);
         wait_until("the mount dies", || said(&furrow(&["df", &self.dir()])).contains("dead"));

@@ -1,6 +1,6 @@
 //! What a name means in documents that are put together in a function: the same in all of them.
 
-/// Names, ascending, with their meanings.
+/// Names in ascending order, with their meanings.
 pub const WORDS: &[(&str, &str)] = &[
     ("about", "What the drive is, in a sentence"),
     ("action", "What is done about it"),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::io::Write;
 
-/// What a scrub does not look at.
+/// Tells the user what a scrub does not check.
 const NOT_LOOKED_AT: &str = "names, and where files lie, are as the program has them in memory: \
                              only the check of a store that is not in use compares them";
 
