@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
-/// How long forgets gather where requests come by rings. The blocks of a removed file become free
-/// so much later; see `Call::with_space`.
+/// How long to gather forgets while other requests come by rings. The blocks of a removed file
+/// become free that much later; see `Call::with_space`.
 pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
-/// Bytes of the longest message: a WRITE, with header and structure.
+/// Bytes of the longest message: a WRITE, with its header and structure.
 const LONGEST: usize = MAX_WRITE as usize + 4096;
 /// Bytes of a page of the kernel's page cache.
 const PAGE: u32 = 4096;
@@ -47,9 +47,9 @@ fn receive<'a>(device: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]
     loop {
         match rustix::io::read(device, &mut *buffer) {
             Ok(length) => return Ok(Some(&buffer[..length])),
-            // The request was interrupted before it was read.
+            // The request was interrupted before this process read it.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-            // Linux 6.18 has been seen to end an unmounted connection by the second.
+            // Linux 6.18 has been seen to end an unmounted connection with CONNABORTED.
             Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
@@ -64,12 +64,12 @@ fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8])> {
     }
 }
 
-/// Agrees with the kernel on a protocol and its features, which `server` chooses. `rings`: all
-/// requests but forgets and interrupts are to come by rings.
+/// Agrees with the kernel on a protocol and its features, which `server` chooses. With `rings`, all
+/// requests but forgets and interrupts will come by rings.
 ///
 /// # Errors
-/// If the kernel is too old, lacks a feature that the server needs, or has no rings though they are
-/// wanted.
+/// If the kernel is too old, lacks a feature that the server needs, or has no rings although
+/// `rings` asks for them.
 pub(crate) fn handshake(
     device: &Arc<OwnedFd>,
     server: &impl Operations,
@@ -82,7 +82,7 @@ pub(crate) fn handshake(
         };
         let (header, rest) = parse(message)?;
         let answer = Answer::new(device, header.unique, 0);
-        // Kernels before Linux 5.17 send less of it.
+        // Kernels before Linux 5.17 send a shorter offer.
         let mut bytes = [0; size_of::<Offer>()];
         let length = rest.len().min(bytes.len());
         bytes[..length].copy_from_slice(&rest[..length]);
@@ -92,7 +92,7 @@ pub(crate) fn handshake(
             bail!("the kernel sent request {} in place of a handshake", header.op);
         }
         if offer.major > wire::MAJOR {
-            // It then sends a second one of this version.
+            // The kernel answers this with a second offer, of the server's version.
             let (major, minor) = (wire::MAJOR, wire::MINOR);
             answer.send(&Accepted { major, minor, ..Accepted::new_zeroed() });
             continue;
@@ -141,7 +141,7 @@ fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepte
         max_readahead: offer.max_readahead,
         flags: flags as u32,
         max_background: background,
-        // The kernel's own choice, where a server makes none.
+        // The kernel chooses this value too if a server sets none.
         congestion_threshold: (u32::from(background) * 3 / 4) as u16,
         max_write: MAX_WRITE,
         granularity: 1,
@@ -153,17 +153,18 @@ fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepte
     })
 }
 
-/// Passes requests to `server` until the mount has ended. `rings`: the others come by rings.
+/// Passes requests to `server` until the mount has ended. With `rings`, only forgets and interrupts
+/// come this way.
 ///
 /// # Errors
-/// If reading fails, or the kernel sends what is no request.
+/// If reading fails, or a message from the kernel is not a request.
 pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool) -> Result<()> {
     let mut buffer = vec![0; LONGEST];
     while let Some(message) = receive(device, &mut buffer)? {
         if rings {
-            // The kernel gathers more of them meanwhile. A thread that waits in a read instead is
-            // woken for each forget, and then holds the engine just when the next request comes by
-            // a ring.
+            // The kernel gathers more forgets in the meantime. A thread that waited in a read
+            // instead would be woken by each forget, and would then hold the engine just when the
+            // next request comes by a ring.
             std::thread::sleep(GATHER);
         }
         pass(server, device, message)?;
@@ -207,8 +208,8 @@ pub(crate) fn pass(server: &impl Operations, device: &Arc<OwnedFd>, message: &[u
     Ok(())
 }
 
-/// Sends an answer. Nobody waits for it where this fails: the program was interrupted, or the mount
-/// has ended.
+/// Sends an answer. If that fails, nobody waits for the answer: the program was interrupted, or the
+/// mount has ended.
 fn send(device: &OwnedFd, parts: &[IoSlice<'_>]) {
     let _ = rustix::io::writev(device, parts);
 }
@@ -218,20 +219,20 @@ pub(crate) struct Answer {
     device: Arc<OwnedFd>,
     unique: u64,
     payload: Vec<u8>,
-    /// Most bytes of payload.
+    /// Limit for the bytes of payload.
     limit: usize,
     given: bool,
 }
 
 impl Answer {
-    /// For the request with the number `unique`, which asks for at most `limit` bytes.
+    /// An answer for the request with the number `unique`, which asks for at most `limit` bytes.
     pub(crate) fn new(device: &Arc<OwnedFd>, unique: u64, limit: usize) -> Answer {
         let limit = limit.min(MAX_WRITE as usize);
         Answer { device: device.clone(), unique, payload: Vec::new(), limit, given: false }
     }
 
-    /// Gives the answer: an errno, or 0 and `length` bytes of payload. `write` is called with the
-    /// header, before which nothing is written.
+    /// Gives the answer: an errno, or 0 and `length` bytes of payload. Calls `write` with the
+    /// header, which must be written first.
     fn give(&mut self, errno: i32, length: usize, write: impl FnOnce(&OwnedFd, IoSlice<'_>)) {
         self.given = true;
         let length = (size_of::<AnswerHeader>() + length) as u32;
@@ -256,7 +257,8 @@ impl Answer {
         self.give(0, bytes.len(), |device, header| send(device, &[header, IoSlice::new(bytes)]));
     }
 
-    /// Answers with what was read from a file, or EIO if that is more than was asked for.
+    /// Answers with bytes read from a file, or with EIO if they are more than the request
+    /// asked for.
     pub(crate) fn pages(mut self, data: ReadData) {
         if data.len() > self.limit {
             return self.error(Errno::IO);
@@ -267,7 +269,7 @@ impl Answer {
         });
     }
 
-    /// Adds to the payload. False if it has no room for all of `bytes`.
+    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
         let fits = bytes.len() <= self.limit - self.payload.len();
         if fits {
@@ -276,7 +278,8 @@ impl Answer {
         fits
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
+    /// nothing, if it does not fit.
     pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let padded = length.next_multiple_of(8);
@@ -304,7 +307,7 @@ impl Drop for Answer {
     }
 }
 
-/// Tells the kernel what it has not asked for.
+/// Sends messages to the kernel that answer no request.
 #[derive(Clone)]
 pub struct Notifier(Arc<OwnedFd>);
 
@@ -313,9 +316,9 @@ impl Notifier {
         Notifier(device.clone())
     }
 
-    /// Has the kernel drop what it has cached of `length` bytes of an inode, to the end of the file
-    /// if that is 0, and pass on first what is dirty there. An inode that the kernel does not know
-    /// has nothing. Returns when the server has answered what was passed on.
+    /// Makes the kernel drop its cached pages of `length` bytes of an inode (0: to the end of the
+    /// file), after it has passed on the dirty ones. Nothing happens for an inode that the kernel
+    /// does not know. Returns when the server has answered the writes that were passed on.
     ///
     /// # Errors
     /// The kernel's.

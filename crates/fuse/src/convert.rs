@@ -9,7 +9,7 @@ pub fn node(ino: Ino) -> Node {
     Node(u64::from(ino.0))
 }
 
-/// The inode behind the kernel's number; `None` for a number that was never handed out.
+/// The inode with the kernel's number `node`; `None` for a number that was never handed out.
 pub fn ino(node: Node) -> Option<Ino> {
     u32::try_from(node.0).ok().map(Ino)
 }
@@ -51,7 +51,7 @@ pub fn kind_of_mode(mode: u32) -> Option<Kind> {
     })
 }
 
-/// Attributes in the kernel's form.
+/// The attributes in the kernel's form.
 pub fn attributes(attr: &Attr) -> wire::Attr {
     wire::Attr {
         ino: node(attr.ino).0,

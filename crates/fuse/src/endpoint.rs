@@ -1,8 +1,8 @@
 //! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
 //!
 //! Invariants: no helper program is run and no library is needed, only `/dev/fuse` and
-//! CAP_SYS_ADMIN. Nothing here touches a path *inside* a mount that this process serves, where it
-//! would wait for itself; [`Root`] does, on a thread of its own.
+//! CAP_SYS_ADMIN. Nothing here accesses a path *inside* a mount that this process serves, because
+//! the process would wait for itself; only [`Root`] does, on a separate thread.
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
@@ -23,20 +23,22 @@ use std::time::{Duration, Instant};
 const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
-/// Most time in which the kernel says that a daemon is dead: it knows that without the daemon.
+/// Time limit for the kernel to report that a daemon is dead. The kernel knows that without
+/// the daemon.
 const DEAD_PATIENCE: Duration = Duration::from_secs(2);
-/// Type of our mounts in the mount table.
+/// Type of Furrow's mounts in the mount table.
 ///
-/// Two dots on purpose. mount(8) looks for a helper under the type's name and, if there is none,
-/// under the name up to the last dot: so it finds `mount.fuse.furrow` where our helpers are
-/// installed, and otherwise remounts without a helper. Of `fuse.furrow` it would try the
-/// `mount.fuse` of Debian's fuse packages, which looks for a command `furrow` in PATH.
+/// The two dots are deliberate. mount(8) looks for a helper under the type's name and, if there is
+/// none, under the name up to the last dot: so it finds `mount.fuse.furrow` where Furrow's helpers
+/// are installed, and otherwise remounts without a helper. With the type `fuse.furrow` it would try
+/// the `mount.fuse` of Debian's fuse packages, which looks for a command `furrow` in PATH.
 pub const FS_TYPE: &str = "fuse.furrow.fs";
-/// Type in fstab and of mounts that earlier versions made.
+/// Type in fstab, and of mounts that earlier versions made.
 const FS_TYPE_SHORT: &str = "fuse.furrow";
 /// Type of a mount whose source is a block device that the kernel holds for it.
 const FS_TYPE_BLOCK: &str = "fuseblk.furrow.fs";
-/// The first kernel that passes sync(2) and syncfs(2) to servers, of mounts of that type.
+/// The first kernel that passes sync(2) and syncfs(2) on to the servers of mounts of the
+/// type [`FS_TYPE_BLOCK`].
 const SYNCS: (u32, u32) = (6, 18);
 /// Longest read the kernel may ask for, in bytes.
 const MAX_READ: u32 = 1 << 20;
@@ -48,21 +50,21 @@ pub(crate) const MAX_WRITE: u32 = 1 << 20;
 pub struct Endpoint {
     /// The source in the mount table: the device.
     pub source: String,
-    /// Refuse every change.
+    /// True to refuse every change.
     pub read_only: bool,
-    /// Ignore set-id bits.
+    /// True to ignore set-id bits.
     pub no_suid: bool,
-    /// Device nodes do not act as devices.
+    /// True if device nodes do not act as devices.
     pub no_dev: bool,
-    /// Programs cannot be executed.
+    /// True if programs cannot be executed.
     pub no_exec: bool,
-    /// Bypass the kernel's permission checks: for benchmarks only.
+    /// True to bypass the kernel's permission checks, for benchmarks only.
     pub no_permissions: bool,
-    /// How requests come.
+    /// How requests come from the kernel.
     pub transport: Transport,
-    /// The source is a block device, for the kernel to hold while it is mounted. sync(2) and
-    /// syncfs(2) then reach the server ([`syncs`]), and an unmount returns when the server has
-    /// written its last block. Nobody else may hold the device.
+    /// True if the source is a block device that the kernel is to hold during the mount. sync(2)
+    /// and syncfs(2) then reach the server ([`syncs`]), and an unmount returns when the server has
+    /// written its last block. At the time of the mount nobody else may hold the device.
     pub block_device: bool,
 }
 
@@ -100,7 +102,7 @@ impl Endpoint {
             options.push_str(",default_permissions");
         }
         if self.block_device {
-            // Of the device's own blocks, the unit in which the kernel counts.
+            // The unit in which the kernel counts the device's blocks.
             options.push_str(",blksize=4096");
         }
         let options = CString::new(options).context("mount options")?;
@@ -110,7 +112,8 @@ impl Endpoint {
             let options = options.as_c_str();
             match rustix::mount::mount(&*self.source, directory, fs_type, self.flags(), options) {
                 Ok(()) => return Ok(channel),
-                // udev may read the device between the end of our claim and the kernel's claim.
+                // udev may read the device between the end of this process's claim and the
+                // kernel's claim.
                 Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
                     std::thread::sleep(LOOKED_AT / 50);
                 }
@@ -119,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives the mount at `directory` these flags. The daemon is not told.
+    /// Sets the flags of the mount at `directory`. The daemon is not told.
     ///
     /// # Errors
     /// If no file system of Furrow's is mounted there, or the kernel refuses.
@@ -193,14 +196,14 @@ pub fn dead_mount(directory: &Path) -> String {
 
 /// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
-    // Not stat(2): the kernel may answer that from its cache.
+    // statfs(2) instead of stat(2), which the kernel may answer from its cache.
     let asked = within(DEAD_PATIENCE, directory, |directory| rustix::fs::statfs(directory).err());
     // A daemon that hangs is not dead.
     asked.flatten().is_some_and(is_end)
 }
 
-/// What `call` returns about a mount; `None` if the mount's daemon does not answer within `limit`.
-/// A thread asks, because the kernel waits without end for a daemon that hangs.
+/// The result of `call` on a mount; `None` if the mount's daemon does not answer within `limit`.
+/// The call runs in a thread, because the kernel waits without limit for a daemon that hangs.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     directory: &Path,
@@ -208,14 +211,14 @@ pub(crate) fn within<T: Send + 'static>(
 ) -> Option<T> {
     let (tell, told) = sync_channel(1);
     let directory = directory.to_owned();
-    // Nobody may be left to be told.
+    // The receiver may have stopped waiting.
     let asks = move || drop(tell.send(call(&directory)));
     std::thread::Builder::new().name("ask".to_owned()).spawn(asks).ok()?;
     told.recv_timeout(limit).ok()
 }
 
-/// True if a mount whose daemon has died answers with `errno`: "aborted" what was on its way then,
-/// "not connected" what comes later.
+/// True if `errno` is the error of a mount whose daemon has died: ECONNABORTED for requests that
+/// were in flight then, ENOTCONN for later ones.
 pub(crate) fn is_end(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
@@ -244,17 +247,17 @@ pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Access to the file system of a mount that does not keep the mount in use.
+/// Access to the file system of a mount, which does not keep the mount in use.
 #[derive(Debug)]
 pub struct Root {
     directory: PathBuf,
-    /// Its device number.
+    /// Device number of the file system.
     device: u64,
 }
 
 impl Root {
-    /// The file system mounted at `directory`. Requests of the mount must be answered meanwhile, on
-    /// another thread.
+    /// The file system mounted at `directory`. Another thread must answer the requests of the mount
+    /// at the same time.
     ///
     /// # Errors
     /// The kernel's.
@@ -263,24 +266,24 @@ impl Root {
         Ok(Root { directory: directory.to_owned(), device })
     }
 
-    /// The root directory, by a mount of its own that nobody sees: the visible one can be unmounted
-    /// meanwhile.
+    /// Opens the root directory through a private mount that nobody else sees, so that the visible
+    /// mount can be unmounted at the same time.
     fn open(directory: &Path) -> Result<OwnedFd, Errno> {
         use rustix::mount::{OpenTreeFlags, open_tree};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         match open_tree(rustix::fs::CWD, directory, own) {
             Ok(tree) => rustix::fs::openat(&tree, ".", flags, Mode::empty()),
-            // A container may forbid it, or the kernel be older than 5.2.
+            // A container may forbid open_tree(2), or the kernel may be older than 5.2.
             Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(directory, flags, Mode::empty()),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Has the kernel write back what it has cached of the file system, and waits for that.
+    /// Makes the kernel write back its dirty pages of the file system, and waits for that.
     ///
     /// # Errors
-    /// `NODEV` if the file system is not mounted there any more; the kernel's.
+    /// `NODEV` if the file system is not mounted there any more; errors of the kernel.
     pub fn write_back(&self) -> Result<(), Errno> {
         let root = Root::open(&self.directory)?;
         match rustix::fs::fstat(&root)?.st_dev == self.device {
@@ -296,29 +299,29 @@ pub(crate) fn number_of(directory: &Path) -> Option<String> {
     mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
 }
 
-/// Whether the kernel refuses changes of the file system at `directory`: a remount with `ro` tells
-/// no server of it.
+/// Whether the kernel refuses changes of the file system at `directory`. The server cannot know
+/// that, since a remount with `ro` is not reported to it.
 pub(crate) fn is_read_only(directory: &Path) -> bool {
     let newest = |mount: &Mounted| mount.directory == directory;
     mounted().is_ok_and(|all| all.into_iter().rfind(newest).is_some_and(|mount| mount.read_only))
 }
 
-/// The kernel's number of the connection of a mount: a device number in the kernel's own form,
-/// which is the minor number alone where the mount has no block device.
+/// The kernel's number of a mount's connection: the device number in the kernel's internal form.
+/// For a mount without a block device it equals the minor number.
 fn connection(number: &str) -> Option<u32> {
     let (major, minor) = number.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
-/// Ends the kernel's connection of the mount with this device number, wherever it is mounted: every
-/// request of its users fails from then on.
+/// Ends the kernel's connection of the mount with this device number, wherever it is mounted: from
+/// then on, every request on the mount fails.
 ///
 /// # Errors
 /// The kernel's; `NOENT` if there is no such connection.
 pub(crate) fn abort(number: &str) -> Result<(), Errno> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     use rustix::mount::{fsconfig_create, fsmount, fsopen};
-    // By a mount of its own, which nobody sees: the usual one may be missing.
+    // Uses a private mount of fusectl, since the usual one may be missing.
     let control = fsopen(c"fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&control)?;
     let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -328,12 +331,12 @@ pub(crate) fn abort(number: &str) -> Result<(), Errno> {
     rustix::io::write(&abort, b"1").map(drop)
 }
 
-/// A process in another mount namespace, which has a mount too.
+/// A process in another mount namespace in which the file system is mounted, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// The id of the process.
     pub pid: u32,
-    /// Its name.
+    /// The name of the process.
     pub name: String,
 }
 
@@ -343,8 +346,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Of each other mount namespace that has the file system with this device number, the process with
-/// the lowest number. One that /proc does not show is missing.
+/// For each other mount namespace that contains the file system with this device number, the
+/// process with the lowest id. Namespaces whose processes /proc does not show are missing.
 pub fn held_elsewhere(number: &str) -> Vec<Holder> {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -376,7 +379,7 @@ pub struct Mounted {
     pub directory: PathBuf,
     /// The number of the file system's device, as `major:minor`.
     pub number: String,
-    /// The kernel refuses changes of the file system, at this mount and any other.
+    /// True if the kernel refuses changes of the file system, at this mount and at any other.
     pub read_only: bool,
 }
 
@@ -399,7 +402,8 @@ fn parse_table(table: &[u8]) -> impl Iterator<Item = Mounted> {
     table.split(|&b| b == b'\n').filter_map(parse_mountinfo)
 }
 
-/// Parses a line: `id parent dev root mountpoint options [optional…] - type source super-options`.
+/// Parses a line of mountinfo: `id parent dev root mountpoint options [optional…] - type
+/// source super-options`.
 fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
@@ -415,7 +419,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { source, directory: directory.into(), number, read_only })
 }
 
-/// The mount table writes blanks, tabs, newlines and backslashes as `\ooo`.
+/// Decodes `\ooo`, which the mount table writes for blanks, tabs, newlines and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut at = 0;

@@ -1,9 +1,9 @@
 //! The inodes that the kernel refers to, and those of them that have lost their last name.
 //!
-//! The kernel counts every answer that names an inode, and tells how many of these answers it
-//! forgets. The kernel has no reference to an inode once it has forgotten every such answer. One
-//! forget is not enough: forgets come by `/dev/fuse`, and a lookup of the same inode that comes by
-//! a ring may overtake a forget.
+//! The kernel counts every answer that names an inode, and its forgets say how many of these
+//! answers it forgets. The kernel has no reference to an inode once it has forgotten every such
+//! answer. One forget is not enough: a forget comes by `/dev/fuse`, and may be overtaken by a
+//! lookup of the same inode that comes by a ring.
 //!
 //! Invariant: an answer is counted before it is given, so the kernel never forgets more than was
 //! counted.
@@ -15,12 +15,12 @@ use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the kernel knows of an inode.
+/// The kernel's references to an inode.
 #[derive(Clone, Copy, Default)]
 struct Reference {
     /// Answers that the kernel has not forgotten.
     answers: u64,
-    /// The inode has no name, and is open once for the kernel.
+    /// True if the inode has no name any more, and is held open for the kernel.
     kept: bool,
 }
 
@@ -30,7 +30,7 @@ type References = HashMap<Ino, Reference, BuildHasherDefault<FixedHasher>>;
 #[derive(Default)]
 pub(crate) struct Known {
     inodes: Mutex<References>,
-    /// How many inodes were kept and are not freed yet.
+    /// Number of inodes that were kept and are not freed yet.
     kept: AtomicUsize,
 }
 
@@ -40,13 +40,13 @@ impl Known {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is about to be told of `ino`.
+    /// Counts an answer that is about to name `ino` to the kernel.
     pub fn told(&self, ino: Ino) {
         self.inodes().entry(ino).or_default().answers += 1;
     }
 
-    /// Records that `ino` was opened for the kernel. False if the kernel has no reference to the
-    /// inode, or if the inode was recorded already.
+    /// Records that `ino` was opened for the kernel. Returns false if the kernel has no reference
+    /// to the inode, or if the inode was recorded already.
     pub fn keep(&self, ino: Ino) -> bool {
         let mut inodes = self.inodes();
         let references = inodes.get_mut(&ino);
@@ -56,8 +56,8 @@ impl Known {
         new
     }
 
-    /// The kernel forgets `answers` answers that named `ino`. True if the kernel has now forgotten
-    /// all such answers, and the inode was kept for the kernel.
+    /// Subtracts `answers` answers that named `ino` and that the kernel forgets. Returns true if
+    /// the kernel has now forgotten all such answers, and the inode was kept for the kernel.
     pub fn forget(&self, ino: Ino, answers: u64) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };
@@ -68,12 +68,12 @@ impl Known {
         inodes.remove(&ino).is_some_and(|references| references.kept)
     }
 
-    /// An inode that was kept, and of which [`Known::forget`] said so, was freed.
+    /// Records that an inode was freed, after [`Known::forget`] has returned true for it.
     pub fn freed(&self) {
         self.kept.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the space of an inode that was kept is not free yet.
+    /// True if an inode that was kept still takes space.
     pub fn has_kept(&self) -> bool {
         self.kept.load(Ordering::Relaxed) > 0
     }
@@ -83,7 +83,7 @@ impl Known {
         self.inodes().keys().copied().collect()
     }
 
-    /// Forgets all; the inodes that were kept.
+    /// Forgets all inodes; returns those that were kept.
     pub fn end(&self) -> Vec<Ino> {
         let all = std::mem::take(&mut *self.inodes());
         let mut kept: Vec<Ino> =
@@ -101,7 +101,7 @@ mod tests {
     fn an_inode_is_kept_until_every_answer_is_forgotten() {
         let known = Known::default();
         known.told(Ino(7));
-        // What the kernel forgets is overtaken by a second lookup and the removal.
+        // A second lookup and the removal overtake the forget of the first lookup.
         known.told(Ino(7));
         assert!(known.keep(Ino(7)));
         assert!(!known.keep(Ino(7)), "kept once");

@@ -1,14 +1,14 @@
 //! Latencies of the kernel's requests by kind, from reading a request to writing its answer.
 //!
 //! They do not include the kernel's own part, nor requests that the kernel answers itself.
-//! Measuring costs about 0.1 µs per request.
+//! Measuring takes about 0.1 µs per request.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Longest distinguished latency, in nanoseconds: 1,000 s.
+/// Largest latency recorded exactly, in nanoseconds: 1,000 s.
 const LONGEST: u64 = 1_000_000_000_000;
 
 macro_rules! ops {
@@ -89,7 +89,7 @@ struct Record {
 /// Latencies since the mount.
 #[derive(Default)]
 pub(crate) struct Latencies {
-    /// By [`Op`]; memory is allocated by the first request of a kind.
+    /// Records by [`Op`]; a record's memory is allocated by the first request of its kind.
     records: Mutex<Vec<Option<Record>>>,
 }
 
@@ -105,12 +105,12 @@ impl Latencies {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of kind `op` is passed to the engine.
+    /// Begins the measurement of a request of kind `op`, which is passed to the engine.
     pub fn start(&self, op: Op) -> Started {
         Started { op, at: Instant::now() }
     }
 
-    /// The request was answered.
+    /// Records the latency of a request that was answered.
     pub fn end(&self, started: Started, failed: bool) {
         let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut records = self.records();
@@ -129,7 +129,7 @@ impl Latencies {
         record.errors += u64::from(failed);
     }
 
-    /// The figures for each kind of request that occurred.
+    /// The latencies of each kind of request that occurred.
     pub fn operations(&self) -> Vec<Operation> {
         let records = self.records();
         let seen = Op::ALL.iter().zip(records.iter());

@@ -1,9 +1,9 @@
 //! A FUSE server that does nothing, to measure what FUSE itself costs.
 //!
-//! A file of 4 KiB, [`FILE`], one of 256 MiB, [`BIG`], and a directory in which all names can be
-//! made and removed. Every request is answered at once from constants, and what is written is
-//! dropped. It goes through the same endpoint, session and options as a mounted file system, so a
-//! ratio of the two is the engine's share.
+//! The mount has a file of 4 KiB, [`FILE`], a file of 256 MiB, [`BIG`], and a directory in which
+//! all names can be made and removed. Every request is answered at once from constants, and written
+//! data is dropped. Requests go through the same endpoint, session and options as those of a
+//! mounted file system, so the ratio of the times of both shows the engine's share.
 
 use crate::endpoint::MAX_WRITE;
 use crate::operations::{Agreement, Asker, Changes, NewName, Operations};
@@ -24,7 +24,7 @@ const BIG_INODE: Node = Node(3);
 const BYTES: usize = 4096;
 const BIG_BYTES: u64 = 256 << 20;
 
-/// The server.
+/// The server that does nothing.
 pub struct Null {
     ttl: Duration,
     writeback_cache: bool,

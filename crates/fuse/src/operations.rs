@@ -1,8 +1,8 @@
 //! The requests of the kernel's FUSE driver, in the form that every transport gives them.
 //!
 //! A server implements [`Operations`]; a transport (`channel.rs`, `ring.rs`) reads requests, calls
-//! it, and carries the answer that the server gives to the [`Reply`]. Requests that the kernel
-//! answers itself under the options that are used here, such as locks, are missing.
+//! the server, and carries the answer that the server gives to the [`Reply`]. Requests that the
+//! kernel answers itself with the options used here, such as locks, are missing.
 
 use crate::channel::Notifier;
 use crate::reply::{Reply, kind};
@@ -22,7 +22,8 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Nothing yet, of these features of the kernel ([`crate::wire::feature`]).
+    /// No agreement on any feature yet; `offered` are the features of the
+    /// kernel ([`crate::wire::feature`]).
     pub(crate) fn of(offered: u64) -> Agreement {
         Agreement { offered, agreed: 0, max_background: 16 }
     }
@@ -32,7 +33,7 @@ impl Agreement {
         self.offered & feature == feature
     }
 
-    /// Takes `feature`, if the kernel offers it.
+    /// Adds `feature` to the agreement, if the kernel offers it. Returns whether it does.
     pub(crate) fn want(&mut self, feature: u64) -> bool {
         let offered = self.offers(feature);
         if offered {
@@ -51,7 +52,7 @@ impl Agreement {
 pub struct Asker {
     pub uid: u32,
     pub gid: u32,
-    /// Its thread, by the number in this process's namespace; 0 if it has none.
+    /// The thread, by its number in this process's PID namespace; 0 if it has none there.
     pub thread: u32,
 }
 
@@ -68,11 +69,11 @@ pub struct Changes {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// In bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
     pub atime: Option<When>,
     pub mtime: Option<When>,
-    /// Only a kernel that caches writes keeps this time itself.
+    /// Sent only by a kernel that caches writes, which keeps this time itself.
     pub ctime: Option<Time>,
 }
 
@@ -81,7 +82,7 @@ pub struct Changes {
 pub struct NewName {
     pub parent: Node,
     pub name: Vec<u8>,
-    /// Type and permissions.
+    /// Type and permission bits.
     pub mode: u32,
     pub umask: u32,
 }
@@ -89,47 +90,47 @@ pub struct NewName {
 /// A server of the kernel's requests. Several threads may call it at once.
 ///
 /// A method returns once the request is on its way; the reply may be given later, by any thread. A
-/// reply that is dropped answers EIO. A request that a server does not have is answered as the
-/// kernel expects of a server without the feature.
+/// reply that is dropped answers EIO. The default method for a request answers as the kernel
+/// expects of a server without that feature.
 #[allow(unused_variables, reason = "what a server does not have")]
 pub trait Operations: Send + Sync + 'static {
-    /// Takes the features that are wanted.
+    /// Chooses the features that the server wants.
     ///
     /// # Errors
     /// If the kernel lacks a feature that the server needs. The mount then ends.
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()>;
 
-    /// The kernel has agreed; by `kernel` it is told what to do without a request.
+    /// Called when the kernel has agreed. The server can send messages to the kernel by `kernel`.
     fn connected(self: &Arc<Self>, kernel: Notifier) {}
 
-    /// Has the kernel pass on what it has collected, and waits for that; called by none of the
-    /// threads that answer.
+    /// Makes the kernel pass on the writes that it has collected, and waits for that. None of the
+    /// threads that answer requests may call this.
     fn pass_on(&self) {}
 
-    /// The mount has ended.
+    /// Called when the mount has ended.
     fn destroy(&self) {}
 
-    /// The kernel unmounts a block device, and frees the device when this is answered: nothing may
-    /// be written to the device afterwards. Of other mounts the kernel only says that they have
-    /// ended.
+    /// The kernel unmounts a block device, and frees the device once the server has answered:
+    /// nothing may be written to the device afterwards. For other mounts this is not sent; they
+    /// just end.
     fn leave(&self, reply: Reply<kind::Empty>) {
         reply.ok();
     }
 
-    /// Makes durable what was changed in the whole file system. "Not implemented" makes the kernel
-    /// stop sending this.
+    /// Makes all changes in the file system durable. The answer "not implemented" makes the kernel
+    /// stop sending this request.
     fn syncfs(&self, reply: Reply<kind::Empty>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// The operator should read this line.
+    /// Passes a line to the operator.
     fn report(&self, line: &str) {}
 
-    /// An attribute of an inode that does not exist means: there is no such name, which may be
-    /// cached.
+    /// Looks up a name. An answer with attributes of an inode that does not exist means that there
+    /// is no such name; the kernel may cache that.
     fn lookup(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>);
 
-    /// The kernel forgets `answers` answers that named the inode.
+    /// Called when the kernel forgets `answers` answers that named the inode.
     fn forget(&self, ino: Node, answers: u64) {}
 
     fn getattr(&self, ino: Node, reply: Reply<kind::Attr>);
@@ -184,25 +185,25 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// "Not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` send no opens and closes, and
-    /// keep what it has cached of a file when a program opens the file.
+    /// Opens a file. The answer "not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` send
+    /// no opens and closes, and keep its cached pages of a file when a program opens the file.
     fn open(&self, ino: Node, reply: Reply<kind::Open>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a file and opens it. "Not implemented" makes the kernel ask for the file by
-    /// [`Operations::mknod`], and then for the opening.
+    /// Makes a file and opens it. The answer "not implemented" makes the kernel send
+    /// [`Operations::mknod`] and then an open instead.
     fn create(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a file without a name in the directory, whatever `new` calls it, and opens it
-    /// (`O_TMPFILE`). Linux asks since 6.2.
+    /// Makes a file without a name in the directory, and opens it (`O_TMPFILE`); the name in `new`
+    /// is ignored. Linux 6.2 and later send this.
     fn create_unnamed(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// `flags`: of the open file.
+    /// Reads from a file. `flags` are those of the open file.
     fn read(&self, ino: Node, offset: u64, size: u32, flags: OFlags, reply: Reply<kind::Data>);
 
     #[allow(clippy::too_many_arguments)]
@@ -220,7 +221,7 @@ pub trait Operations: Send + Sync + 'static {
     }
 
     fn flush(&self, ino: Node, reply: Reply<kind::Empty>) {
-        // "Not implemented" makes the kernel stop sending this.
+        // The answer "not implemented" makes the kernel stop sending this request.
         reply.error(Errno::NOSYS);
     }
 
@@ -232,7 +233,7 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// The handle of the answer comes with each listing.
+    /// Opens a directory. The kernel sends the handle in the answer with each listing.
     fn opendir(&self, ino: Node, flags: OFlags, reply: Reply<kind::Open>) {
         reply.opened(Handle(0), 0);
     }

@@ -1,12 +1,13 @@
 //! Data that the kernel has and has not passed on, before an answer depends on it.
 //!
-//! A store through a shared map stays in the kernel's cache until the kernel writes it back, and
-//! the kernel asks where a file has data ([`Seek`]) without that. So a hole is an answer only once
-//! the kernel has been told to drop what it has cached of the hole: it then passes on what is dirty
-//! there, and waits until that is answered. It has no way to be asked what is dirty.
+//! Data stored through a shared map stays in the kernel's cache until the kernel writes it back,
+//! and the kernel asks where a file has data ([`Seek`]) without doing that first. So the server
+//! answers with a hole only after it has told the kernel to drop its cached pages of the hole: the
+//! kernel then passes on the dirty pages, and waits until these writes are answered. There is no
+//! way to ask the kernel which pages are dirty.
 //!
 //! Invariant: the thread that tells the kernel waits for writes that the server has to answer, so
-//! it is none of the threads that answer.
+//! it must not be one of the threads that answer requests.
 
 use crate::channel::Notifier;
 use crate::convert::node;
@@ -20,7 +21,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is looked for, and from where on.
+/// What to look for in a file (data or a hole), and the offset from which to search.
 #[derive(Clone, Copy)]
 pub(crate) struct Search {
     pub ino: Ino,
@@ -28,24 +29,24 @@ pub(crate) struct Search {
     pub what: Seek,
 }
 
-/// A search whose answer is a hole, if the kernel has nothing for it.
+/// A search whose answer is a hole, unless the kernel has unwritten data there.
 struct Doubt {
     search: Search,
     hole: Range<u64>,
     reply: Reply<kind::Seek>,
 }
 
-/// What the engine knows.
+/// The result of a search in the engine.
 struct Found {
-    /// `None` where Linux answers ENXIO.
+    /// The offset found; `None` where Linux answers ENXIO.
     at: Option<u64>,
-    /// What that takes for a hole; empty if nothing.
+    /// The range that this result takes for a hole; empty if it takes none.
     hole: Range<u64>,
-    /// The answer if all of the file is data.
+    /// The answer if the whole file counted as data.
     without_holes: u64,
 }
 
-/// The way to the kernel without a request.
+/// Messages to the kernel that are not answers to requests.
 #[derive(Default)]
 pub(crate) struct Kernel {
     notifier: Mutex<Option<Notifier>>,
@@ -59,11 +60,11 @@ impl Kernel {
     }
 
     fn notifier(&self) -> MutexGuard<'_, Option<Notifier>> {
-        // As above.
+        // A notifier is whole even if a thread panicked while it held the lock.
         self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount has ended. Another may follow, if the first was an attempt.
+    /// Called when the mount has ended. Another mount may follow, if this one was only an attempt.
     pub fn end(&self) {
         *self.doubts() = None;
         *self.notifier() = None;
@@ -85,7 +86,8 @@ async fn find(fs: &Fs, Search { ino, offset, what }: Search) -> Result<Found> {
 }
 
 impl FuseServer {
-    /// Answers where data or a hole is. The kernel has passed on all of `passed_on`.
+    /// Answers where data or a hole is. In the range `passed_on` the kernel has already passed on
+    /// all its dirty pages.
     pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<kind::Seek>) {
         let answer = move |reply: Reply<kind::Seek>, found: Found, shared: &Shared| {
             let Found { at, hole, without_holes } = found;
@@ -110,7 +112,7 @@ impl FuseServer {
         self.run(Op::Seek, reply, look, answer);
     }
 
-    /// Starts the thread that has the kernel pass on what it has of holes.
+    /// Starts the thread that makes the kernel pass on dirty pages in supposed holes.
     pub(crate) fn connect(&self, kernel: Notifier) {
         *self.shared.kernel.notifier() = Some(kernel.clone());
         let (sender, doubts) = channel::<Doubt>();
@@ -126,12 +128,12 @@ impl FuseServer {
         };
         match std::thread::Builder::new().name("pass-on".to_owned()).spawn(work) {
             Ok(_) => *self.shared.kernel.doubts() = Some(sender),
-            // Without the thread all of a file is data.
+            // Without the thread, files are reported as data without holes.
             Err(error) => (self.shared.log)(&format!("holes of files are not told: {error}")),
         }
     }
 
-    /// Has the kernel pass on what it has of every file, and waits for that.
+    /// Makes the kernel pass on its dirty pages of every file, and waits for that.
     pub(crate) fn pass_on_all(&self) {
         let Some(kernel) = self.shared.kernel.notifier().clone() else { return };
         for ino in self.shared.known.all() {

@@ -20,12 +20,12 @@ const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
 /// The bit of `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u64 = 1 << 21;
-/// Attributes that only those see who may change them.
+/// Prefix of the attributes that are visible only to callers who may change them.
 const TRUSTED: &[u8] = b"trusted.";
 /// The attribute with the access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// A request on the engine.
+/// A request while the engine carries it out.
 pub(crate) struct Call {
     pub rt: Rt,
     pub fs: Fs,
@@ -37,18 +37,18 @@ pub(crate) struct Listed<'a> {
     pub ino: Ino,
     pub kind: Kind,
     pub name: &'a OsStr,
-    /// Offset at which the listing continues after it.
+    /// Offset at which the listing continues after this entry.
     pub offset: u64,
 }
 
 /// The caller of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// Its group; its other groups are known only from /proc.
+    /// The caller's group; its other groups are known only from /proc.
     pub gid: u32,
-    /// Its thread, by the number in this process's namespace; 0 if it has none.
+    /// The caller's thread, by its number in this process's PID namespace; 0 if it has none there.
     pub thread: u32,
-    /// It may keep set-id bits (`CAP_FSETID`).
+    /// True if the caller may keep set-id bits (`CAP_FSETID`).
     pub privileged: bool,
 }
 
@@ -57,20 +57,21 @@ impl Caller {
         Caller { gid: asker.gid, thread: asker.thread, privileged: asker.uid == 0 }
     }
 
-    /// What /proc says of it in the line that begins with `name`.
+    /// The rest of the line in the thread's /proc status that begins with `name`.
     fn says(&self, name: &str) -> Option<String> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
         status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
     }
 
-    /// Whether it belongs to `group`. A caller that /proc does not show has only its own group.
+    /// Whether the caller belongs to `group`. A caller that /proc does not show has only its
+    /// own group.
     fn is_of(&self, group: u32) -> bool {
         let of = |groups: String| groups.split_whitespace().any(|of| of.parse() == Ok(group));
         self.gid == group || self.says("Groups:").is_some_and(of)
     }
 
-    /// Whether it has `CAP_SYS_ADMIN` in the user namespace of this process. Of a caller that /proc
-    /// does not show, its user decides.
+    /// Whether the caller has `CAP_SYS_ADMIN` in the user namespace of this process. If /proc does
+    /// not show the caller, its user id decides.
     fn administers(&self) -> bool {
         let user_namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let Some(capabilities) = self.says("CapEff:") else { return self.privileged };
@@ -79,9 +80,10 @@ impl Caller {
         capabilities & SYS_ADMIN != 0 && user_namespace(&self.thread.to_string()) == own
     }
 
-    /// The mode bits to clear in a file with `attr` after this caller wrote it, or its owner
-    /// changed. As on ext4, set-group-id without group execution has no effect on execution, and
-    /// stays only for callers that could set it: privileged ones and members of the file's group.
+    /// The mode bits to clear in a file with `attr` after this caller has written it, or its owner
+    /// has changed. As on ext4, a set-group-id bit without group execution does not affect
+    /// execution, so it stays for callers that could set it: privileged ones and members of the
+    /// file's group.
     fn strips(&self, attr: &Attr) -> u16 {
         let alone = attr.mode & (SET_GID | GROUP_EXEC) == SET_GID;
         let keeps = alone && (self.privileged || self.is_of(attr.gid));
@@ -89,7 +91,8 @@ impl Caller {
     }
 }
 
-/// Pauses in which the kernel's forget of a removed file comes, also on a busy machine.
+/// Number of pauses to wait for the kernel's forget of a removed file: enough even on a
+/// busy machine.
 const FORGOTTEN: u32 = 50;
 
 impl Call {
@@ -99,11 +102,10 @@ impl Call {
         Time { seconds, nanoseconds }
     }
 
-    /// Makes the change `attempt` with `argument`. If there is no space while removed files still
-    /// have theirs, the change is made once more when the kernel has forgotten these files, or
-    /// after [`FORGOTTEN`] pauses, because one of the files may be open. A program that removes a
-    /// file and then writes another must find the space, and a forget comes some time after the
-    /// removal.
+    /// Makes the change `attempt` with `argument`. If there is no space, but removed files still
+    /// hold some, retries once: when the kernel has forgotten these files, or after [`FORGOTTEN`]
+    /// pauses, because one of the files may be open. A program that removes a file and then writes
+    /// another must find the space, and the forget comes only some time after the removal.
     pub async fn with_space<A: Clone, T>(
         &self,
         argument: A,
@@ -139,7 +141,7 @@ impl Call {
     /// Changes attributes. A change of owner clears set-id bits except on directories; a change of
     /// size clears them unless `who` is privileged.
     pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {
-        // A change of nothing is chown(-1, -1): the kernel sends no other empty change.
+        // An empty change is chown(-1, -1), since the kernel sends no other empty change.
         let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
         if changes.mode.is_none() && (owner || (changes.size.is_some() && !who.privileged)) {
             let attr = self.fs.getattr(ino).await?;
@@ -150,19 +152,19 @@ impl Call {
         self.fs.setattr(ino, changes).await
     }
 
-    /// The names of the extended attributes of `ino` that `who` may know of.
+    /// The names of the extended attributes of `ino` that `who` may see.
     pub async fn list_xattrs(&self, ino: Ino, who: Caller) -> Result<Vec<Vec<u8>>> {
         let mut names = self.fs.listxattr(ino).await?;
         let is_trusted = |name: &Vec<u8>| name.starts_with(TRUSTED);
-        // Few files have any: the others need no look into /proc.
+        // Few files have trusted attributes; for the others /proc need not be read.
         if names.iter().any(is_trusted) && !who.administers() {
             names.retain(|name| !is_trusted(name));
         }
         Ok(names)
     }
 
-    /// fallocate(2). No block is kept beyond the end of a file, so a promise of that is refused
-    /// before anything is done.
+    /// Carries out fallocate(2). The file system keeps no blocks beyond the end of a file, so a
+    /// request for such blocks is refused before anything is changed.
     pub async fn fallocate(
         &self,
         ino: Ino,
@@ -204,10 +206,10 @@ impl Call {
         Ok(())
     }
 
-    /// Clears the set-id bits of `ino` before `who`, without privilege, writes it.
+    /// Clears the set-id bits of `ino` before `who`, who has no privilege, writes to it.
     pub async fn strip_set_id(&self, ino: Ino, who: Caller) -> Result<()> {
         let attr = self.fs.getattr(ino).await?;
-        // Few files have any: the others need no look into /proc.
+        // Few files have set-id bits; for the others /proc need not be read.
         if attr.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
@@ -218,18 +220,18 @@ impl Call {
         Ok(())
     }
 
-    /// fsync(2).
+    /// Carries out fsync(2).
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         self.synced(self.fs.fsync(ino, data_only).await)
     }
 
-    /// syncfs(2), and what sync(2) asks of one file system.
+    /// Carries out syncfs(2), and the part of sync(2) that concerns this file system.
     pub async fn sync(&self) -> Result<()> {
         self.synced(self.fs.sync().await)
     }
 
-    /// When the engine has failed, unsynced changes are lost. That must be an I/O error: a program
-    /// may ignore EROFS as if nothing had to be done.
+    /// Turns the error of a failed engine into an I/O error, because unsynced changes are lost: a
+    /// program may ignore EROFS as if there were nothing to do.
     fn synced(&self, done: Result<()>) -> Result<()> {
         match (done, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
@@ -239,8 +241,8 @@ impl Call {
         }
     }
 
-    /// The inode that `name` in directory `parent` names. Callers with only a file handle ask for
-    /// `.` and `..`, and for `.` of any inode, whatever its kind.
+    /// The inode that `name` means in directory `parent`. Callers with only a file handle look up
+    /// `.` and `..`; they look up `.` in an inode of any kind.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
         match name {
             b"." => self.fs.getattr(parent).await,
@@ -249,8 +251,8 @@ impl Call {
         }
     }
 
-    /// Keeps an inode that has lost its last name and was opened for that until the kernel, which
-    /// may use the inode by number, forgets it.
+    /// Keeps an inode that has lost its last name. The inode was opened for this; it is released
+    /// when the kernel, which may still use it by number, forgets it.
     async fn keep(&self, ino: Option<Ino>) -> Result<()> {
         match ino {
             Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,
@@ -258,17 +260,17 @@ impl Call {
         }
     }
 
-    /// unlink(2).
+    /// Carries out unlink(2).
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.keep(self.fs.remove_open(parent, name, false).await?).await
     }
 
-    /// rmdir(2).
+    /// Carries out rmdir(2).
     pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.keep(self.fs.remove_open(parent, name, true).await?).await
     }
 
-    /// renameat2(2).
+    /// Carries out renameat2(2).
     pub async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -278,7 +280,7 @@ impl Call {
         self.keep(self.fs.rename_open(from, to, mode).await?).await
     }
 
-    /// The directory that holds directory `ino`; itself if it has been removed.
+    /// The parent of directory `ino`; `ino` itself if it has been removed.
     async fn parent(&self, ino: Ino) -> Result<Ino> {
         match self.fs.parent(ino).await {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(ino),
@@ -299,8 +301,9 @@ impl Call {
         }
     }
 
-    /// Lists directory `ino`, which is an access or not, from `offset` on, `batch` entries at a
-    /// time, until `add` returns that its buffer is full.
+    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` returns
+    /// true because its buffer is full. The flag with `ino` says whether the listing counts as
+    /// an access.
     pub async fn list(
         &self,
         (ino, access): (Ino, bool),
@@ -329,9 +332,10 @@ impl Call {
         }
     }
 
-    /// As [`Call::list`], with the attributes of each entry; an entry removed meanwhile is left
-    /// out. An entry whose inode cannot be read is listed without attributes: one damaged inode
-    /// must not hide the other names of its directory, and whoever asks for it gets the error.
+    /// As [`Call::list`], with the attributes of each entry. An entry that has been removed since
+    /// is left out. An entry whose inode cannot be read is listed without attributes: one damaged
+    /// inode must not hide the other names of its directory, and a program that asks for its
+    /// attributes gets the error.
     pub async fn list_plus(
         &self,
         (ino, access): (Ino, bool),
@@ -383,7 +387,7 @@ mod tests {
     use furrow_fs::{Attr, Time};
 
     fn stripped(mode: u16, gid: u32, privileged: bool) -> u16 {
-        // No thread has this number, so the caller has just the one group.
+        // No thread has this number, so the caller counts as a member of only this group.
         let who = Caller { gid: 7, thread: u32::MAX, privileged };
         let time = Time { seconds: 0, nanoseconds: 0 };
         let kind = furrow_fs::Kind::File;

@@ -11,31 +11,31 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 use zerocopy::{FromZeros as _, Immutable, IntoBytes};
 
-/// What a request is answered with, if not with an error.
+/// The kinds of content that an answer can have, if it is not an error.
 pub mod kind {
-    /// Attributes.
+    /// Attributes of an inode.
     pub enum Attr {}
     /// A file that was made and opened.
     pub enum Create {}
-    /// Bytes.
+    /// Bytes of a file or a link.
     pub enum Data {}
-    /// Nothing: it is done.
+    /// Nothing: the request was carried out.
     pub enum Empty {}
     /// The inode of a name.
     pub enum Entry {}
-    /// Names of a directory.
+    /// Names in a directory.
     pub enum List {}
-    /// Names of a directory, with attributes.
+    /// Names in a directory, with attributes.
     pub enum ListPlus {}
-    /// What was opened.
+    /// The handle of an open file or directory.
     pub enum Open {}
     /// A place in a file.
     pub enum Seek {}
-    /// Space.
+    /// Space of the file system.
     pub enum Statfs {}
-    /// How much was written.
+    /// The number of bytes written.
     pub enum Write {}
-    /// A value, names, or how long they are.
+    /// The value of an attribute, names of attributes, or their length.
     pub enum Xattr {}
 }
 
@@ -67,12 +67,13 @@ impl To {
         by!(self, answer => answer.send(value));
     }
 
-    /// Adds to the payload. False if it has no room for all of `bytes`.
+    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
     fn add(&mut self, bytes: &[u8]) -> bool {
         by!(self, answer => answer.add(bytes))
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
+    /// nothing, if it does not fit.
     fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         by!(self, answer => answer.add_record(parts))
     }
@@ -83,7 +84,8 @@ impl To {
     }
 }
 
-/// The answer to one request, of the kind `K`. Given once; dropped without one, it answers EIO.
+/// The answer to one request, of the kind `K`. It is given once; a reply that is dropped without an
+/// answer answers EIO.
 pub struct Reply<K> {
     to: To,
     kind: PhantomData<fn(K)>,
@@ -96,7 +98,7 @@ pub(crate) trait Fail: Send + 'static {
 
 /// A reply that lists a directory.
 pub(crate) trait Listing: Fail {
-    /// Answers with the entries that were added; none means the end.
+    /// Answers with the entries that were added; an answer without entries means the end.
     fn ok(self);
 }
 
@@ -120,35 +122,35 @@ impl<K: 'static> Fail for Reply<K> {
 }
 
 impl Reply<kind::Empty> {
-    /// Done.
+    /// Answers that the request was carried out.
     pub fn ok(self) {
         self.to.send(&());
     }
 }
 
 impl Reply<kind::Entry> {
-    /// The inode of a name; the kernel may cache both for `ttl`.
+    /// Answers with the inode of a name; the kernel may cache name and attributes for `ttl`.
     pub fn entry(self, ttl: &Duration, attr: &wire::Attr, generation: u64) {
         self.to.send(&wire::Entry::of(ttl, attr, generation));
     }
 }
 
 impl Reply<kind::Attr> {
-    /// Attributes, which the kernel may cache for `ttl`.
+    /// Answers with attributes, which the kernel may cache for `ttl`.
     pub fn attr(self, ttl: &Duration, attr: &wire::Attr) {
         self.to.send(&wire::Attributes::of(ttl, attr));
     }
 }
 
 impl Reply<kind::Open> {
-    /// The file is open. `flags`: [`wire::KEEP_CACHE`] or 0.
+    /// Answers that the file is open. `flags` is [`wire::KEEP_CACHE`] or 0.
     pub fn opened(self, handle: Handle, flags: u32) {
         self.to.send(&wire::Opened::of(handle, flags));
     }
 }
 
 impl Reply<kind::Create> {
-    /// The file was made, and is open.
+    /// Answers that the file was made and is open.
     pub fn created(
         self,
         ttl: &Duration,
@@ -165,7 +167,7 @@ impl Reply<kind::Create> {
 }
 
 impl Reply<kind::Data> {
-    /// These bytes.
+    /// Answers with these bytes.
     pub fn data(mut self, bytes: &[u8]) {
         match self.to.add(bytes) {
             true => self.to.finish(),
@@ -173,49 +175,49 @@ impl Reply<kind::Data> {
         }
     }
 
-    /// What was read from a file.
+    /// Answers with bytes read from a file.
     pub fn pages(self, data: ReadData) {
         by!(self.to, answer => answer.pages(data));
     }
 }
 
 impl Reply<kind::Write> {
-    /// `bytes` bytes were written.
+    /// Answers that `bytes` bytes were written.
     pub fn written(self, bytes: u32) {
         self.to.send(&wire::Written { bytes, padding: 0 });
     }
 }
 
-/// Space, and names, of a file system.
+/// Space and names of a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Space {
-    /// In units of `block_size`.
+    /// Total space in units of `block_size`.
     pub blocks: u64,
     pub blocks_free: u64,
-    /// For callers without privileges.
+    /// Space that is available to callers without privileges.
     pub blocks_available: u64,
     pub inodes: u64,
     pub inodes_free: u64,
-    /// In bytes.
+    /// Size of a block in bytes.
     pub block_size: u32,
     /// Longest name, in bytes.
     pub name_max: u32,
 }
 
 impl Reply<kind::Statfs> {
-    /// Space, and names.
+    /// Answers with the space and names of the file system.
     pub fn statfs(self, space: &Space) {
         self.to.send(&wire::Statfs::of(space));
     }
 }
 
 impl Reply<kind::Xattr> {
-    /// Bytes that the answer would have.
+    /// Answers with the number of bytes that the full answer would have.
     pub fn size(self, bytes: u32) {
         self.to.send(&wire::Written { bytes, padding: 0 });
     }
 
-    /// A value, or names.
+    /// Answers with a value, or with names.
     pub fn data(mut self, bytes: &[u8]) {
         match self.to.add(bytes) {
             true => self.to.finish(),
@@ -225,15 +227,15 @@ impl Reply<kind::Xattr> {
 }
 
 impl Reply<kind::Seek> {
-    /// The place that was found.
+    /// Answers with the offset that was found.
     pub fn offset(self, offset: i64) {
         self.to.send(&offset);
     }
 }
 
 impl Reply<kind::List> {
-    /// Adds an entry, after which the listing goes on at `offset`. `mode`: the type of the inode.
-    /// True if it has no room any more.
+    /// Adds an entry; the listing continues after it at `offset`. `mode` is the type of the inode.
+    /// Returns true if the entry does not fit any more.
     pub fn add(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
         let name = name.as_bytes();
         let entry = wire::Listed::of(ino.0, offset, mode, name);
@@ -248,7 +250,7 @@ impl Listing for Reply<kind::List> {
 }
 
 impl Reply<kind::ListPlus> {
-    /// As in a listing without attributes. The kernel may cache the entry for `ttl`.
+    /// Adds an entry as in a listing without attributes. The kernel may cache the entry for `ttl`.
     pub fn add(
         &mut self,
         offset: u64,
@@ -263,8 +265,8 @@ impl Reply<kind::ListPlus> {
         !self.to.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
     }
 
-    /// As in a listing without attributes: the kernel shows the name, and asks for the attributes
-    /// when somebody wants them (node 0 of `struct fuse_entry_out`).
+    /// Adds an entry without its attributes: the kernel shows the name, and asks for the attributes
+    /// when a program needs them (node 0 of `struct fuse_entry_out`).
     pub fn add_name(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
         let name = name.as_bytes();
         let listed = wire::Listed::of(ino.0, offset, mode, name);

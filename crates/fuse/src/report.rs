@@ -41,12 +41,12 @@ use std::time::Duration;
 pub const VERSION: u32 = 2;
 /// Longest answer in bytes (XATTR_SIZE_MAX).
 pub const MAX_ANSWER: usize = 65_536;
-/// Most time in which a daemon tells what it has at hand.
+/// Time limit for a daemon's answers that need no work of the drive.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Zones on one page of the map: each takes at most about 85 bytes.
 const PAGE: usize = 600;
 
-/// What the names of all control attributes begin with.
+/// Prefix of the names of all control attributes.
 pub(crate) const PREFIX: &[u8] = b"furrow.";
 const STATUS: &str = "furrow.status";
 const MAP: &str = "furrow.map.";
@@ -236,15 +236,15 @@ pub async fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<Map
     })
 }
 
-/// The options of a mount, and what changes those that may change.
+/// The options of a mount, and the means to change them.
 pub trait Remount: Send + Sync {
     /// The options, as after `-o`.
     fn options(&self) -> String;
 
-    /// Makes `options` valid too, all or none.
+    /// Puts `options` into force in addition to the present ones: all of them, or none.
     ///
     /// # Errors
-    /// If one is unknown, or may not change.
+    /// If one of them is unknown, or may not change.
     fn change(&self, fs: &Fs, options: &str) -> Result<(), Error>;
 }
 
@@ -256,11 +256,11 @@ pub(crate) enum Question {
     Sync,
     Stat,
     Options,
-    /// Options to make valid.
+    /// Puts these options into force.
     Remount(String),
-    /// Most superzones to clean.
+    /// Cleans at most this many superzones.
     Gc(u32),
-    /// After this order, if there is one.
+    /// Reports the scrub, after this order if there is one.
     Scrub(Option<ScrubOrder>),
 }
 
@@ -286,7 +286,7 @@ impl Question {
         }
     }
 
-    /// Whether only root may use it, because it makes the drive work, or changes the mount.
+    /// Whether only root may ask this, because it makes the drive work, or changes the mount.
     pub fn is_for_root(&self) -> bool {
         matches!(self, Question::Gc(_) | Question::Scrub(Some(_)) | Question::Remount(_))
     }
@@ -296,8 +296,8 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
     let info = &shared.info;
     let text = match question {
         Question::Sync => {
-            // A read-only mount has nothing to sync, and must not write what recovery did in
-            // memory.
+            // A read-only mount has nothing to sync, and must not write the results of recovery,
+            // which are only in memory.
             if !info.read_only {
                 fs.sync().await?;
             }
@@ -365,10 +365,10 @@ pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     })
 }
 
-/// Asks for what the daemon has at hand.
+/// Asks for an attribute that the daemon can answer without work of the drive.
 ///
 /// # Errors
-/// Also if there is no answer within [`PATIENCE`].
+/// As [`ask`]; also if there is no answer within [`PATIENCE`].
 fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     let attribute = attribute.to_owned();
     let answer = endpoint::within(PATIENCE, directory, move |directory| ask(directory, &attribute));
@@ -382,7 +382,7 @@ fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The root directory of a mount cannot be read, and so its daemon cannot be asked anything.
+/// The error for a mount whose root directory cannot be read, so that its daemon cannot be asked.
 #[derive(Debug)]
 pub struct NoRoot {
     directory: PathBuf,
@@ -414,7 +414,8 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
         }
-        // The kernel asks for the attributes of the root first, and passes on why there are none.
+        // The kernel first asks for the attributes of the root, and passes on the error of
+        // that request.
         Err(errno @ (Errno::IO | Errno::UCLEAN)) if rustix::fs::stat(directory).is_err() => {
             Err(anyhow::Error::new(NoRoot { directory: directory.to_owned(), errno }))
         }
@@ -432,8 +433,8 @@ pub fn ask_status(directory: &Path) -> Result<Status> {
         .with_context(|| format!("{}: status of another version", directory.display()))
 }
 
-/// Requests the zone map of the file system mounted at `directory`. A large drive takes several
-/// pages, each of the time of its request.
+/// Requests the zone map of the file system mounted at `directory`. A large drive needs several
+/// pages, each with the state at the time of its request.
 ///
 /// # Errors
 /// As [`ask_status`].
@@ -496,8 +497,9 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
-/// Gives the scrub of the file system mounted at `directory` an order: start, repair (a start that
-/// repairs), pause, resume, stop; without one only asks. Returns the running or the last scrub.
+/// Sends an order to the scrub of the file system mounted at `directory`: start, repair (a start
+/// that repairs), pause, resume, stop; without an order only asks. Returns the running or the
+/// last scrub.
 ///
 /// # Errors
 /// As [`ask_status`]; with an order also if the caller is not root, or if a scrub runs already, or
@@ -520,13 +522,14 @@ pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>>
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
-/// Makes the file system mounted at `directory` durable, with what the kernel has cached of it.
+/// Makes the file system mounted at `directory` durable, including writes that only the kernel's
+/// cache holds.
 ///
 /// # Errors
 /// As [`ask_status`], and if the device fails or is full.
 pub fn ask_sync(directory: &Path) -> Result<()> {
     ask_status(directory)?;
-    // Maps that were changed and, with a write-back cache, all writes.
+    // Writes back pages changed through maps and, with a write-back cache, all collected writes.
     let written_back = File::open(directory).and_then(|root| Ok(rustix::fs::syncfs(&root)?));
     let written_back = written_back
         .with_context(|| format!("{}: writing back the kernel's cache", directory.display()));

@@ -13,18 +13,18 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// Longest target of a symbolic link, in bytes.
 const TARGET: usize = 4095;
-/// Room for the longest structure that belongs to a request.
+/// Space for the longest structure that belongs to a request.
 pub(crate) const ARGUMENT: usize = 128;
 
-/// What a request has beside names and data.
+/// The parts of a request other than names and data.
 pub(crate) struct Request {
     pub header: RequestHeader,
-    /// The structure that belongs to the request, and zeros.
+    /// The structure that belongs to the request, followed by zeros.
     pub argument: [u8; ARGUMENT],
 }
 
 impl Request {
-    /// Bytes of payload that the answer may have: as many as the request says.
+    /// Limit for the bytes of payload in the answer, from the request.
     pub(crate) fn limit(&self) -> usize {
         match self.header.op {
             op::READ | op::READDIR | op::READDIRPLUS => {
@@ -57,7 +57,7 @@ impl Request {
         server.write(self.asker(), node, write.offset, data, write.flags, flags, to.into());
     }
 
-    /// The name and the modes of what is to be made.
+    /// The name and the modes of an inode to be made.
     fn new_name(&self, name: Vec<u8>, mode: u32, umask: u32) -> NewName {
         NewName { parent: Node(self.header.node), name, mode, umask }
     }
@@ -68,11 +68,11 @@ fn flags(of_file: i32) -> OFlags {
     OFlags::from_bits_retain(of_file as u32)
 }
 
-/// Names and values of a request, one after the other, each name ended by a zero.
+/// Names and values of a request, one after the other, each name with a zero at its end.
 struct Names(Vec<u8>);
 
 impl Names {
-    /// The next name; `None` if it has no end, or is empty.
+    /// The next name; `None` if it is empty or lacks the zero.
     fn next(&mut self) -> Option<Vec<u8>> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let rest = self.0.split_off(end + 1);
@@ -113,7 +113,7 @@ macro_rules! name {
 }
 
 impl Request {
-    /// Passes any other request, with its names and values, to `server`.
+    /// Passes any request but a WRITE, with its names and values, to `server`.
     pub(crate) fn pass(&self, server: &impl Operations, payload: Vec<u8>, to: To) {
         let (node, asker) = (Node(self.header.node), self.asker());
         let mut names = Names(payload);
@@ -149,7 +149,7 @@ impl Request {
             }
             op::TMPFILE => {
                 let new = self.known::<wire::NewFile>();
-                // The kernel calls it `/`.
+                // The kernel passes `/` as the name of a file without a name.
                 let new = self.new_name(Vec::new(), new.mode, new.umask);
                 server.create_unnamed(asker, new, to.into());
             }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     /// The errno with which the server that does nothing answers a message of `/dev/fuse`; `None`
-    /// without an answer.
+    /// if it does not answer.
     fn answered(message: &[u8]) -> Option<i32> {
         let (reader, writer) = std::io::pipe().unwrap();
         let device = Arc::new(OwnedFd::from(writer));

@@ -1,9 +1,9 @@
 //! Requests by io_uring: a queue for each processor, served by a thread on that processor
 //! (Linux 6.14, Documentation/filesystems/fuse/fuse-io-uring.rst).
 //!
-//! A request is served where the program that asks runs, so that no other processor has to wake up
-//! for it. Forgets and interrupts still come by `/dev/fuse`; `channel.rs` reads them. A kernel that
-//! has agreed to rings sends nothing else before it has all queues.
+//! A request is served on the processor of the program that asks, so that no other processor has to
+//! wake up for it. Forgets and interrupts still come by `/dev/fuse`; `channel.rs` reads them. A
+//! kernel that has agreed to rings sends no other request until it has all queues.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
@@ -26,25 +26,26 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::IntoBytes as _;
 
-/// Requests in flight of all processors together, and bounds for one of them.
+/// Requests in flight on all processors together, and the limits for one processor.
 const DEPTH: usize = 64;
 const DEPTH_LEAST: usize = 8;
 const DEPTH_MOST: usize = 32;
 
-/// Steps of nice(2) by which the threads of rings are before others. Such a thread then takes the
-/// processor from the program as soon as the program has asked, and the program goes on there. A
-/// program that has gone to sleep before is sent to an idle processor by the scheduler, because the
-/// thread still runs on its own: that was one request in ten of getattr, and the idle processor
-/// wakes so slowly that the rate was half.
+/// Steps of nice(2) by which the threads of rings precede other threads. Such a thread takes the
+/// processor from the program as soon as the program has sent its request, and the program then
+/// continues on the same processor. Without this, the program may already sleep when its answer
+/// comes; then the scheduler moves it to an idle processor, because the thread still runs on the
+/// program's own. That happened to one in ten getattr requests, and the idle processor wakes so
+/// slowly that it halved the rate.
 const AHEAD: i32 = 3;
 
-/// How long a ring that the kernel cannot serve now waits.
+/// How long a ring waits if the kernel cannot serve it now.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// `user_data` of the bell; entries have their numbers.
+/// `user_data` of the bell; that of an entry is the entry's number.
 const BELL: u64 = u64::MAX;
 
-/// Where the owner of the machine allows rings.
+/// The file in which the owner of the machine allows rings.
 const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// True if the kernel has rings and the owner of the machine allows them.
@@ -52,7 +53,7 @@ pub fn is_allowed() -> bool {
     std::fs::read(ALLOWED).is_ok_and(|value| value.first() == Some(&b'Y'))
 }
 
-/// What to do if a ring is wanted and the kernel offers none.
+/// Advice if a ring is wanted and the kernel offers none.
 pub(crate) fn help() -> String {
     match std::fs::exists(ALLOWED) {
         Ok(true) => format!(
@@ -65,7 +66,8 @@ pub(crate) fn help() -> String {
     }
 }
 
-/// The processors that a list of the kernel's names, such as `0-3,8`; `None` if it is not one.
+/// The processors in a list such as `0-3,8`, as the kernel writes it; `None` if `list` is not such
+/// a list.
 fn processors(list: &str) -> Option<Vec<u16>> {
     let mut numbers = Vec::new();
     for range in list.trim().split(',') {
@@ -75,39 +77,41 @@ fn processors(list: &str) -> Option<Vec<u16>> {
     Some(numbers)
 }
 
-/// Reads such a list.
+/// Reads the kernel's list of processors that is called `what`.
 fn listed(what: &str) -> Result<Vec<u16>> {
     let path = format!("/sys/devices/system/cpu/{what}");
     let list = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     processors(&list).with_context(|| format!("{path}: {list}"))
 }
 
-/// The ring of a processor, with the entries of its queue. The first one has those of processors
-/// that are not running, too: the kernel wants a queue for each that there could be.
+/// The ring of a processor, with the entries of its queue. The first ring also has the entries of
+/// processors that are not running: the kernel wants a queue for each possible processor.
 struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     outbox: Arc<Outbox>,
     processor: u16,
-    /// By entry: its queue, its memory, and the number of its request.
+    /// For each entry: its queue, its memory, and the number of its request.
     queues: Vec<u16>,
     parts: Vec<[Part; 2]>,
     requests: Vec<u64>,
-    /// What has come and is not served yet.
+    /// Completions that have come and are not served yet.
     came: Vec<cqueue::Entry>,
-    /// Entries that the kernel has, or will have when their requests are answered.
+    /// Number of entries that the kernel has, or will get back when their requests are answered.
     alive: usize,
 }
 
 impl Ring {
-    /// With `depth` entries for the queue of `processor`, and one for each of the `others`.
+    /// A ring with `depth` entries for the queue of `processor`, and one for each queue
+    /// in `others`.
     fn new(processor: u16, others: &[u16], depth: usize) -> io::Result<Ring> {
         let mut queues = vec![processor; depth];
         queues.extend(others);
         let uring = IoUring::builder()
-            // One thread submits, and takes what has come when it asks for it.
+            // Only one thread submits, and completions come only when this thread asks for them.
             .setup_single_issuer()
             .setup_defer_taskrun()
-            // Which thread that is will be known when it starts.
+            // The ring starts disabled, because the thread that submits is known only when
+            // it starts.
             .setup_r_disabled()
             .build((queues.len() as u32 + 1).next_power_of_two())?;
         let outbox = Arc::new(Outbox::new(queues.len(), MAX_WRITE as usize)?);
@@ -129,10 +133,10 @@ impl Ring {
         opcode::UringCmd80::new(types::Fd(device.as_raw_fd()), number).cmd(bytes)
     }
 
-    /// Binds this thread to the processor, unless the operator has forbidden it that processor, and
-    /// puts it before the others there.
+    /// Binds this thread to the ring's processor, unless the operator has forbidden that, and gives
+    /// the thread precedence over other threads there.
     fn settle(&self) {
-        // Without the right to it, it works as well, but slower.
+        // Without the right to a lower nice value the ring works as well, but slower.
         if let Ok(nice) = getpriority_process(None) {
             let _ = setpriority_process(None, nice - AHEAD);
         }
@@ -142,12 +146,12 @@ impl Ring {
         if allowed {
             let mut here = CpuSet::new();
             here.set(processor);
-            // Elsewhere it works, too, but slower.
+            // On another processor the ring works as well, but slower.
             let _ = sched_setaffinity(None, &here);
         }
     }
 
-    /// Gives the kernel all entries.
+    /// Hands all entries to the kernel.
     ///
     /// # Errors
     /// If the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or none.
@@ -167,7 +171,8 @@ impl Ring {
             self.uring.submit()?;
         }
         self.alive = self.queues.len();
-        // An entry that was refused is answered at once; one with 0 has a request already.
+        // The completion of a refused entry comes at once; a completion with 0 carries a
+        // request already.
         self.came.extend(self.uring.completion());
         let refused = self.came.iter().map(cqueue::Entry::result).find(|result| *result < 0);
         if let Some(error) = refused {
@@ -179,12 +184,12 @@ impl Ring {
 
     fn listen(&mut self) {
         let bell = types::Fd(self.outbox.bell().as_raw_fd());
-        // POLLIN
+        // The 1 is POLLIN.
         let poll = opcode::PollAdd::new(bell, 1).multi(true).build().user_data(BELL);
         self.push(poll.into());
     }
 
-    /// Serves requests until the mount has ended, or `stop`.
+    /// Serves requests until the mount has ended or `stop` is set.
     fn serve(&mut self, server: &impl Operations, device: &OwnedFd, stop: &AtomicBool) {
         let (mut given, mut came) = (Vec::<Given>::new(), std::mem::take(&mut self.came));
         let mut reported = false;
@@ -201,7 +206,7 @@ impl Ring {
                         self.requests[entry as usize] =
                             answer::serve(server, &self.outbox, entry as u16);
                     }
-                    // The end of the mount, for this entry.
+                    // The kernel ends this entry, because the mount ends.
                     _ => self.alive -= 1,
                 }
             }
@@ -220,7 +225,7 @@ impl Ring {
             let wait = usize::from(self.outbox.may_sleep());
             match self.uring.submit_and_wait(wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    // A lack of memory passes. Nothing else is known to happen.
+                    // This may be a temporary lack of memory; no other cause is known.
                     if !std::mem::replace(&mut reported, true) {
                         server.report(&format!("FUSE by io_uring, will be tried again: {error}"));
                     }
@@ -237,15 +242,17 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.alive > 0 {
-            // The kernel cancels what it has some time after this, and may still use the memory.
+            // The kernel cancels its entries only some time after this, and may use their memory
+            // until then.
             std::mem::forget(self.outbox.clone());
         }
     }
 }
 
-/// `entry`, which names a list of `length` pieces of memory: `UringCmd80` has no field for that.
+/// Sets the number of pieces of memory in `entry` to `length`, because `UringCmd80` has no field
+/// for it.
 fn with_length(mut entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
-    /// Of `len` in `struct io_uring_sqe` (include/uapi/linux/io_uring.h).
+    /// Offset of `len` in `struct io_uring_sqe` (include/uapi/linux/io_uring.h).
     const AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
     // SAFETY: the entry is the kernel's structure, `repr(C)`, of which these four bytes are a
@@ -254,12 +261,12 @@ fn with_length(mut entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
     entry
 }
 
-/// The rings of a mount, one for each processor that runs, before the mount.
+/// The rings of a mount, one for each running processor, before the mount begins.
 pub(crate) struct Rings(Vec<Ring>);
 
 impl Rings {
     /// # Errors
-    /// If the kernel has no io_uring, or forbids it, or memory or descriptors are short.
+    /// If the kernel has no io_uring, or forbids it, or memory or descriptors run out.
     pub(crate) fn new() -> Result<Rings> {
         let (mut others, online) = (listed("possible")?, listed("online")?);
         others.retain(|queue| !online.contains(queue));
@@ -299,9 +306,9 @@ impl Rings {
                 ring.settle();
                 let done = ring.register(&device);
                 let able = done.is_ok();
-                // The receiver waits below.
+                // The receiver waits below, so the send succeeds.
                 let _ = sender.send(done);
-                // It waits for the last sender.
+                // The receiver waits until the last sender is dropped.
                 drop(sender);
                 if able {
                     ring.serve(&*server, &device, &stop);
@@ -312,13 +319,13 @@ impl Rings {
             running.threads.push((thread, outbox));
         }
         drop(sender);
-        // Each thread sends one.
+        // Each thread sends one result.
         registered.iter().collect::<io::Result<()>>().context("the kernel takes no queue")?;
         Ok(running)
     }
 }
 
-/// The threads of the rings of a mount. Dropped, it ends them.
+/// The threads of the rings of a mount. Dropping this value ends them.
 pub(crate) struct Running {
     threads: Vec<(JoinHandle<()>, Arc<Outbox>)>,
     stop: Arc<AtomicBool>,

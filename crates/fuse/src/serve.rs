@@ -33,39 +33,39 @@ pub(crate) struct Shared {
     pub info: Info,
     /// Inodes that the kernel refers to.
     pub known: Known,
-    /// The way to the kernel without a request.
+    /// Messages to the kernel that are not answers to requests.
     pub kernel: Kernel,
-    /// The end of the engine was reported.
+    /// True if the end of the engine was reported.
     ended: AtomicBool,
-    /// The failure of the engine was reported.
+    /// True if the failure of the engine was reported.
     failed: AtomicBool,
     /// Receives messages for the operator.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
     /// Latencies of requests.
     pub latencies: Latencies,
-    /// Files are found by file handles.
+    /// True if files can be found by file handles.
     pub handles: bool,
-    /// Direct requests are asynchronous.
+    /// True if direct requests are asynchronous.
     pub async_dio: bool,
-    /// The kernel collects writes in its page cache.
+    /// True if the kernel collects writes in its page cache.
     pub writeback_cache: bool,
-    /// The kernel opens files without an answer of the server.
+    /// True if the kernel opens files without asking the server.
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
-    /// The kernel has unmounted a block device, and the engine has ended for that, with this
-    /// result.
+    /// The result of the engine's end, if the engine has ended because the kernel has unmounted a
+    /// block device.
     left: Mutex<Option<furrow_zone::Result<()>>>,
-    /// Errors of the drive that the log has.
+    /// Errors of the drive that were logged already.
     logged: Mutex<BTreeSet<String>>,
     /// The mount's options.
     pub remount: Option<Box<dyn Remount>>,
 }
 
 impl Shared {
-    /// The attributes in the kernel's form. A file without blocks has some in the kernel if stores
-    /// through maps, or writes, wait there, and programs take a file of 0 blocks for a hole without
-    /// asking: so it shows one of 512 bytes.
+    /// The attributes in the kernel's form. Stores through maps, or cached writes, may wait in the
+    /// kernel for a file that has no blocks yet, and programs take a file with 0 blocks for a hole
+    /// without asking. So such a file is shown with one block of 512 bytes.
     pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
         let mut shown = attributes(attr);
         if attr.kind == Kind::File && (attr.size > 0 || self.writeback_cache) {
@@ -79,7 +79,7 @@ impl Shared {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The figures of `fs`.
+    /// The state of `fs`.
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
         report::stat(fs, &self.info, seconds, self.latencies.operations())
@@ -111,8 +111,8 @@ impl Shared {
 }
 
 /// How long the kernel may cache names and attributes: a day. Every change goes through this
-/// kernel, so they stay true; but with a write-back cache it does not notice that a file has got
-/// more blocks when it passes writes on, hence a second.
+/// kernel, so its cache stays correct. With a write-back cache, only a second: the kernel does not
+/// notice that a file gets more blocks when collected writes are passed on.
 pub fn usual_ttl(writeback_cache: bool) -> Duration {
     Duration::from_secs(if writeback_cache { 1 } else { 86_400 })
 }
@@ -132,13 +132,13 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// What ended the engine, if the kernel has had it ended: it unmounted a block device, and has
-    /// been told that nothing is written there any more.
+    /// The result of the engine's end, if the kernel has caused that end by unmounting a block
+    /// device. The kernel was told then that nothing will be written to the device any more.
     pub fn left(&self) -> Option<furrow_zone::Result<()>> {
         self.shared.left().take()
     }
 
-    /// The present figures; `None` if the engine has ended.
+    /// The present state; `None` if the engine has ended.
     pub fn stat(&self) -> Option<Stat> {
         let shared = self.shared.clone();
         let stat = self.port.try_call(move |_, fs| {
@@ -182,7 +182,7 @@ impl FuseServer {
         FuseServer { port, pool, shared: Arc::new(shared) }
     }
 
-    /// Answers questions for the mount's options, and changes them.
+    /// Sets the object that reports and changes the mount's options.
     #[must_use]
     pub fn with_remount(mut self, remount: Box<dyn Remount>) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -192,8 +192,8 @@ impl FuseServer {
     }
 
     /// Lets the kernel find files by file handles (`handles`). An overlay file system on the mount
-    /// then finds the lower file of a copied one by a handle too, and FUSE calls what was found so
-    /// outdated (seen with Linux 6.18): the copied file gives ESTALE.
+    /// then also finds the lower file of a copied-up file by a handle, and FUSE takes that inode
+    /// for outdated (seen with Linux 6.18): access to the copied-up file fails with ESTALE.
     #[must_use]
     pub fn with_handles(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -202,8 +202,8 @@ impl FuseServer {
         self
     }
 
-    /// Lets the kernel have many direct requests of one program in flight (`async_dio`). It then
-    /// leaves `O_DSYNC` to the server, and does not update its page cache.
+    /// Lets the kernel have many direct requests of one program in flight (`async_dio`). The kernel
+    /// then leaves `O_DSYNC` to the server, and does not update its page cache.
     #[must_use]
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -213,8 +213,8 @@ impl FuseServer {
     }
 
     /// Lets the kernel answer writes from its page cache and pass them on later, joined
-    /// (`writeback_cache`). It keeps sizes and times of regular files itself meanwhile.
-    /// [`Session::write_back_every`](crate::Session::write_back_every) bounds how long.
+    /// (`writeback_cache`). Until then the kernel keeps sizes and times of regular files itself.
+    /// [`Session::write_back_every`](crate::Session::write_back_every) limits the delay.
     #[must_use]
     pub fn with_writeback_cache(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -223,12 +223,13 @@ impl FuseServer {
         self
     }
 
-    /// A reporter for other threads.
+    /// A reporter, which other threads may use.
     pub fn reporter(&self) -> Reporter {
         Reporter { port: self.port.clone(), shared: self.shared.clone() }
     }
 
-    /// Passes `request` to the engine; if that has ended, it is dropped, which answers EIO.
+    /// Passes `request` to the engine. If the engine has ended, `request` is dropped, which
+    /// answers EIO.
     pub(crate) fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
         self.port.submit(request);
         if let Some(stopped) = self.port.stopped()
@@ -238,7 +239,7 @@ impl FuseServer {
         }
     }
 
-    /// Runs `operation` on the engine and answers with `answer`, or its error.
+    /// Runs `operation` on the engine, and answers with its error, or with `answer`.
     pub(crate) fn run<R, T, F>(
         &self,
         op: Op,
@@ -279,8 +280,8 @@ impl FuseServer {
                             };
                             engine.spawn_detached(told);
                         }
-                        // A request in flight gets the device's error, not the read-only error that
-                        // follows from it.
+                        // A request in flight gets the error of the device, not the read-only error
+                        // that follows from it.
                         let struck = failure.is_some() && !failed_before;
                         reply.fail(match kind {
                             ErrorKind::ReadOnly if struck => Errno::IO,
@@ -358,11 +359,11 @@ impl FuseServer {
             return reply.error(Errno::PERM);
         }
         if size == 0 {
-            // The kernel asks only for the length. The query must not be executed for that: it may
-            // be a sync.
+            // The kernel asks only for the length. The query must not be executed for that, because
+            // it may be a sync.
             return reply.size(report::MAX_ANSWER as u32);
         }
-        // Its duration says nothing about the file system.
+        // The request counts as "other", since its duration says nothing about the file system.
         self.run(
             Op::Other,
             reply,
@@ -371,7 +372,7 @@ impl FuseServer {
         );
     }
 
-    /// The kernel forgets `answers` answers that named `node`.
+    /// Handles a forget: the kernel forgets `answers` answers that named `node`.
     pub(crate) fn forgotten(&self, node: Node, answers: u64) {
         let Some(ino) = ino(node) else { return };
         if self.shared.known.forget(ino, answers) {
@@ -389,8 +390,7 @@ impl FuseServer {
     }
 }
 
-/// Answers with `value`, or with its length if that was asked for, or with ERANGE if it does not
-/// fit.
+/// Answers with `value`; with its length if `size` is 0; with ERANGE if it does not fit.
 pub(crate) fn sized(reply: Reply<kind::Xattr>, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),

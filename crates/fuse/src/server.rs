@@ -31,15 +31,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromZeros as _;
 
-/// Most background requests of the kernel, such as read-ahead.
+/// Most background requests, such as read-ahead, that the kernel has in flight.
 const MAX_BACKGROUND: u16 = 64;
 /// Entries fetched at a time.
 const LISTING: usize = 128;
 const LISTING_PLUS: usize = 32;
-/// Offset 1 follows `.`, 2 follows `..`; an entry's cookie is shifted by this.
+/// Offset 1 follows `.`, 2 follows `..`; the offset after an entry is its cookie plus this.
 pub(crate) const DOTS: u64 = 2;
 
-/// The inode that `asker` wants made.
+/// The inode to be made for `asker`.
 fn new(asker: Asker, kind: Kind, mode: u32, umask: u32) -> NewNode {
     let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
     NewNode { kind, mode, umask, uid: asker.uid, gid: asker.gid, ..NewNode::file() }
@@ -60,8 +60,8 @@ const SEEK_HOLE: i32 = 4;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-/// Whether a write with these `flags` of its file (or request: `RWF_DSYNC`) is direct and must be
-/// durable when it is answered. After an asynchronous write the kernel sends no fsync.
+/// Whether a write is direct and must be durable when it is answered. `flags` are those of its
+/// file, or of the request (`RWF_DSYNC`). After an asynchronous write the kernel sends no fsync.
 fn is_durable_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
 }
@@ -76,13 +76,15 @@ macro_rules! known {
     };
 }
 
-/// Answers that the file with `attr` was made and opened. The answer is counted already.
+/// Answers that the file with `attr` was made and opened. The caller has counted the
+/// answer already.
 fn made_and_opened(reply: Reply<kind::Create>, attr: &Attr, shared: &Shared) {
     let (fh, flags) = (Handle(0), wire::KEEP_CACHE);
     reply.created(&shared.ttl, &shared.attributes(attr), generation(attr), fh, flags);
 }
 
-/// Releases inodes that have lost their names: the kernel sends no forgets at the end of a mount.
+/// Releases inodes that have lost their names, since the kernel sends no forgets at the end of
+/// a mount.
 async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
     for ino in pins {
         if let Err(error) = fs.release(ino).await {
@@ -102,8 +104,8 @@ impl Operations for FuseServer {
             feature::CACHE_SYMLINKS,
             // Avoids a getxattr(security.capability) per write.
             feature::HANDLE_KILLPRIV_V2,
-            // Access lists: the kernel checks them, and leaves the umask to the server, which knows
-            // whether a directory has a default list.
+            // With access lists the kernel checks permissions, and leaves the umask to the server,
+            // which knows whether a directory has a default list.
             feature::POSIX_ACL,
             feature::DONT_MASK,
         ] {
@@ -111,7 +113,7 @@ impl Operations for FuseServer {
         }
         let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
         self.shared.no_open.store(no_open, Ordering::Relaxed);
-        // An inode that the kernel has forgotten is looked up by number.
+        // With this feature the kernel looks up an inode that it has forgotten by its number.
         if self.shared.handles {
             agreement.want(feature::EXPORT_SUPPORT);
         }
@@ -182,7 +184,8 @@ impl Operations for FuseServer {
                     shared.known.told(attr.ino);
                     reply.entry(&shared.ttl, &shared.attributes(&attr), generation(&attr));
                 }
-                // No inode: there is no such name, which may be cached.
+                // An answer without an inode says that there is no such name; the kernel may
+                // cache that.
                 None => reply.entry(&shared.ttl, &wire::Attr::new_zeroed(), 0),
             },
         );
@@ -298,7 +301,7 @@ impl Operations for FuseServer {
         } else if flags == RenameFlags::EXCHANGE {
             RenameMode::Exchange
         } else if flags - RenameFlags::NOREPLACE == RenameFlags::WHITEOUT {
-            // The kernel has seen that nothing is replaced which must not be.
+            // The kernel has already made sure that nothing is replaced against NOREPLACE.
             RenameMode::Whiteout { uid: asker.uid, gid: asker.gid }
         } else {
             return reply.error(Errno::INVAL);
@@ -354,7 +357,7 @@ impl Operations for FuseServer {
         );
     }
 
-    // Of this open the kernel sends the close, also with `FUSE_NO_OPEN_SUPPORT`.
+    // The kernel sends a close for this open, even with `FUSE_NO_OPEN_SUPPORT`.
 
     fn create_unnamed(&self, asker: Asker, made: NewName, reply: Reply<kind::Create>) {
         let directory = known!(made.parent, reply);
@@ -368,7 +371,7 @@ impl Operations for FuseServer {
             },
             |reply, attr, shared| {
                 shared.known.told(attr.ino);
-                // Without a name it lives until the kernel forgets it.
+                // A file without a name lives until the kernel forgets it.
                 shared.known.keep(attr.ino);
                 made_and_opened(reply, &attr, shared);
             },
@@ -406,7 +409,7 @@ impl Operations for FuseServer {
         let who = Caller { privileged: false, ..Caller::of(asker) };
         let strip = write_flags & wire::write::KILL_SUIDGID != 0;
         let size = data.len() as u32;
-        // Of what it has cached the kernel knows the times, and sends them.
+        // For writes from its cache the kernel knows the times, and sends them.
         let cached = write_flags & wire::write::CACHE != 0;
         let data = WriteData::copy(&self.pool, offset, data)
             .keeping_times(self.shared.writeback_cache && cached);
@@ -440,7 +443,7 @@ impl Operations for FuseServer {
     // a removed directory lives while the kernel refers to it. But `opendir` is answered. If it
     // were not, the kernel would keep listings: a program that lists a directory in several steps
     // would get the end of an older listing if another program listed the directory meanwhile (seen
-    // with Linux 6.18). To allow the kernel one kept listing for each open is no better: the kernel
+    // with Linux 6.18). Allowing the kernel one kept listing for each open is no better: the kernel
     // completes a listing that was begun before a change, and shows it to a program that rewinds
     // and then seeks.
 
@@ -473,7 +476,7 @@ impl Operations for FuseServer {
                 };
                 let (found, generation) = (call.shared.attributes(attr), generation(attr));
                 let full = reply.add(entry.offset, entry.name, &ttl, &found, generation);
-                // Of these two the kernel takes no reference.
+                // The kernel takes no lookup reference on `.` and `..`.
                 if !full && entry.name != "." && entry.name != ".." {
                     call.shared.known.told(attr.ino);
                 }
@@ -589,7 +592,7 @@ impl Operations for FuseServer {
             FALLOC_PUNCH => Allocate::Punch,
             FALLOC_ZERO => Allocate::Zero,
             FALLOC_ZERO_KEEP_SIZE => Allocate::ZeroKeepSize,
-            // Collapsing and inserting ranges, and modes that this version does not know.
+            // These modes collapse or insert ranges, or are not known to this version.
             _ => return reply.error(Errno::OPNOTSUPP),
         };
         let who = Caller::of(asker);
@@ -599,9 +602,9 @@ impl Operations for FuseServer {
     }
 
     fn lseek(&self, ino: Node, offset: i64, whence: i32, reply: Reply<kind::Seek>) {
-        // The kernel sends this request before the dirty pages of the file, so the engine would
-        // report a hole where data waits in the kernel's cache. After the answer ENOSYS the kernel
-        // no longer asks: it reports the whole file as data.
+        // The kernel sends this request before it writes back the dirty pages of the file, so the
+        // engine would report a hole where data waits in the kernel's cache. After the answer
+        // ENOSYS the kernel stops asking and reports the whole file as data.
         if self.shared.writeback_cache {
             return reply.error(Errno::NOSYS);
         }

@@ -20,7 +20,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// A server whose mount has begun. Dropped, it tells the server of the end.
+/// A server whose mount has begun. Dropping this value tells the server that the mount has ended.
 struct Served<S: Operations>(Arc<S>);
 
 impl<S: Operations> Drop for Served<S> {
@@ -29,20 +29,20 @@ impl<S: Operations> Drop for Served<S> {
     }
 }
 
-/// A mount that the kernel has accepted. Nobody answers its requests before [`Session::run`], but
-/// for those that come by rings.
+/// A mount that the kernel has accepted. Before [`Session::run`] only requests that come by rings
+/// are answered.
 pub struct Session<S: Operations> {
-    /// Through which the kernel sends requests.
+    /// The channel through which the kernel sends requests.
     device: Arc<OwnedFd>,
     server: Served<S>,
     /// The number of the mount's device in the mount table.
     number: Option<String>,
-    /// The kernel sends no requests any more.
+    /// True once the kernel sends no requests any more.
     ended: Arc<AtomicBool>,
     /// Rings that serve requests.
     rings: Option<Running>,
     directory: PathBuf,
-    /// Dropped, it ends the thread that has the kernel write back.
+    /// Dropping this sender ends the thread that makes the kernel write back.
     write_back: Option<Sender<()>>,
 }
 
@@ -102,8 +102,8 @@ impl<S: Operations> Session<S> {
         let session = ready();
         session.with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
-                // Without a daemon the mount would be dead. The kernel is not to wait for an
-                // answer: nobody reads requests here.
+                // Without a daemon the mount would be dead. The unmount is forced, so that the
+                // kernel does not wait for an answer: nobody reads requests here.
                 let _ = endpoint::unmount(directory, Unmount::Force);
             },
         )
@@ -119,7 +119,7 @@ impl<S: Operations> Session<S> {
         &self.directory
     }
 
-    /// What ends this mount from another thread.
+    /// A value with which another thread can end this mount.
     pub fn ending(&self) -> Ending {
         let server = self.server.0.clone();
         Ending {
@@ -130,10 +130,10 @@ impl<S: Operations> Session<S> {
         }
     }
 
-    /// Has the kernel pass on, every `interval`, what it has collected in its page cache: without
-    /// this it keeps a page for up to half a minute (vm.dirty_expire_centisecs). For a server
-    /// [with a write-back cache](crate::FuseServer::with_writeback_cache). `log` gets a line when
-    /// that fails.
+    /// Makes the kernel pass on the dirty pages of its page cache every `interval`: otherwise
+    /// it keeps a page for up to half a minute (vm.dirty_expire_centisecs). For a server [with
+    /// a write-back cache](crate::FuseServer::with_writeback_cache). If that fails, `log` gets
+    /// a line.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -153,7 +153,7 @@ impl<S: Operations> Session<S> {
                 };
                 match root.and_then(|root| root.write_back().map(|()| root)) {
                     Ok(root) => known = Some(root),
-                    // It was unmounted, or its daemon is about to end.
+                    // The file system was unmounted, or its daemon is about to end.
                     Err(Errno::NODEV | Errno::NOENT) => return,
                     Err(errno) if endpoint::is_end(errno) => return,
                     Err(errno) => log(&format!("writing back the kernel's cache: {errno}")),
@@ -194,7 +194,7 @@ impl<S: Operations> Session<S> {
     }
 }
 
-/// A mount served by a thread of this process. Dropping it unmounts.
+/// A mount that a thread of this process serves. Dropping it unmounts.
 pub struct Background {
     directory: PathBuf,
     thread: Option<JoinHandle<Result<()>>>,
@@ -214,7 +214,7 @@ impl Background {
         let mut waited = Duration::ZERO;
         loop {
             match endpoint::unmount(&self.directory, Unmount::Plain) {
-                // The kernel releases a file some time after its last user has closed it.
+                // The kernel releases a file only some time after its last user has closed it.
                 Err(Errno::BUSY) if waited < PATIENCE => {
                     std::thread::sleep(TRY_EVERY / 10);
                     waited += TRY_EVERY / 10;
@@ -248,8 +248,8 @@ pub struct Signals(SigSet);
 
 impl Signals {
     /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in threads it starts, so that
-    /// [`Signals::unmount_on_signal`] receives them; SIGHUP only if `hangup_ends`, else it has no
-    /// effect. Call this before any other thread exists.
+    /// [`Signals::unmount_on_signal`] receives them; SIGHUP is received only if `hangup_ends`, and
+    /// has no effect otherwise. Call this before any other thread exists.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -260,7 +260,7 @@ impl Signals {
         }
         set.thread_block().context("cannot block signals")?;
         if !hangup_ends {
-            // Blocked, and never waited for.
+            // SIGHUP stays blocked, and no thread waits for it.
             set.remove(Signal::SIGHUP);
         }
         Ok(Signals(set))
@@ -282,8 +282,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts a thread that ends a mount when a signal arrives: at once if it is free, and by
-    /// disconnecting its users if it is still busy after two seconds, here or in another mount
+    /// Starts a thread that ends a mount when a signal arrives: at once if the mount is free, and
+    /// by disconnecting its users if it is still busy after two seconds, here or in another mount
     /// namespace. [`Session::run`] then returns. `log` gets a line for each step.
     ///
     /// # Errors
@@ -309,7 +309,7 @@ impl Signals {
     }
 }
 
-/// What ends a mount from another thread than those that answer its requests.
+/// Ends a mount from a thread that does not answer the mount's requests.
 pub struct Ending {
     directory: PathBuf,
     number: Option<String>,
@@ -330,19 +330,19 @@ impl Ending {
                 Err(Errno::BUSY) if wait() => {}
                 Err(Errno::BUSY) => {
                     log("still in use: cutting off its users");
-                    // Changes through memory maps are so far only in the kernel.
+                    // Changes through memory maps may still be only in the kernel.
                     if let Ok(root) = std::fs::File::open(&self.directory) {
                         let _ = rustix::fs::syncfs(&root);
                     }
                     endpoint::unmount(&self.directory, Unmount::Force)?;
                     break;
                 }
-                // Not mounted here any more: somebody else was faster.
+                // Somebody else has unmounted it already.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => break,
                 Err(errno) => return Err(errno.into()),
             }
         }
-        // The mount may be in other mount namespaces, or detached and in use.
+        // The file system may still be mounted in other mount namespaces, or detached and in use.
         while !self.ended.load(Ordering::Relaxed) {
             if !wait() {
                 return self.cut_off(log);

@@ -7,13 +7,13 @@ use crate::reply::Space;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The protocol: its number, the version that this file is of, and the oldest that is served
-/// (Linux 5.4).
+/// The protocol: its major version, the minor version that this file implements, and the oldest
+/// minor version that is served (Linux 5.4).
 pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 42;
 pub(crate) const MINOR_LEAST: u32 = 31;
 
-/// An inode by the kernel's number of it.
+/// An inode, by the kernel's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node(pub u64);
 
@@ -22,7 +22,7 @@ impl Node {
     pub const ROOT: Node = Node(1);
 }
 
-/// The number that the server gave what was opened.
+/// The number that the server has given to an open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(pub u64);
 
@@ -49,17 +49,17 @@ pub(crate) mod feature {
 
 /// Flags of a write (`FUSE_WRITE_*`).
 pub(crate) mod write {
-    /// From the page cache.
+    /// The write comes from the page cache.
     pub const CACHE: u32 = 1 << 0;
-    /// The server clears set-id bits.
+    /// The server must clear set-id bits.
     pub const KILL_SUIDGID: u32 = 1 << 2;
 }
 
-/// The kernel keeps what it has cached of a file that is opened (`FOPEN_KEEP_CACHE`).
+/// The kernel keeps its cached pages of a file when it is opened (`FOPEN_KEEP_CACHE`).
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
 
-/// A message to the kernel that answers nothing: drop what is cached of an inode
-/// (`FUSE_NOTIFY_INVAL_INODE`).
+/// A message to the kernel that answers no request: drop the cached pages of an
+/// inode (`FUSE_NOTIFY_INVAL_INODE`).
 pub(crate) const DROP_INODE: i32 = 2;
 
 /// Commands of a ring (`enum fuse_uring_cmd`).
@@ -135,7 +135,7 @@ pub(crate) fn argument(request: u32) -> usize {
     }
 }
 
-/// What a SETATTR changes (`FATTR_*`).
+/// The attributes that a SETATTR changes (`FATTR_*`).
 pub(crate) mod valid {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -148,21 +148,21 @@ pub(crate) mod valid {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// Only the data of an fsync (`FUSE_FSYNC_FDATASYNC`).
+/// Sync only the data of the file (`FUSE_FSYNC_FDATASYNC`).
 pub(crate) const DATA_ONLY: u32 = 1;
 
-/// `struct fuse_uring_cmd_req`: what a command of a ring carries.
+/// `struct fuse_uring_cmd_req`: the content of a ring's command.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct RingCommand {
     pub flags: u64,
-    /// The request that is answered.
+    /// The number of the request that is answered.
     pub unique: u64,
     pub queue: u16,
     pub padding: [u8; 6],
 }
 
-/// `struct fuse_uring_req_header`: where the kernel puts a request, and finds the answer.
+/// `struct fuse_uring_req_header`: the place of a request, and then of its answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Header {
@@ -209,9 +209,9 @@ pub(crate) struct Offer {
     pub major: u32,
     pub minor: u32,
     pub max_readahead: u32,
-    /// The lower half of [`feature`].
+    /// The lower half of the flags in [`feature`].
     pub flags: u32,
-    /// The upper half, if `INIT_EXT` is in the lower.
+    /// The upper half of the flags, if `INIT_EXT` is in the lower half.
     pub flags2: u32,
     pub unused: [u32; 11],
 }
@@ -227,9 +227,9 @@ pub(crate) struct Accepted {
     pub max_background: u16,
     pub congestion_threshold: u16,
     pub max_write: u32,
-    /// Of times, in nanoseconds.
+    /// Granularity of times in nanoseconds.
     pub granularity: u32,
-    /// Of a request.
+    /// Most pages of a request.
     pub max_pages: u16,
     pub map_alignment: u16,
     pub flags2: u32,
@@ -244,7 +244,7 @@ pub(crate) struct Forget {
     pub answers: u64,
 }
 
-/// `struct fuse_batch_forget_in`, before as many [`ForgetOne`].
+/// `struct fuse_batch_forget_in`, which precedes the [`ForgetOne`] structures that it counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Forgets {
@@ -301,7 +301,8 @@ pub(crate) struct SetAttributes {
     pub unused_too: u32,
 }
 
-/// `struct fuse_mknod_in`; of MKDIR ([`NewDirectory`]) and CREATE the order differs.
+/// `struct fuse_mknod_in`. The structures of MKDIR ([`NewDirectory`]) and CREATE have their fields
+/// in another order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct NewDevice {
@@ -329,7 +330,7 @@ pub(crate) struct NewFile {
     pub open_flags: u32,
 }
 
-/// `struct fuse_rename2_in`. That of RENAME ends before the flags.
+/// `struct fuse_rename2_in`. The structure of RENAME ends before the flags.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Rename {
@@ -338,17 +339,17 @@ pub(crate) struct Rename {
     pub padding: u32,
 }
 
-/// `struct fuse_read_in`, also of listings, and `struct fuse_write_in`.
+/// `struct fuse_read_in`, which listings use too, and `struct fuse_write_in`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Transfer {
     pub handle: u64,
     pub offset: u64,
     pub size: u32,
-    /// Of the request.
+    /// Flags of the request.
     pub flags: u32,
     pub owner: u64,
-    /// Of the file.
+    /// Flags of the open file.
     pub file_flags: i32,
     pub padding: u32,
 }
@@ -357,7 +358,7 @@ pub(crate) struct Transfer {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Open {
-    /// Of open(2).
+    /// Flags of open(2).
     pub flags: u32,
     pub open_flags: u32,
 }
@@ -380,7 +381,7 @@ pub(crate) struct Fsync {
     pub padding: u32,
 }
 
-/// `struct fuse_setxattr_in`, as it is without `FUSE_SETXATTR_EXT`; of GETXATTR and LISTXATTR the
+/// `struct fuse_setxattr_in`, as it is without `FUSE_SETXATTR_EXT`. For GETXATTR and LISTXATTR the
 /// flags are padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -477,7 +478,7 @@ pub(crate) struct Opened {
     pub backing: i32,
 }
 
-/// The answer to CREATE.
+/// The structures of the answer to CREATE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Created {
@@ -509,8 +510,8 @@ pub(crate) struct Statfs {
     pub spare: [u32; 6],
 }
 
-/// `struct fuse_dirent`, before the name. With attributes ([`Entry`]) before it, it is a
-/// `struct fuse_direntplus`. The next one begins at a multiple of 8 bytes.
+/// `struct fuse_dirent`, before the name. If attributes ([`Entry`]) precede it, both together are a
+/// `struct fuse_direntplus`. The next entry begins at a multiple of 8 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Listed {
@@ -581,7 +582,7 @@ impl Statfs {
 }
 
 impl Listed {
-    /// `mode`: with the type of the inode.
+    /// An entry; the type of the inode is part of `mode`.
     pub fn of(ino: u64, offset: u64, mode: u32, name: &[u8]) -> Listed {
         Listed { ino, offset, name_length: name.len() as u32, kind: mode >> 12 }
     }

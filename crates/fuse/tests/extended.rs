@@ -65,7 +65,7 @@ pub fn attributes_of_all_prefixes_are_kept() {
     removexattr(&path, "user.large").unwrap();
     assert_eq!(removexattr(&path, "user.large"), Err(Errno::NODATA));
     assert_eq!(listed(&path).len(), 3);
-    // Another user: `trusted.` is hidden, `user.` follows permissions.
+    // For another user `trusted.` is hidden, and `user.` follows permissions.
     let as_user = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(place.at("")).uid(12_345).gid(12_345);
@@ -86,7 +86,7 @@ pub fn attributes_of_all_prefixes_are_kept() {
             assert_eq!(seen(as_user("python3", &["-c", names])), hidden);
             let got = as_user("python3", &["-c", get]);
             assert!(String::from_utf8_lossy(&got.stderr).contains("Errno 61"), "no such attribute");
-            // Root without the right, and with a right that holds only in a namespace of its own.
+            // Root lacks the right, or has it only in its own user namespace.
             for lesser in [&["setpriv", "--bounding-set=-sys_admin"][..], &["unshare", "-Ur"]] {
                 let mut command = Command::new(lesser[0]);
                 command.args(&lesser[1..]).args(["python3", "-c", names]);
@@ -132,7 +132,7 @@ pub fn the_kernel_decides_by_access_lists() {
     setxattr(&path, ACCESS, &for_user(4000, 4, 4), XattrFlags::empty()).unwrap();
     assert!(reads(&place, "file", 4000) && !reads(&place, "file", 4001));
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640, "the mask shows as the group");
-    // chmod(2) moves the mask: the entry stays, but has no effect now.
+    // chmod(2) changes the mask: the entry stays, but has no effect now.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(!reads(&place, "file", 4000));
     assert_eq!(value(&path, ACCESS).unwrap(), for_user(4000, 4, 0));
@@ -179,7 +179,8 @@ pub fn set_group_id_goes_when_somebody_of_another_group_changes_a_file() {
         return;
     }
     let mut place = Place::new("setgid");
-    // A member of the group by own group, a member by a list, a non-member, and root.
+    // The callers are a member by its own group, a member by its list of groups, a non-member,
+    // and root.
     let callers = [("own", "500", "--clear-groups", true), ("listed", "7", "--groups=7,500", true)];
     let others = [("foreign", "7", "--groups=7,501", false)];
     let ways = [

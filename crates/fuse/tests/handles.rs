@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-/// name_to_handle_at(2) and open_by_handle_at(2), in a language with syscall(2). Opens each handle
-/// it is given and prints the path and content of its file, or the errno.
+/// A program for name_to_handle_at(2) and open_by_handle_at(2), in a language with syscall(2). It
+/// opens each handle that it is given, and prints the path and content of the file, or the errno.
 const HANDLES: &str = r#"
 use Fcntl;
 my ($name, $open) = (`uname -m` =~ /x86_64/) ? (303, 304) : (264, 265);
@@ -66,8 +66,8 @@ pub fn they_lead_to_their_files_after_a_remount_and_to_no_others() {
     let file = place.at("a/b/file");
     fs::write(&file, "content").unwrap();
     let handles = [get(&file), get(&place.at("a/b")), get(&root)];
-    // The kernel of a new mount knows none of them; the directory is last found through its
-    // parents.
+    // The kernel of a new mount knows none of these inodes; it finds the directory last, through
+    // its parents.
     place.remount();
     let found = open(&place, &handles);
     assert!(found[0].ends_with(" content"), "{found:?}");
@@ -80,7 +80,7 @@ pub fn they_lead_to_their_files_after_a_remount_and_to_no_others() {
     let of_file = &handles[..1];
     assert!(open(&place, of_file)[0].ends_with(" content"));
 
-    // A number that is used again belongs to another file.
+    // If an inode number is used again, it belongs to another file, so the old handle is stale.
     let ino = fs::metadata(place.at("moved")).unwrap().ino();
     assert!(handles[0].contains(&hex(ino)), "{} has {ino}", handles[0]);
     fs::remove_file(place.at("moved")).unwrap();
@@ -94,11 +94,11 @@ pub fn they_lead_to_their_files_after_a_remount_and_to_no_others() {
     place.remount();
     assert_eq!(open(&place, of_file), ["116"], "ESTALE");
 
-    // Invented handles: of no inode, of a file's pointers, of impossible numbers.
+    // These handles are invented: of no inode, of a file's pointers, of impossible numbers.
     let numbers = (2..200).chain([0, u64::from(u32::MAX), 1 << 32, u64::MAX]);
     let made_up: Vec<String> = numbers.map(|n| handles[0].replace(&hex(ino), &hex(n))).collect();
     for (handle, found) in made_up.iter().zip(open(&place, &made_up)) {
-        // One may be valid by chance: a file of the same generation.
+        // An invented handle may be valid by chance, for a file of the same generation.
         assert!(found == "116" || found.contains("/mnt/"), "{handle}: {found}");
     }
 }

@@ -1,5 +1,5 @@
-//! Stores through a shared map that the kernel has not passed on: programs that copy a file or look
-//! for its holes meanwhile see them.
+//! Stores through a shared map that the kernel has not passed on yet: programs that copy the file
+//! or look for its holes at that time see the stored data.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -8,8 +8,8 @@ use crate::common::place::Place;
 use crate::common::skip;
 use std::process::Command;
 
-/// A process maps each file, stores, and keeps it mapped, while another one, which never had the
-/// file open (a close would pass the stores on), runs the programs.
+/// One process maps each file, stores data, and keeps the file mapped. Another process runs the
+/// programs; it has never had the file open, because a close would pass the stores on.
 const COPIES: &str = r#"
 import mmap, os, subprocess, sys
 os.chdir(sys.argv[1])

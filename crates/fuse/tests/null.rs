@@ -33,7 +33,7 @@ fn it_mounts_answers_and_unmounts() {
     assert_eq!(std::fs::metadata(directory.join(FILE)).unwrap().len(), 4096);
     assert!(std::fs::metadata(directory.join("other")).is_err());
 
-    // In use: a plain unmount is refused and the mount stays.
+    // While the mount is in use, a plain unmount is refused and the mount stays.
     let held = std::fs::File::open(directory.join(FILE)).unwrap();
     let busy = endpoint::unmount(&directory, Unmount::Plain).unwrap_err();
     assert_eq!(busy, rustix::io::Errno::BUSY);
@@ -61,7 +61,7 @@ fn a_mount_without_its_daemon_is_recognised_and_refused() {
     assert!(error.contains("furrow umount"), "{error}");
     endpoint::unmount(&directory, Unmount::Plain).unwrap();
     assert!(!endpoint::is_dead(&directory));
-    // Now it can be mounted on.
+    // After the unmount, the directory can be mounted on again.
     let session =
         Session::mount(Null::new(Duration::ZERO), &endpoint_of("next"), &directory).unwrap();
     session.spawn().unwrap().unmount().unwrap();

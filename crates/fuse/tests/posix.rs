@@ -31,7 +31,7 @@ pub fn files_are_written_read_and_truncated() {
         assert!(fs::read(&path).unwrap() == bytes, "{length} bytes");
     }
     let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    // Overwrite across blocks, unaligned; a hole past the end; append.
+    // Overwrites across blocks, unaligned; leaves a hole past the end; appends.
     let mut expected = pattern(3 << 20, 6);
     let patch = pattern(10_000, 7);
     file.write_all_at(&patch, 5_001).unwrap();
@@ -87,7 +87,7 @@ pub fn names_come_and_go() {
     fs::remove_file(&a).unwrap();
     assert_eq!(fs::metadata(&b).unwrap().nlink(), 1);
 
-    // Directories: link counts, not empty, into itself.
+    // Checks link counts of directories, removal of a non-empty one, and a rename into itself.
     assert_eq!(fs::metadata(&sub).unwrap().nlink(), 2);
     fs::create_dir(sub.join("deep")).unwrap();
     assert_eq!(fs::metadata(&sub).unwrap().nlink(), 3);
@@ -147,7 +147,7 @@ pub fn links_and_special_files_survive_a_remount() {
     assert_eq!(kind("null").rdev(), rustix::fs::makedev(1, 3));
     assert!(kind("disk").file_type().is_block_device());
     assert_eq!(kind("disk").rdev(), rustix::fs::makedev(259, 300));
-    // A device node is the device.
+    // A device node leads to the device.
     fs::write(place.at("null"), "gone").unwrap();
     assert!(fs::read(place.at("null")).unwrap().is_empty());
 }
@@ -161,7 +161,7 @@ pub fn attributes_are_kept() {
     let path = place.at("file");
     fs::write(&path, "x").unwrap();
     let before = fs::metadata(&path).unwrap();
-    // A kernel that caches writes stamps by its tick.
+    // A kernel that caches writes sets times by its tick, which is coarser.
     std::thread::sleep(Duration::from_millis(20));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4711)).unwrap();
     std::os::unix::fs::chown(&path, Some(1000), Some(2_000_000_000)).unwrap();
@@ -171,7 +171,7 @@ pub fn attributes_are_kept() {
     assert_eq!((now.mtime(), now.mtime_nsec()), (before.mtime(), before.mtime_nsec()));
     assert!((now.ctime(), now.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
 
-    // Times: before 1970, past 2038, to the nanosecond; one left alone, one now.
+    // Times before 1970 and past 2038, with nanoseconds; one is left alone, one is set to now.
     let times = |atime: Timespec, mtime: Timespec| {
         let times = Timestamps { last_access: atime, last_modification: mtime };
         rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
@@ -239,7 +239,7 @@ pub fn a_file_without_a_name_lives_while_it_is_known() {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "before and a");
 
-    // Referred to by an O_PATH descriptor only, and replaced rather than removed.
+    // The file is referred to only by an O_PATH descriptor, and is replaced rather than removed.
     fs::write(&path, "old").unwrap();
     fs::write(place.at("new"), "new").unwrap();
     let known = rustix::fs::open(&path, rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
@@ -249,7 +249,7 @@ pub fn a_file_without_a_name_lives_while_it_is_known() {
     assert_eq!((stat.st_nlink, stat.st_size), (0, 3));
     assert_eq!(fs::read(&path).unwrap(), b"new");
 
-    // A removed directory that is still in use: empty, and nothing can be made in it.
+    // A removed directory that is still in use is empty, and nothing can be made in it.
     fs::create_dir(place.at("d")).unwrap();
     let directory = File::open(place.at("d")).unwrap();
     fs::remove_dir(place.at("d")).unwrap();
@@ -282,7 +282,7 @@ pub fn large_directories_are_listed_whole() {
         all
     };
     assert_eq!(names(&directory), expected);
-    // Removing while listing: every name is seen once.
+    // Names are removed during the listing: every name is seen once.
     let mut seen = 0;
     for entry in fs::read_dir(&directory).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -308,7 +308,7 @@ pub fn listings_follow_each_change() {
     let mut place = Place::new("listings");
     let directory = place.at("d");
     fs::create_dir(&directory).unwrap();
-    // So many names that a listing takes several steps.
+    // There are so many names that a listing takes several steps.
     let stay: Vec<String> = (0..600).map(|n| format!("stay-{n:03}-{}", "x".repeat(60))).collect();
     for name in &stay {
         File::create(directory.join(name)).unwrap();
@@ -324,7 +324,7 @@ pub fn listings_follow_each_change() {
                 }
             });
         }
-        // Whoever changes a name sees the change in a listing that begins afterwards.
+        // A program that changes a name sees the change in a listing that begins afterwards.
         let changes = scope.spawn(|| {
             let _ends = Ends(&ended);
             for n in 0..400 {
@@ -368,7 +368,7 @@ pub fn who_rewinds_sees_what_has_changed() {
     let rest = entries(&held, 32 << 10, true);
     assert_eq!(begun.len() + rest.len(), 2 + 2999);
     assert!(begun.iter().chain(&rest).all(|(name, ..)| *name != gone), "{gone}");
-    // A place in this listing.
+    // Seeks to an offset of this listing.
     held.seek(SeekFrom::Start(begun.last().unwrap().2)).unwrap();
     assert!(entries(&held, 32 << 10, true) == rest, "another listing than before, {gone} is gone");
     // The directory moves to another parent while it is open.
@@ -378,14 +378,14 @@ pub fn who_rewinds_sees_what_has_changed() {
     assert_eq!(parent(&held), fs::metadata(place.at("other")).unwrap().ino());
 }
 
-/// The inode to which `..` leads in the listing of `directory` from where it stands on.
+/// The inode of `..` in the listing of `directory`, read from its present position on.
 fn parent(directory: &File) -> u64 {
     let listed = entries(directory, 32 << 10, true);
     listed.into_iter().find(|(name, ..)| name == "..").unwrap().1
 }
 
-/// What `directory` lists from where it stands on: names, inode numbers, and the offset behind
-/// each. To the end if `all`, else what fits into `room` bytes once.
+/// The entries of `directory` from its present position on: name, inode number, and the offset
+/// behind the entry. Reads to the end if `all`, else once with a buffer of `room` bytes.
 fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> {
     let mut buffer = vec![std::mem::MaybeUninit::uninit(); room];
     let mut listed = rustix::fs::RawDir::new(directory, &mut buffer);
@@ -401,7 +401,7 @@ fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> 
     found
 }
 
-/// Sets a flag when it is dropped, whatever ends the thread.
+/// Sets a flag when it is dropped, for whatever reason the thread ends.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -458,7 +458,7 @@ pub fn memory_maps_read_and_write() {
     if skip("memory_maps_read_and_write") {
         return;
     }
-    // Through programs of the system, which map files: there is no unsafe code here.
+    // Programs of the system map the files, since this code must not use `unsafe`.
     let mut place = Place::new("programs");
     let copy = place.at("sh");
     fs::copy("/bin/sh", &copy).unwrap();
@@ -482,7 +482,7 @@ pub fn a_full_drive_says_so_and_keeps_what_it_has() {
         let mut n = 0;
         loop {
             let path = place.at(&name(n));
-            // A write-back cache says so when it is synced.
+            // With a write-back cache, the error of a write is reported by a sync.
             let synced = || File::open(&path).and_then(|file| file.sync_all());
             match fs::write(&path, pattern(size, n)).and_then(|()| synced()) {
                 Ok(()) => n += 1,

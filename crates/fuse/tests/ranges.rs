@@ -36,7 +36,7 @@ pub fn fallocate_and_seek_see_holes() {
     assert_eq!((metadata.len(), metadata.blocks()), (100_000, 25 * 8));
     let mut expected = pattern(1 << 20, 3);
     file.write_all_at(&expected, 0).unwrap();
-    // The kernel's cached pages of the file must be dropped too.
+    // The kernel's cached pages of the range must be dropped, too.
     assert!(fs::read(&path).unwrap() == expected);
     fallocate(&file, FallocateFlags::PUNCH_HOLE | keep, 5000, 200_000).unwrap();
     expected[5000..205_000].fill(0);
@@ -49,7 +49,8 @@ pub fn fallocate_and_seek_see_holes() {
     fallocate(&file, FallocateFlags::ZERO_RANGE | keep, 300_000, end - 300_000).unwrap();
     expected[300_000..].fill(0);
     assert!(fs::read(&path).unwrap() == expected, "zeroed");
-    // Up to the end of the last block, but no promise of blocks beyond: not even in a part.
+    // Blocks can be allocated up to the end of the last block, but not beyond, not even as part of
+    // a range.
     fallocate(&file, keep, 0, end.next_multiple_of(4096)).unwrap();
     fallocate(&file, FallocateFlags::PUNCH_HOLE | keep, 8192, 204_800 - 8192).unwrap();
     for beyond in [keep, FallocateFlags::ZERO_RANGE | keep] {
@@ -65,7 +66,7 @@ pub fn fallocate_and_seek_see_holes() {
     let much = fallocate(&file, FallocateFlags::empty(), 0, 1 << 40);
     assert_eq!(much, Err(Errno::NOSPC));
 
-    // With a write-back cache all of a file is data.
+    // With a write-back cache the whole file is reported as data.
     let of = |hole: u64, all: u64| Ok(if WRITEBACK.get() { all } else { hole });
     assert_eq!(seek(&file, SeekFrom::Hole(0)), of(8192, (1 << 20) + 5000));
     assert_eq!(seek(&file, SeekFrom::Data(8192)), of(204_800, 8192));
@@ -127,7 +128,7 @@ pub fn direct_io_and_maps_see_one_file() {
     buffered.write_all_at(&[8; 4096], 16_384).unwrap();
     direct.read_exact_at(&mut block[..4096], 16_384).unwrap();
     assert_eq!(block[..4096], [8; 4096]);
-    // Maps, by a common program: shared ones change the file, private ones do not.
+    // A common program maps files: shared maps change the file, private ones do not.
     let script = "import mmap,os,sys
 f=os.open(sys.argv[1],os.O_RDWR)
 shared=mmap.mmap(f,65536,mmap.MAP_SHARED)
@@ -167,7 +168,8 @@ pub fn locks_exclude_each_other() {
     drop(one);
     flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop(two);
-    // POSIX locks belong to a process: flock(1) takes the first kind, a shell the other.
+    // POSIX locks, unlike those of flock(2) above, belong to a process, so a script with two
+    // processes tests them.
     let script = "import fcntl,os,sys
 f=os.open(sys.argv[1],os.O_RDWR)
 fcntl.lockf(f,fcntl.LOCK_EX,10,5)
@@ -194,7 +196,8 @@ pub fn reading_is_an_access() {
     let path = place.at("file");
     fs::write(&path, "read me").unwrap();
     fs::create_dir(place.at("d")).unwrap();
-    // The kernel caches the data just written, and answers reads of it itself.
+    // The kernel caches data just written, and answers reads of it itself, so the file
+    // is remounted.
     place.remount();
     let root = place.at("");
     let atime = |name: &str| {
@@ -208,7 +211,7 @@ pub fn reading_is_an_access() {
     assert!(after > before, "the first read after a change");
     fs::read_dir(place.at("d")).unwrap().count();
     assert!(atime("d") > directory);
-    // With O_NOATIME no reading is one.
+    // With O_NOATIME, reading does not count as an access.
     let mtime = rustix::fs::Timespec { tv_sec: 1 << 31, tv_nsec: 0 };
     for quiet in ["quiet", "quiet-d"] {
         match quiet {
@@ -232,7 +235,7 @@ pub fn reading_is_an_access() {
     assert_eq!((atime("quiet"), atime("quiet-d")), before);
     fs::read_dir(place.at("quiet-d")).unwrap().count();
     assert!(atime("quiet-d") > before.1, "it would have been one");
-    // Relative: not updated again.
+    // A relative access time is not updated again.
     let direct = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap();
     File::from(direct).read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(atime("file"), after);
@@ -252,7 +255,7 @@ pub fn limits_are_those_promised() {
     file.write_all_at(b"end", last - 3).unwrap();
     match WRITEBACK.get() {
         false => assert_eq!(errno(file.write_all_at(b"x", last)), Errno::FBIG),
-        // The kernel knows no limit: it is told when it writes back.
+        // The kernel does not know the limit of sizes: it gets the error when it writes back.
         true => {
             let other = read_write(&place.at("beyond"));
             other.write_all_at(b"x", last).unwrap();

@@ -1,7 +1,8 @@
-//! Requests by io_uring: the other tests once more, and what is different with it.
+//! Requests by io_uring: the other tests again, and tests of the differences.
 //!
 //! They need a machine whose owner allows rings; elsewhere they pass, and say so. No test allows
-//! them, since that changes the whole machine. `scripts/guest.sh rings` runs the tests in a guest.
+//! rings itself, because that would change the whole machine. `scripts/guest.sh rings` runs the
+//! tests in a guest.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test on a mount")]
 
 use crate::common::engine::{TRANSPORT, WRITEBACK};
@@ -13,7 +14,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
-/// True if the tests of rings must be left out.
+/// True if the tests of rings must be skipped.
 fn none(test: &str) -> bool {
     let none = !rings_are_allowed();
     if none {
@@ -119,7 +120,7 @@ fn a_mount_that_is_cut_off_under_load_ends() {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // Until the mount is gone.
+                    // Loops until the mount is gone.
                     while fs::metadata(directory.join(FILE)).is_ok() {}
                 });
             }
@@ -142,9 +143,9 @@ fn a_removed_file_makes_room_for_the_next_one() {
     assert!(full > 60, "{full} files");
     for name in 0..60 {
         fs::remove_file(place.at(&name.to_string())).unwrap();
-        // Much less than was removed.
+        // Writes less than was removed.
         write(1000 + name, 900_000).unwrap_or_else(|error| panic!("file {name}: {error}"));
-        // Each removal finds the thread that reads forgets waiting.
+        // At each removal, the thread that reads forgets must be waiting.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

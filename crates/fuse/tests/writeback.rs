@@ -1,4 +1,4 @@
-//! The kernel's write-back cache: the other tests once more, and what is different with it.
+//! The kernel's write-back cache: the other tests again, and tests of the differences.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test on a mount")]
 
 use crate::common::engine::WRITEBACK;
@@ -17,7 +17,7 @@ fn place(name: &str) -> Place {
     Place::new(name)
 }
 
-/// Requests to write that the server has got.
+/// Number of writes that the server has received.
 fn writes(place: &Place) -> u64 {
     let stat = report::ask_stat(&place.at("")).unwrap();
     stat.operations.iter().find(|op| op.name == "write").map_or(0, |op| op.count)
@@ -48,7 +48,7 @@ fn what_is_closed_is_passed_on() {
     }
     let place = place("closed");
     let before = writes(&place);
-    // The server learns of the data before a rename that follows.
+    // The server gets the data before the rename that follows.
     fs::write(place.at("new"), pattern(9000, 5)).unwrap();
     assert!(writes(&place) > before);
 }
@@ -64,7 +64,7 @@ fn the_kernel_keeps_as_much_dirty_and_reads_as_far_ahead_as_for_a_local_file_sys
     for (limit, value) in [("read_ahead_kb", "2048"), ("max_ratio", "100"), ("strict_limit", "0")] {
         match fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/{limit}")) {
             Ok(found) => assert_eq!(found.trim(), value, "{limit}"),
-            // A kernel before 6.2 has no such file.
+            // Kernels before 6.2 do not have this file.
             Err(_) => assert_eq!(limit, "strict_limit"),
         }
     }
@@ -187,7 +187,7 @@ fn two_programs_append_and_truncate() {
         next
     };
     assert_eq!(check(&fs::read_to_string(&path).unwrap()), [2000, 2000]);
-    // Cut in a page that is dirty, then grow again: what was cut is zeros.
+    // Truncates within a dirty page and extends the file again: the truncated part must be zeros.
     let log = OpenOptions::new().write(true).open(&path).unwrap();
     log.set_len(11 * 1000).unwrap();
     log.set_len(11 * 1001).unwrap();

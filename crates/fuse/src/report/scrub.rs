@@ -60,7 +60,7 @@ pub struct ScrubDamage {
 }
 
 impl Scrub {
-    /// It has not ended.
+    /// True while the scrub has not ended.
     pub fn is_under_way(&self) -> bool {
         matches!(self.state.as_str(), "running" | "paused")
     }

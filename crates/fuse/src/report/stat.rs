@@ -107,10 +107,10 @@ impl From<StreamInfo> for Stream {
     }
 }
 
-/// Most lines about what is not shown: a report has to fit into an extended attribute.
+/// Most lines about damage that is not shown: a report has to fit into an extended attribute.
 const NOT_SHOWN_MAX: usize = 50;
 
-/// What a mount for reading does not show.
+/// Lines about the content that a read-only mount does not show.
 fn not_shown(fs: &Fs) -> Vec<String> {
     let mut lines = fs.losses();
     let more = lines.len().saturating_sub(NOT_SHOWN_MAX);
@@ -121,7 +121,7 @@ fn not_shown(fs: &Fs) -> Vec<String> {
     lines
 }
 
-/// The figures of `fs`, which was mounted `seconds` ago.
+/// The state of `fs`, which was mounted `seconds` ago.
 pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
     let (limit, held) = fs.permits();
     let (now, peak) = fs.memory();

@@ -30,13 +30,14 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
-/// Bytes of an entry before its payload: a page with the header.
+/// Bytes of an entry before its payload: one page, which contains the header.
 const HEAD: usize = 4096;
-/// Bytes of the longest answer without payload: an entry of a directory that is open.
+/// Bytes of the longest answer without payload: the entry of a directory together with an
+/// open file.
 const SMALL: usize = 144;
 
-/// Memory of the entries of a ring: header and payload of each. It takes space when it is first
-/// used.
+/// Memory of the entries of a ring: header and payload of each. A page of it takes memory only once
+/// it is used.
 struct Memory {
     base: *mut u8,
     entries: usize,
@@ -51,7 +52,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     fn new(entries: usize, payload: usize) -> std::io::Result<Memory> {
         let kind = ProtFlags::READ | ProtFlags::WRITE;
-        // Most of it is never used.
+        // Most of this memory is never used, so nothing is reserved for it.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let length = entries * (HEAD + payload);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
@@ -86,7 +87,7 @@ pub(crate) struct Part {
     length: usize,
 }
 
-/// An answer that is given.
+/// An answer that was given, for the thread of the ring.
 pub(crate) struct Given {
     pub entry: u16,
     /// 0, or an errno.
@@ -96,13 +97,13 @@ pub(crate) struct Given {
     payload: Payload,
 }
 
-/// Where the payload of an answer is.
+/// The place of an answer's payload.
 enum Payload {
-    /// In the entry's memory.
+    /// The payload is in the entry's memory already.
     Entry,
-    /// A structure.
+    /// The payload is this structure.
     Small([u8; SMALL]),
-    /// Pages of a file.
+    /// The payload is these pages of a file.
     Pages(ReadData),
 }
 
@@ -111,15 +112,15 @@ pub(crate) struct Outbox {
     memory: Memory,
     given: Mutex<Vec<Given>>,
     asleep: AtomicBool,
-    /// Wakes the thread.
+    /// An event counter that wakes the thread.
     bell: OwnedFd,
 }
 
 impl Outbox {
-    /// For `entries` with `payload` bytes each.
+    /// An outbox for `entries` entries with `payload` bytes each.
     ///
     /// # Errors
-    /// If memory or descriptors are short.
+    /// If memory or descriptors run out.
     pub(crate) fn new(entries: usize, payload: usize) -> std::io::Result<Outbox> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let memory = Memory::new(entries, payload)?;
@@ -131,35 +132,36 @@ impl Outbox {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Becomes readable when the thread is to wake up.
+    /// The descriptor that becomes readable when the thread must wake up.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
     /// Wakes the thread.
     pub(crate) fn ring(&self) {
-        // It can only fail where the bell rings already.
+        // The write can only fail if the thread was woken already and has not reacted yet.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// The thread is awake; what rang is done with.
+    /// Resets the event counter once the thread is awake.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    /// Announces that the thread will sleep. False if an answer waits: then it must not.
+    /// Announces that the thread is about to sleep. Returns false if an answer waits: then the
+    /// thread must stay awake.
     pub(crate) fn may_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.given().is_empty()
     }
 
-    /// The thread is awake.
+    /// Withdraws the announcement of sleep.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Moves the answers that wait to `into`.
+    /// Moves the waiting answers to `into`.
     pub(crate) fn take(&self, into: &mut Vec<Given>) {
         into.append(&mut self.given());
     }
@@ -172,7 +174,7 @@ impl Outbox {
         }
     }
 
-    /// The header and the payload of `entry`, for the kernel.
+    /// The memory of the header and of the payload of `entry`, for the kernel.
     pub(crate) fn parts(&self, entry: u16) -> [Part; 2] {
         let memory = &self.memory;
         [
@@ -181,7 +183,7 @@ impl Outbox {
         ]
     }
 
-    /// The header of the request that has come to `entry`. Only its thread calls this.
+    /// The header of the request in `entry`. Only the thread of the ring calls this.
     pub(crate) fn header(&self, entry: u16) -> Header {
         let mut bytes = [0; size_of::<Header>()];
         // SAFETY: within the mapping, and nobody writes there: the kernel has passed it on.
@@ -243,7 +245,7 @@ impl Outbox {
     }
 }
 
-/// Passes the request that has come to `entry` to `server`. Returns its number.
+/// Passes the request in `entry` to `server`. Returns the number of the request.
 pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) -> u64 {
     let came = outbox.header(entry);
     let (header, _) =
@@ -267,14 +269,14 @@ pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) 
 pub(crate) struct Answer {
     outbox: Arc<Outbox>,
     entry: u16,
-    /// Bytes of payload so far, and how many there may be.
+    /// Bytes of payload so far, and below it their limit.
     length: usize,
     limit: usize,
     given: bool,
 }
 
 impl Answer {
-    /// For the request that has come to `entry`, which asks for at most `limit` bytes.
+    /// An answer for the request in `entry`, which asks for at most `limit` bytes.
     pub(crate) fn new(outbox: &Arc<Outbox>, entry: u16, limit: usize) -> Answer {
         let limit = limit.min(outbox.memory.payload);
         Answer { outbox: outbox.clone(), entry, length: 0, limit, given: false }
@@ -299,7 +301,8 @@ impl Answer {
         self.give(0, bytes.len(), Payload::Small(small));
     }
 
-    /// Answers with what was read from a file, or EIO if that is more than was asked for.
+    /// Answers with bytes read from a file, or with EIO if they are more than the request
+    /// asked for.
     pub(crate) fn pages(self, data: ReadData) {
         match data.len() <= self.limit {
             true => self.give(0, data.len(), Payload::Pages(data)),
@@ -307,7 +310,7 @@ impl Answer {
         }
     }
 
-    /// Adds to the payload. False if it has no room for all of `bytes`.
+    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() > self.limit - self.length {
             return false;
@@ -319,7 +322,8 @@ impl Answer {
         true
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
+    /// nothing, if it does not fit.
     pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let padded = length.next_multiple_of(8);

@@ -16,11 +16,11 @@ use std::time::Duration;
 thread_local! {
     /// Whether mounts that this thread makes have a write-back cache.
     pub static WRITEBACK: Cell<bool> = const { Cell::new(false) };
-    /// How their requests come.
+    /// How requests of these mounts come from the kernel.
     pub static TRANSPORT: Cell<Transport> = const { Cell::new(Transport::Channel) };
 }
 
-/// How often such a mount has the kernel write back.
+/// How often a mount with a write-back cache makes the kernel write back.
 const WRITE_BACK_EVERY: Duration = Duration::from_millis(500);
 
 /// Drives of the tests: small zones, so that many are used.
@@ -32,8 +32,8 @@ pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
     let mut tries = 0;
     loop {
         match furrow_emu::open(rt, &spec, OpenMode::ReadWrite) {
-            // A program that another test is starting still shares this process's files, and with
-            // them the lock of an image that was just closed.
+            // A program that another test is starting still shares the open files of this process,
+            // and with them the lock of an image that was just closed.
             Err(error) if error.kind() == ErrorKind::Busy && tries < 100 => {
                 std::thread::sleep(Duration::from_millis(10));
                 tries += 1;
@@ -100,7 +100,7 @@ impl Mounted {
         Mounted { port, served }
     }
 
-    /// Unmounts, with the last checkpoint.
+    /// Unmounts, and waits for the last checkpoint.
     pub fn end(self) {
         self.served.unmount().unwrap();
         self.port

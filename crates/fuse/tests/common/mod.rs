@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-/// The tests of mounts once more, on mounts for which the thread has been prepared so.
+/// Runs the tests of mounts again; `$prepare` selects for this thread how the mounts are made.
 macro_rules! again {
     ($prepare:expr) => {
         again! { @ $prepare,
@@ -60,7 +60,8 @@ pub fn skip(test: &str) -> bool {
     false
 }
 
-/// A directory of its own, removed at the end. Never enters a mount that is left in it.
+/// A directory of the test, removed at the end. The removal never enters a mount that is left in
+/// the directory.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -89,7 +90,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failed test may leave its mount: detach it before its files would be removed.
+        // A failed test may leave its mount: detach it before the files are removed.
         while furrow_fuse::endpoint::unmount(&self.mount_point(), furrow_fuse::Unmount::Force)
             .is_ok()
         {}

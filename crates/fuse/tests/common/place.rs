@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A mounted file system of its own, with its directory.
+/// A file system mounted for one test, with its directory.
 pub struct Place {
     pub scratch: Scratch,
     pub image: String,
@@ -63,7 +63,7 @@ pub fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Bytes without repetition.
+/// Bytes that do not repeat.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(length + 8);
