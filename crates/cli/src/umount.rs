@@ -44,7 +44,7 @@ const SILENT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// How long the daemon of a mount that was cut off may take to end.
 const ENDS_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// How often to retry a busy mount before an error, and below it the pause between two tries.
+/// How often to retry a busy mount, every [`TRY_EVERY`], before an error.
 const BUSY_TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(25);
 

@@ -3,15 +3,15 @@
 //! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if it
 //! may have blocks that are not durable. A flush covers blocks written before the flush was
 //! *submitted*, not those of commands that happened to be executed before it. So an engine that
-//! relies on the latter is caught.
+//! relies on such commands being covered is caught.
 //!
-//! Blocks of conventional zones are written over and over: the cache keeps what each had before
-//! ([`Overwrite`]). Of these writes any blocks survive a power cut, independent of each other and
-//! of the order of the writes. That is so on a medium in memory; on an image they are durable at
-//! once.
+//! Blocks of conventional zones may be overwritten: the cache keeps the earlier content of each
+//! block ([`Overwrite`]). Any of the overwritten blocks may survive a power cut, independently of
+//! each other and of the order of the writes. This holds for a medium in memory; on an image,
+//! writes to conventional zones are durable at once.
 //!
-//! A drive can stand for several ([`Parts`]), each with a cache of its own: a flush covers one of
-//! them, and a power cut draws the fate of each.
+//! A drive can stand for several drives ([`Parts`]), each with its own cache: a flush covers one
+//! cache, and a power cut draws the fate of each.
 //!
 //! Simplification: resets and finishes are durable at once.
 
@@ -23,40 +23,40 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parts of a drive that have caches of their own: each has the same number of zones, and of
-/// queues.
+/// Parts of a drive with separate caches. Each part has the same number of zones, and the same
+/// number of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Zones of a part.
     pub zones: u32,
-    /// Queues of a part: with 16, the commands of the second part come in queues 16 to 31.
+    /// Queues of a part: with 16, the commands of the second part use queues 16 to 31.
     pub queues: u16,
 }
 
-/// What a flush will make durable.
+/// The blocks that a flush will make durable.
 #[derive(Clone, Debug)]
 pub(crate) struct Barrier {
-    /// The zones that it is about.
+    /// The zones of the cache that the flush covers.
     of: Range<u32>,
-    /// Zone, its resets so far, blocks written.
+    /// For each dirty zone: its number, its resets so far, and its written blocks.
     zones: Box<[(ZoneId, u32, u64)]>,
-    /// Number of the first write to conventional zones that it does not cover.
+    /// Number of the first write to conventional zones that the flush does not cover.
     overwrites: u64,
 }
 
-/// Blocks of conventional zones to set back.
+/// Blocks of conventional zones to reset to their earlier content: zone, offset, earlier entry.
 pub(crate) type TakenBack = Vec<(ZoneId, u64, Entry)>;
 
 /// A write to a conventional zone that is not durable.
 #[derive(Clone, Debug)]
 struct Overwrite {
     number: u64,
-    /// All of it survives: it was written with FUA.
+    /// True if the write was made with FUA: then all of it survives.
     durable: bool,
     zone: ZoneId,
-    /// First block.
+    /// The first block of the write.
     offset: u64,
-    /// The blocks before the write.
+    /// The content of the blocks before the write.
     before: Arc<[Entry]>,
 }
 
@@ -72,7 +72,7 @@ struct Durability {
 pub(crate) struct Cache {
     zones: Vec<Durability>,
     dirty: Vec<ZoneId>,
-    /// In order of execution.
+    /// Overwrites in order of execution.
     overwrites: Vec<Overwrite>,
     /// Number of the next overwrite.
     next: u64,
@@ -85,12 +85,12 @@ impl Cache {
         Cache { zones, dirty: Vec::new(), overwrites: Vec::new(), next: 0, parts: None }
     }
 
-    /// From now on the drive stands for several.
+    /// Makes the drive stand for several drives, each with its own cache.
     pub fn split(&mut self, parts: Parts) {
         self.parts = Some(parts);
     }
 
-    /// The zones of the cache that a flush in `queue` is about.
+    /// The zones of the cache that a flush in `queue` covers.
     fn of_queue(&self, queue: QueueId) -> Range<u32> {
         let all = self.zones.len() as u32;
         match self.parts {
@@ -102,8 +102,8 @@ impl Cache {
         }
     }
 
-    /// What a power cut does to each cache, if it does `fate` to the drive: zones of a cache, all
-    /// caches in order.
+    /// The fate of each cache in a power cut with the fate `fate` for the drive: the number of
+    /// zones of a cache, and the fates of all caches in order.
     pub fn fates(&self, fate: Unflushed, rng: &mut Rng) -> (u32, Vec<Unflushed>) {
         let Some(Parts { zones, .. }) = self.parts else {
             return (self.zones.len() as u32, vec![fate]);
@@ -118,15 +118,15 @@ impl Cache {
         (zones, (0..caches).map(|_| drawn(rng)).collect())
     }
 
-    /// A conventional zone is about to be written from block `offset` on, with FUA if `durable`;
-    /// `before` are its blocks.
+    /// Records a write to a conventional zone before it happens: it starts at block `offset`, has
+    /// FUA if `durable`, and replaces the blocks `before`.
     pub fn overwrote(&mut self, zone: ZoneId, offset: u64, before: Arc<[Entry]>, durable: bool) {
         self.overwrites.push(Overwrite { number: self.next, durable, zone, offset, before });
         self.next += 1;
     }
 
-    /// The blocks that a power cut takes back, in the order in which to set them. Of each write all
-    /// blocks survive, or none, or each by chance.
+    /// The earlier content of the blocks that a power cut takes back, in the order in which to
+    /// restore it. Of each write, all blocks survive, or none, or each by chance.
     pub fn taken_back(&self, fate: Unflushed, rng: &mut Rng) -> TakenBack {
         let mut survived = BTreeSet::new();
         let mut back = Vec::new();
@@ -169,7 +169,7 @@ impl Cache {
         }
     }
 
-    /// Everything in `zone` up to `written` is durable, by a write with FUA.
+    /// Makes everything in `zone` up to `written` durable, after a write with FUA.
     pub fn force(&mut self, zone: ZoneId, written: u64) {
         self.zones[zone.0 as usize].durable = written;
     }
@@ -180,7 +180,7 @@ impl Cache {
         entry.resets = entry.resets.wrapping_add(1);
     }
 
-    /// The blocks that a flush covers which is submitted now in `queue`.
+    /// The blocks that a flush covers if it is submitted now in `queue`.
     pub fn barrier(&self, machine: &Machine, queue: QueueId) -> Barrier {
         let written = |zone| machine.zone(zone).map_or(0, |z: Zone| z.write_pointer.0);
         let of = self.of_queue(queue);
@@ -193,7 +193,7 @@ impl Cache {
         Barrier { of, zones, overwrites: self.next }
     }
 
-    /// Applies a completed flush. Returns the zones of which more blocks are durable now.
+    /// Applies a completed flush. Returns the zones that have more durable blocks now.
     pub fn flushed(&mut self, barrier: &Barrier, machine: &Machine) -> Vec<ZoneId> {
         let mut advanced = Vec::new();
         let covers = |write: &Overwrite| {
@@ -217,7 +217,7 @@ impl Cache {
         advanced
     }
 
-    /// The drive writes out, of its own accord, everything that is not in `zone`.
+    /// Makes everything outside `zone` durable, as the drive may do of its own accord.
     pub fn write_out_but(&mut self, zone: ZoneId, machine: &Machine) {
         self.overwrites.retain(|write| write.zone == zone);
         let zones = &mut self.zones;
@@ -240,7 +240,7 @@ impl Cache {
         sequential.chain(overwritten.map(|write| write.zone)).collect()
     }
 
-    /// After a power cycle: everything up to the write pointers is durable.
+    /// Applies a power cycle: everything up to the write pointers is durable afterwards.
     pub fn settle(&mut self, machine: &Machine) {
         for (index, entry) in self.zones.iter_mut().enumerate() {
             let zone = machine.zone(ZoneId(index as u32));

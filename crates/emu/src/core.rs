@@ -102,13 +102,13 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks of `zone` that are read from the medium.
+    /// Number of blocks of `zone` that are read from the medium.
     fn written(&self, zone: ZoneId) -> u64 {
         self.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0)
     }
 
-    /// Carries out a command. `barrier` lists the blocks that a flush covers; `None`: all blocks
-    /// written so far.
+    /// Carries out a command. `barrier` lists the blocks that a flush covers; `None` means all
+    /// blocks written so far.
     #[inline]
     pub fn execute(&mut self, request: &mut Request, barrier: Option<&Barrier>) -> Outcome {
         if self.watched {
@@ -178,13 +178,13 @@ impl Core {
         }
     }
 
-    /// The work of a management command that made `changes`.
+    /// The work of a management command that has made `changes`.
     fn managed(&self, action: Action, changes: &Changes) -> Work {
         let geometry = self.machine.geometry();
         let bytes = |blocks: u64| geometry.bytes(BlockCount(blocks)).0;
         let Some((zone, ..)) = changes.first().copied() else {
-            // Nothing changed: an empty zone was reset, or a zone was already in the requested
-            // state.
+            // Nothing changed, because an empty zone was reset or a zone was already in the
+            // requested state.
             let reset = Work::Reset { zone: ZoneId(0), empty: 1, zones: 0, bytes: 0, active: 0 };
             return if action == Action::Reset { reset } else { Work::Nothing };
         };
@@ -192,7 +192,8 @@ impl Core {
         let empty =
             changes.iter().filter(|(_, before, _)| before.state == ZoneState::Empty).count() as u32;
         match action {
-            // Zones closed to let others open are part of that command, and are not counted.
+            // Zones that were closed to let others open are part of this command, and are
+            // not counted.
             Action::Open | Action::Close => {
                 let state = match action {
                     Action::Open => ZoneState::ExplicitlyOpen,
@@ -253,7 +254,7 @@ impl Core {
         }
     }
 
-    /// Notes what blocks of a conventional zone are before they are written.
+    /// Keeps the content of blocks of a conventional zone before they are overwritten.
     #[inline]
     fn overwrite(&mut self, span: Span, fua: bool) {
         if !self.machine.geometry().is_conventional(span.zone) {
@@ -276,7 +277,7 @@ impl Core {
         }
     }
 
-    /// A write whose blocks must be stored before the zone's state changes.
+    /// Carries out a write on a medium whose blocks must be stored before the zone's state changes.
     fn write_kept(&mut self, request: &Request, blocks: BlockCount) -> Outcome {
         let status = self.machine.check(&request.command);
         let Some((zone, offset)) = self.target(&request.command).filter(|_| status.is_ok()) else {
@@ -430,8 +431,9 @@ impl Core {
         kept.map_or_else(MediumError::of_write, |()| Status::Success)
     }
 
-    /// A write or append that the drive stops after its first `done` blocks. Returns the drive's
-    /// answer: Write Fault, or the status with which the drive refuses the command.
+    /// Carries out the first `done` blocks of a write or append, as a drive does that stops in the
+    /// middle. Returns the drive's answer: Write Fault, or the status with which the drive refuses
+    /// the command.
     pub fn tear(&mut self, request: &Request, done: u64) -> Status {
         let (Command::Write { blocks, .. } | Command::Append { blocks, .. }) = request.command
         else {
@@ -459,8 +461,7 @@ impl Core {
         Status::WriteFault
     }
 
-    /// Changes the machine by something other than a command, and stores the records of the changed
-    /// zones.
+    /// Changes the machine without a command, and stores the records of the changed zones.
     pub fn disturb<T>(&mut self, what: impl FnOnce(&mut Machine) -> T) -> (T, Status) {
         if !self.medium.keeps_records() {
             return (what(&mut self.machine), Status::Success);

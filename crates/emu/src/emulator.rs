@@ -4,7 +4,7 @@
 //! to do, and the drive then carries commands out. So in simulation ([`Step::One`]) an engine runs
 //! between any two commands, and many commands stay in flight; for speed ([`Step::All`]) all
 //! waiting commands are carried out at once. The state machine decides and the medium stores;
-//! neither knows of the other, nor of time. With a [`Pace`] the timing engine determines when a
+//! neither knows the other, nor the time. With a [`Pace`] the timing engine determines when a
 //! command is answered: its effect is visible earlier, as the contract of [`ZonedDevice`] allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
@@ -44,16 +44,16 @@ pub enum Step {
 /// How a drive processes commands.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many commands at once.
+    /// How many commands are carried out at once.
     pub step: Step,
-    /// Draw the order across queues from the seed, instead of taking commands in the order of
-    /// arrival.
+    /// True to draw the order across queues from the seed, instead of taking commands in the order
+    /// of arrival.
     pub shuffle: bool,
-    /// Seed of the order and of faults; `None`: drawn from the executor's random numbers.
+    /// Seed of the order and of faults; `None` draws it from the executor's random numbers.
     pub seed: Option<u64>,
     /// The drive's name in messages.
     pub name: String,
-    /// The timing of commands; `None`: commands take no time.
+    /// The timing of commands; with `None`, commands take no time.
     pub pace: Option<Pace>,
 }
 
@@ -81,7 +81,7 @@ impl Options {
 pub struct CommandInfo {
     /// Number of the command, from 0 in order of submission.
     pub sequence: u64,
-    /// The queue it was submitted to.
+    /// The queue to which the command was submitted.
     pub queue: QueueId,
     /// The command itself.
     pub command: Command,
@@ -96,7 +96,7 @@ pub type Observer = Rc<dyn Fn(&Emulator, &CommandInfo)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
     On,
-    /// The drive fails this many further commands.
+    /// The drive fails this many further commands, and then answers again.
     Gone(u64),
     Off,
 }
@@ -109,10 +109,11 @@ struct Late {
     nanoseconds: u64,
 }
 
-/// What a late answer is.
+/// The content of a late answer.
 enum What {
     Known(Outcome),
-    /// What the blocks hold when it is answered: they may be others by then.
+    /// A read that is carried out only when it is answered, because the blocks may change
+    /// until then.
     Read(QueueId, Request),
 }
 
@@ -120,7 +121,7 @@ struct Inner {
     rt: Rt,
     geometry: Geometry,
     options: Options,
-    /// False: a file opened for reading only.
+    /// False if the file was opened for reading only.
     writable: bool,
     traced: bool,
     core: RefCell<Core>,
@@ -132,8 +133,7 @@ struct Inner {
     timed: Option<RefCell<Timed>>,
     power: Cell<Power>,
     observer: RefCell<Option<Observer>>,
-    /// True if nothing has to be checked before a command: no faults, no observer, power on,
-    /// writable.
+    /// True if no checks are needed before a command: no faults, no observer, power on, writable.
     plain: Cell<bool>,
     warnings: Vec<String>,
 }
@@ -152,7 +152,7 @@ pub(crate) struct Start {
 }
 
 impl Emulator {
-    /// A new drive of `geometry` with every zone empty, on the executor `rt`.
+    /// A new drive of `geometry` on the executor `rt`, with all zones empty.
     ///
     /// # Errors
     /// If `geometry` is not valid.
@@ -240,7 +240,7 @@ impl Emulator {
         inner.plain.set(plain);
     }
 
-    /// From now on the drive stands for several, each with a cache of its own. A drive without a
+    /// Makes the drive stand for several drives, each with its own cache. A drive without a
     /// volatile cache stays as it is.
     pub fn split_cache(&self, parts: Parts) {
         if let Some(cache) = &mut self.0.core.borrow_mut().cache {
@@ -285,12 +285,12 @@ impl Emulator {
         &self.0.warnings
     }
 
-    /// Looks at the medium.
+    /// Calls `look` with the medium.
     pub fn with_medium<T>(&self, look: impl FnOnce(&Medium) -> T) -> T {
         look(&self.0.core.borrow().medium)
     }
 
-    /// Looks at the image, if the drive is one.
+    /// Calls `look` with the image, if the drive is one.
     pub fn with_image<T>(&self, look: impl FnOnce(&Image) -> T) -> Option<T> {
         match &self.0.core.borrow().medium {
             Medium::Image(image) => Some(look(image)),
@@ -315,8 +315,8 @@ impl Emulator {
         }
     }
 
-    /// Sets some zones to their state in `image`, a snapshot of a drive of the same geometry: as if
-    /// a backup was restored, or the drive forgot later writes. The restored content is durable.
+    /// Sets some zones to their state in `image`, a snapshot of a drive of the same geometry, as if
+    /// a backup was restored or the drive forgot later writes. The restored content is durable.
     ///
     /// # Errors
     /// `Invalid` if commands are in flight on the drive or in `image`, or a medium is not in
@@ -381,7 +381,7 @@ impl Emulator {
         self.look_again();
     }
 
-    /// Carries out the next command. False if none waits.
+    /// Carries out the next command. Returns false if none waits.
     fn step(&self) -> bool {
         let inner = &*self.0;
         let Some(mut position) = inner.queues.borrow().next(&mut inner.rng.borrow_mut()) else {
@@ -412,16 +412,17 @@ impl Emulator {
         true
     }
 
-    /// Carries out all waiting commands, if nothing has to be checked before each and all are in
-    /// one line. Nothing can come between them, since no callback is called.
+    /// Carries out all waiting commands, if no checks are needed before each and all are in one
+    /// line. Nothing can happen between them, since no callback is called. Returns false if it
+    /// did nothing.
     fn sweep(&self) -> bool {
         let inner = &*self.0;
         if !inner.plain.get() {
             return false;
         }
         let Some(mut line) = inner.queues.borrow_mut().take_line() else { return false };
-        // The clock is read before the commands are carried out: the host's work is not the drive's
-        // time.
+        // The clock is read before the commands are carried out, because the host's work must not
+        // count as time of the drive.
         let now = if inner.timed.is_some() { inner.rt.now() } else { Nanos(0) };
         {
             let core = &mut *inner.core.borrow_mut();
@@ -501,7 +502,8 @@ impl Emulator {
         }
     }
 
-    /// Answers the commands that have ended according to the timing engine. True if there were any.
+    /// Answers the commands that have ended according to the timing engine. Returns true if there
+    /// were any.
     fn ring_out(&self) -> bool {
         let inner = &*self.0;
         let Some(timed) = &inner.timed else { return false };
@@ -527,8 +529,8 @@ impl Emulator {
         self.0.rt.trace(&[code, u64::from(queue.0), at, blocks, outcome.lba.0, status]);
     }
 
-    /// Counts one poll for each late answer, and answers those that are due. True if there were
-    /// late answers.
+    /// Counts one poll for each late answer, and answers those that are due. Returns true if there
+    /// were late answers.
     fn ripen(&self) -> bool {
         let inner = &*self.0;
         if inner.late.borrow().is_empty() {
@@ -572,7 +574,7 @@ impl Emulator {
         });
     }
 
-    /// A late answer.
+    /// Produces a late answer, now that it is due.
     fn now(&self, what: What) -> Outcome {
         let inner = &*self.0;
         let (queue, mut request) = match what {
@@ -591,7 +593,7 @@ impl Emulator {
     }
 }
 
-/// Returns the pages of a failed read to the caller, in the outcome.
+/// Returns the pages of a failed read to the caller, as part of the outcome.
 #[inline]
 fn return_pages(outcome: &mut Outcome, request: &mut Request) {
     if matches!(request.command, Command::Read { .. }) && outcome.data.is_empty() {
@@ -599,8 +601,8 @@ fn return_pages(outcome: &mut Outcome, request: &mut Request) {
     }
 }
 
-/// The source that the executor polls. It holds only a weak reference: the drive is dropped with
-/// its last handle, which unlocks an image.
+/// The source that the executor polls. It holds only a weak reference, so that the drive is
+/// dropped, and its image unlocked, with the last handle.
 struct Worker(Weak<Inner>);
 
 impl Source for Worker {

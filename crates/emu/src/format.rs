@@ -27,9 +27,9 @@ pub const MAGIC: [u8; 8] = *b"FURROWZN";
 pub const VERSION: u32 = 1;
 /// Bytes of the header, and the alignment of regions.
 pub const BLOCK: u64 = 4096;
-/// Where the fault list begins, and the bytes of each of its halves.
+/// Where the fault list begins.
 pub const FAULTS_AT: u64 = BLOCK;
-/// See [`FAULTS_AT`].
+/// Bytes of each half of the fault list.
 pub const FAULTS_HALF: u64 = 32 * 1024;
 /// Where the zone table begins.
 pub const TABLE_AT: u64 = FAULTS_AT + 2 * FAULTS_HALF;
@@ -62,7 +62,7 @@ pub struct Header {
     max_transfer: U64,
     /// Bytes of the whole file.
     file_bytes: U64,
-    /// The preset it was made from, zero-padded; for information only.
+    /// The preset from which the image was made, padded with zeros; for information only.
     preset: [u8; 32],
     reserved: [u8; 3964],
     crc: U32,
@@ -120,7 +120,7 @@ const _: () = assert!(16 + MAX_FAULTS * 64 <= FAULTS_HALF as usize);
 /// Bytes of one zone's record.
 pub const SLOT: u64 = size_of::<Slot>() as u64;
 
-/// CRC32C.
+/// The CRC32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -132,18 +132,18 @@ pub struct Layout {
     pub table_b: u64,
     /// First zone's data.
     pub data: u64,
-    /// From one zone's data to the next's.
+    /// Distance from one zone's data to that of the next zone.
     pub data_stride: u64,
-    /// First zone's out-of-band bytes.
+    /// The out-of-band bytes of the first zone.
     pub oob: u64,
-    /// From one zone's out-of-band bytes to the next's.
+    /// Distance from one zone's out-of-band bytes to those of the next zone.
     pub oob_stride: u64,
-    /// The whole file.
+    /// Bytes of the whole file.
     pub file_bytes: u64,
 }
 
 impl Layout {
-    /// The layout for `geometry`; `None` if the file would be larger than any file can be.
+    /// The layout for `geometry`; `None` if the file would exceed the largest possible size.
     pub fn of(geometry: &Geometry) -> Option<Layout> {
         let zones = u64::from(geometry.zones);
         let up = |bytes: u64| bytes.checked_next_multiple_of(BLOCK);
@@ -164,7 +164,7 @@ impl Layout {
         })
     }
 
-    /// The place of generation `generation` of `zone`'s record.
+    /// The place of `zone`'s record with the generation `generation`.
     pub fn slot(&self, zone: ZoneId, generation: u64) -> u64 {
         let table = if generation % 2 == 1 { TABLE_AT } else { self.table_b };
         table + u64::from(zone.0) * SLOT
@@ -174,11 +174,11 @@ impl Layout {
 /// Why bytes of an image are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not an image at all.
+    /// The bytes are not an image.
     Foreign,
-    /// Of a version this code does not know.
+    /// The image has a version that this code does not know.
     TooNew(u32),
-    /// Checksum: expected (stored), found (computed).
+    /// The checksum does not match: expected (stored), found (computed).
     Crc(u32, u32),
     /// An impossible value.
     Value(String),
@@ -260,7 +260,7 @@ impl Header {
         }
     }
 
-    /// The drive it describes.
+    /// The geometry of the drive that the header describes.
     pub fn geometry(&self) -> Geometry {
         let limit = |limit: U32| (limit.get() != NO_LIMIT_32).then_some(limit.get());
         let blocks = |limit: U64| (limit.get() != NO_LIMIT_64).then_some(BlockCount(limit.get()));
@@ -290,14 +290,14 @@ impl Header {
         self.uuid
     }
 
-    /// The preset it was made from, empty if none.
+    /// The preset from which the image was made; empty if there was none.
     pub fn preset(&self) -> String {
         let name = self.preset.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
     }
 }
 
-/// CRC of a structure that ends in it.
+/// The CRC of a structure that ends in its CRC.
 fn sum(bytes: &[u8]) -> u32 {
     crc32c(&bytes[..bytes.len() - 4])
 }

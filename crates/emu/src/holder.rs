@@ -9,9 +9,9 @@ use std::path::Path;
 /// A process that has an image open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id.
+    /// The id of the process.
     pub pid: u32,
-    /// Its command line; empty if the command line cannot be read.
+    /// The command line of the process; empty if it cannot be read.
     pub command: Vec<String>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) fn in_use(path: &Path) -> String {
 }
 
 /// The process that holds a lock on inode `ino`: lines of `/proc/locks` are `N: FLOCK ADVISORY
-/// WRITE PID MAJOR:MINOR:INODE FIRST LAST`, lines of a process that waits begin with `N: -> FLOCK
-/// …`. The device's numbers are not compared: for some file systems they differ from those of
-/// stat(2).
+/// WRITE PID MAJOR:MINOR:INODE FIRST LAST`, lines of a waiting process begin with `N: -> FLOCK
+/// …`. The device numbers are not compared, because for some file systems they differ from those
+/// of stat(2).
 fn owner(locks: &str, ino: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

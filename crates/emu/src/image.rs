@@ -4,11 +4,11 @@
 //!
 //! Invariants:
 //! - **Data before the write pointer.** The blocks of a write are in the file before the zone's
-//!   record covers them. The record of a reset is in the file before the blocks are given back.
-//!   Blocks that no record covers are never read.
+//!   record covers them. The record of a reset is in the file before the blocks are returned to the
+//!   host. Blocks that no record covers are never read.
 //! - A zone's newer record never overwrites its older one.
 //! - One process at a time: the file is locked while it is open (shared if only read).
-//! - Blocks are given back by punching holes, never by writing zeros.
+//! - Blocks are returned by punching holes, never by writing zeros.
 //!
 //! Written bytes are in the host's page cache: they survive the process, but not a power cut of the
 //! host. With `sync` a flush of the drive also syncs the file.
@@ -35,9 +35,9 @@ const PIECES: usize = 64;
 /// How an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For reading and writing; no other process has it open.
+    /// Opens for reading and writing; no other process may have the image open.
     ReadWrite,
-    /// For reading; others may read too. Nothing is written to the file.
+    /// Opens for reading; other processes may read too. Nothing is written to the file.
     ReadOnly,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Opened {
     pub image: Image,
     pub zones: Vec<ZoneRecord>,
     pub faults: Vec<Fault>,
-    /// Damage that was tolerated.
+    /// Damage that was tolerated, as sentences.
     pub warnings: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Opened {
 pub struct Identity {
     /// Different for every image.
     pub uuid: [u8; 16],
-    /// The preset it is made from, empty if none; at most 32 bytes are kept.
+    /// The preset from which the image is made; empty if there is none. At most 32 bytes are kept.
     pub preset: String,
 }
 
@@ -135,7 +135,7 @@ pub fn create_image_as(
     let written = write_empty(&file, geometry, &layout, identity);
     written.map_err(|error| {
         if !force {
-            // This call made the file, and it holds nothing.
+            // This call has made the file, so it holds nothing yet.
             let _ = std::fs::remove_file(path);
         }
         match error.kind() {
@@ -211,12 +211,12 @@ fn lock(file: &File, path: &Path, exclusive: bool) -> Result<()> {
 }
 
 impl Image {
-    /// Opens the image at `path`. Writes nothing, unless it is opened for writing and the header
-    /// lacks nothing but its magic, which is written again.
+    /// Opens the image at `path`. Writes nothing, with one exception: if the image is opened for
+    /// writing and only the magic of its header is damaged, the magic is restored.
     pub(crate) fn open(path: &Path, mode: OpenMode, sync: bool) -> Result<Opened> {
         let name = path.display().to_string();
         let writable = mode == OpenMode::ReadWrite;
-        // Opening a pipe would wait for its writer for ever.
+        // Opening a pipe would wait for its writer forever.
         if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
             let what = format!("{name}: a pipe, not an emulated drive's image");
             return Err(Error::new(ErrorKind::WrongFormat, what));
@@ -268,7 +268,7 @@ impl Image {
         Ok(Opened { image, zones, faults, warnings })
     }
 
-    /// Its name in messages.
+    /// The image's name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -278,12 +278,12 @@ impl Image {
         &self.geometry
     }
 
-    /// Its identity.
+    /// The image's identity.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
 
-    /// The preset it was made from, empty if none.
+    /// The preset from which the image was made; empty if there was none.
     pub fn preset(&self) -> &str {
         &self.preset
     }
@@ -337,8 +337,8 @@ impl Image {
         Ok(zones)
     }
 
-    /// The newer of a zone's two records. If one record is damaged, its write was torn, and the
-    /// other record holds. A record that was never written (all zeros) does not count.
+    /// The newer of a zone's two records. A damaged record is a torn write; then the other record
+    /// counts. A record that was never written (all zeros) does not count.
     fn newest(
         &self,
         zone: ZoneId,
@@ -430,7 +430,8 @@ impl Image {
         self.write_pages(pages, bytes, data_at)?;
         let length = span.blocks as usize * self.shape.oob_bytes;
         if length > 0 {
-            // No out-of-band bytes means zeros, and the place may hold the bytes of an older block.
+            // A write without out-of-band bytes means zeros, because the file may still hold the
+            // bytes of an older block there.
             let zeros;
             let oob = if oob.is_empty() {
                 zeros = vec![0; length];
@@ -515,8 +516,8 @@ impl Image {
         Ok(())
     }
 
-    /// Gives the blocks of `zone` from `offset` on back to the host. A failure is no error: blocks
-    /// that no record covers are never read.
+    /// Returns the blocks of `zone` from `offset` on to the host. A failure is ignored: blocks that
+    /// no record covers are never read.
     pub(crate) fn punch(&mut self, zone: ZoneId, offset: u64) {
         let (data_at, oob_at) = self.place(Span { zone, offset, blocks: 0 });
         let (data, oob) = self.place(Span { zone, offset: 0, blocks: 0 });
@@ -555,7 +556,7 @@ impl Image {
         Ok(())
     }
 
-    /// Stores `faults`, so that they are there the next time the image is opened.
+    /// Stores `faults` for the next time the image is opened.
     pub(crate) fn store_faults(&mut self, faults: &[Fault]) -> Result<(), MediumError> {
         if !self.writable {
             return Err(MediumError::Failed);
@@ -585,15 +586,16 @@ impl Image {
     }
 }
 
-/// Whether the first bytes of an image are those of an image.
+/// The state of an image's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Magic {
     Found,
-    /// They are not, but the checksum says that they were.
+    /// The magic is missing, but the checksum shows that it was there.
     Lost,
 }
 
-/// Whether what follows the header is of an image: the record of its first zone, or its fault list.
+/// Whether the bytes after the header belong to an image: the record of its first zone, or its
+/// fault list.
 fn is_image_behind_header(file: &File) -> bool {
     let mut record = [0; SLOT as usize];
     let mut faults = vec![0; FAULTS_HALF as usize];

@@ -3,7 +3,7 @@
 //! It has three parts that know nothing of each other: the *state machine*
 //! ([`furrow_zone::machine`]) decides what a command may do, the *medium* ([`medium`]) keeps the
 //! blocks, and the *timing engine* ([`timing`]) determines when the command is answered. Without
-//! the timing engine a command is answered as soon as the executor has nothing else to do. The
+//! the timing engine, a command is answered as soon as the executor has nothing else to do. The
 //! drive ([`Emulator`]) combines the three, and puts [faults](furrow_zone::fault) and [power
 //! cuts](power) between them.
 //!

@@ -1,8 +1,8 @@
 //! The media that store the blocks of an emulated drive.
 //!
 //! A medium stores blocks by zone and offset and, if it survives the process, a record of each
-//! zone. It knows nothing of states, limits or time: the drive reads only blocks that were written,
-//! and passes the new state of a zone to be stored.
+//! zone. It knows no states, limits or time: the drive reads only blocks that were written, and
+//! passes the new state of a zone to the medium.
 //!
 //! | medium | payload | out-of-band | survives the process |
 //! |---|---|---|---|
@@ -53,7 +53,7 @@ impl From<std::io::Error> for MediumError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub zone: ZoneId,
-    /// Blocks from the zone's start.
+    /// The first block, counted from the zone's start.
     pub offset: u64,
     pub blocks: u64,
 }
@@ -61,20 +61,20 @@ pub(crate) struct Span {
 /// The record of a zone on a medium that survives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneRecord {
-    /// The zone.
+    /// The state of the zone.
     pub zone: Zone,
-    /// Blocks that outlive a power cut.
+    /// Number of blocks that survive a power cut.
     pub durable: u64,
 }
 
 /// The blocks of an emulated drive.
 #[derive(Debug)]
 pub enum Medium {
-    /// In memory, packed.
+    /// Blocks in memory, packed.
     Memory(Memory),
-    /// Payload is dropped; out-of-band bytes are in memory, if the drive has any.
+    /// Drops the payload; keeps out-of-band bytes in memory, if the drive has any.
     Discard(Option<OobStore>),
-    /// In a file.
+    /// Blocks in a file.
     Image(Box<Image>),
 }
 
@@ -144,15 +144,15 @@ impl Medium {
     pub(crate) fn flip(&mut self, zone: ZoneId, offset: u64, bit: u64) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.flip(zone.0 as usize, offset as usize, bit)?,
-            // There is no payload to flip.
+            // The medium keeps no payload, so there is nothing to flip.
             Medium::Discard(_) => {}
             Medium::Image(image) => image.flip(zone, offset, bit)?,
         }
         Ok(())
     }
 
-    /// Stores the record of `zone`, so that it survives the process. Called after the blocks are
-    /// stored and before the command is answered.
+    /// Stores the record of `zone`, so that it survives the process. It is called after the blocks
+    /// are stored and before the command is answered.
     pub(crate) fn record(&mut self, zone: ZoneId, record: &ZoneRecord) -> Result<(), MediumError> {
         match self {
             Medium::Image(image) => image.record(zone, record),
@@ -160,12 +160,12 @@ impl Medium {
         }
     }
 
-    /// True if [`Medium::record`] does something.
+    /// True if [`Medium::record`] stores records.
     pub(crate) fn keeps_records(&self) -> bool {
         matches!(self, Medium::Image(_))
     }
 
-    /// Makes everything survive a power cut of the host too, if the medium is opened with `sync`.
+    /// Makes everything survive a power cut of the host too, if the medium was opened with `sync`.
     pub(crate) fn flush(&mut self) -> Result<(), MediumError> {
         match self {
             Medium::Image(image) => image.flush(),
@@ -173,7 +173,7 @@ impl Medium {
         }
     }
 
-    /// A copy in memory. `written` gives the blocks to copy of each zone of a file.
+    /// A copy in memory. For an image, `written` returns how many blocks of each zone to copy.
     pub(crate) fn snapshot(&self, geometry: &Geometry, written: &dyn Fn(ZoneId) -> u64) -> Medium {
         match self {
             Medium::Memory(memory) => Medium::Memory(memory.clone()),
@@ -208,7 +208,7 @@ impl Shape {
     pub(crate) fn zero(self, pages: &mut [Page], from: usize, count: usize, oob: &mut [u8]) {
         for at in (from..from + count).map(|block| block * self.block_size) {
             if self.block_size == PAGE_SIZE {
-                // All transfers share this page: a shared page cannot be changed.
+                // All transfers share this page, since a shared page cannot be changed.
                 pages[at / PAGE_SIZE] = ZEROS.clone();
                 continue;
             }

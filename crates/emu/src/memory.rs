@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants: an entry's bytes never change; a write makes a new entry. So a clone of the whole
-//! medium costs one reference per zone, and a write after it copies the tags of one chunk, and no
-//! payload.
+//! medium costs one reference per zone, and the next write copies only the tags of one chunk, and
+//! no payload.
 //!
 //! The medium knows no write pointer: a read of blocks that were not written gives zeros.
 
@@ -31,16 +31,16 @@ const CHUNK: usize = 64;
 pub(crate) enum Entry {
     #[default]
     Zeros,
-    /// All of a page.
+    /// The block is a whole page.
     Whole(Page),
     Packed {
-        /// The stored sub-blocks one after another, then `oob_len` out-of-band bytes.
+        /// The stored sub-blocks one after the other, then `oob_len` out-of-band bytes.
         data: Arc<[u8]>,
         oob_len: u16,
         /// Bit i: sub-block i is stored. Otherwise it is zeros.
         mask: u8,
     },
-    /// Cannot be read: the block comes from a file in which it could not be read.
+    /// The block cannot be read: it comes from a file in which it could not be read.
     Unreadable,
 }
 
@@ -64,7 +64,7 @@ struct Blocks {
 #[derive(Clone)]
 pub struct Memory {
     zones: Vec<Arc<Blocks>>,
-    /// The blocks of every empty zone.
+    /// The blocks that all empty zones share.
     nothing: Arc<Blocks>,
     block_size: usize,
     oob_bytes: usize,
@@ -73,7 +73,7 @@ pub struct Memory {
 }
 
 impl Entry {
-    /// The entry of `block`, which is the whole of `page`, or a part of it.
+    /// The entry of `block`, which is all of `page` or a part of it.
     fn pack(page: &Page, block: &[u8], oob: &[u8], scratch: &mut Vec<u8>) -> Entry {
         let mut mask = 0u8;
         for (index, sub) in block.chunks_exact(SUB).enumerate() {
@@ -96,7 +96,7 @@ impl Entry {
         Entry::Packed { data: Arc::from(scratch.as_slice()), oob_len: oob.len() as u16, mask }
     }
 
-    /// Fills `block` and `oob` completely. An empty `oob` is not filled.
+    /// Fills `block` and `oob` completely. If `oob` is empty, only `block` is filled.
     fn unpack(&self, block: &mut [u8], oob: &mut [u8]) -> Result<(), MediumError> {
         match self {
             Entry::Zeros => {
@@ -135,7 +135,7 @@ impl Entry {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Data without zeros ends the search at the first chunk; zeros are compared 64 bytes at a time.
+    // Data without zeros ends this search at the first 64 bytes.
     bytes.chunks_exact(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
         && bytes.chunks_exact(64).remainder().iter().all(|byte| *byte == 0)
 }
@@ -186,8 +186,8 @@ impl Memory {
         self.scratch = scratch;
     }
 
-    /// Fills blocks `into..` of `pages` and of `oob` with the blocks of `span`. An empty `oob` is
-    /// not filled.
+    /// Fills the blocks of `pages` and `oob` from number `into` on with the blocks of `span`. If
+    /// `oob` is empty, only `pages` is filled.
     pub(crate) fn read(
         &self,
         span: Span,
@@ -201,7 +201,8 @@ impl Memory {
             let oob = oob.get_mut(from..from + self.oob_bytes).unwrap_or(&mut []);
             let entry = self.entry(span.zone.0 as usize, span.offset as usize + i);
             if let Some(Entry::Whole(page)) = entry {
-                // The page in which the block was written: it cannot be changed while shared.
+                // This is the page in which the block was written: while it is shared, nobody can
+                // change it.
                 pages[at / PAGE_SIZE] = page.clone();
                 if !oob.is_empty() {
                     oob.fill(0);
@@ -221,7 +222,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Replaces the blocks of `zone` by those of another medium of the same shape.
+    /// Replaces the blocks of `zone` with those in `then`, another medium of the same shape.
     pub(crate) fn put_back(&mut self, zone: usize, then: &Memory) {
         self.zones[zone] = then.zones[zone].clone();
     }
@@ -244,14 +245,14 @@ impl Memory {
         }
     }
 
-    /// The blocks of `span` as they are stored.
+    /// The entries of the blocks of `span`.
     pub(crate) fn stored(&self, span: Span) -> Arc<[Entry]> {
         let blocks = span.offset..span.offset + span.blocks;
         let entry = |block: u64| self.entry(span.zone.0 as usize, block as usize);
         blocks.map(|block| entry(block).cloned().unwrap_or_default()).collect()
     }
 
-    /// Sets a block to what was stored in it earlier.
+    /// Sets a block back to an earlier entry.
     pub(crate) fn set_back(&mut self, zone: usize, block: usize, entry: Entry) {
         *self.entry_mut(zone, block) = entry;
     }
@@ -276,7 +277,7 @@ impl Memory {
         *self.entry_mut(zone, block) = Entry::Unreadable;
     }
 
-    /// Bytes of payload and out-of-band data held (shared ones counted once per reference).
+    /// Bytes of stored payload and out-of-band data; shared bytes are counted once per reference.
     pub fn stored_bytes(&self) -> u64 {
         let chunks = self.zones.iter().flat_map(|zone| &zone.chunks).flatten();
         chunks.flat_map(|chunk| &chunk.0).map(|entry| entry.bytes() as u64).sum()

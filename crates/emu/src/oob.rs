@@ -59,7 +59,7 @@ impl OobStore {
         }
     }
 
-    /// Drops the chunks whose blocks are all at `offset` or later.
+    /// Drops the chunks that contain only blocks at `offset` or later.
     pub(crate) fn truncate(&mut self, zone: usize, offset: usize) {
         self.zones[zone].truncate(offset.div_ceil(CHUNK));
     }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// If there is no such device, it is in use, damaged, of a newer format, or not supported, or its
-/// timing model is wrong. Nothing has been written then.
+/// timing model is wrong. Then nothing has been written.
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> {
     let emulator = match spec {
         DeviceSpec::Node(node) => {

@@ -1,8 +1,9 @@
 //! A plain drive, emulated: a drive of one conventional zone, written in sectors of 512 bytes.
 //!
-//! The zone's volatile cache loses any sectors that were not flushed, in any order. Commands go to
-//! several queues, so they start in any order. A discarded sector is marked in its out-of-band
-//! byte: each read of it returns by chance what was there, zeros, or rubbish, until it is written.
+//! The zone's volatile cache loses any sectors that were not flushed, in any order. Commands go
+//! to several queues, so they start in any order. A discarded sector is marked in its
+//! out-of-band byte: until it is written again, each read of it returns the old content, zeros
+//! or rubbish, by chance.
 
 use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
@@ -15,7 +16,7 @@ use std::rc::Rc;
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
 const PER_PAGE: u64 = PAGE_SIZE as u64 / SECTOR;
-/// Queues that commands are spread over.
+/// Number of queues over which commands are spread.
 const QUEUES: u16 = 5;
 /// The out-of-band byte of a discarded sector.
 const DISCARDED: u8 = 1;
@@ -32,8 +33,8 @@ struct Inner {
 }
 
 impl Plain {
-    /// The geometry of an emulated drive that is a plain drive of `bytes` bytes. Completed writes
-    /// may be lost until a flush if `volatile`.
+    /// The geometry that an emulated drive needs to act as a plain drive of `bytes` bytes. If
+    /// `volatile`, completed writes may be lost until a flush.
     pub fn geometry(bytes: u64, volatile: bool) -> Geometry {
         let sectors = bytes / SECTOR;
         Geometry {
@@ -45,7 +46,7 @@ impl Plain {
         }
     }
 
-    /// The plain drive that `drive`, of such a geometry, is.
+    /// A plain drive on `drive`, which has the geometry of [`Plain::geometry`].
     pub fn new(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Plain {
         let (rt, answers) = (rt.clone(), CompletionTable::new());
         Plain(Rc::new(Inner { rt, drive, answers, turn: Cell::new(0) }))
@@ -61,7 +62,7 @@ impl Plain {
         (Lba(offset / SECTOR), BlockCount(length / SECTOR))
     }
 
-    /// Answers a command with what `work` returns.
+    /// Runs `work`, and completes a command with its result.
     fn answer(&self, work: impl Future<Output = Outcome> + 'static) -> Completion<Outcome> {
         let (ticket, completion) = self.0.answers.open();
         let answers = self.0.answers.clone();
@@ -70,7 +71,8 @@ impl Plain {
     }
 }
 
-/// What a read of a discarded sector returns, by chance.
+/// Replaces the content of a discarded sector with what a read may return: the old content, zeros
+/// or rubbish, by chance.
 fn undefined(sector: &mut [u8], rng: &mut Rng) {
     match rng.below(3) {
         0 => {}

@@ -1,12 +1,12 @@
 //! The effects of a power cut: the fates of the commands in flight, and of the blocks not flushed.
 //!
-//! Each command in flight is, independently, done, torn at a block, or not started. They are
-//! carried out in order of submission within a queue; a write whose predecessor was not done finds
-//! the write pointer at another block and is refused, so it has not started either. Then, on a
+//! Each command in flight is, independently, done, torn at a block, or not started. Commands are
+//! carried out in order of submission within a queue. A write whose predecessor was not done finds
+//! the write pointer at another block and is refused, so it counts as not started, too. Then, on a
 //! drive with a volatile cache, each zone's write pointer falls back to a block between the end of
-//! the durable blocks and the end of the written blocks, and of the writes to conventional zones
-//! any blocks survive; then the zones go through the power cycle of the state machine. Resets and
-//! finishes that were done stay done.
+//! the durable blocks and the end of the written blocks, and any blocks of the writes to
+//! conventional zones may survive; then the zones go through the power cycle of the state machine.
+//! Resets and finishes that were done stay done.
 
 use crate::core::Core;
 use crate::emulator::CommandInfo;
@@ -17,7 +17,7 @@ use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
 /// The fate of a command that was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// Nothing of it happened.
+    /// The command has no effect at all.
     NotStarted,
     /// This number of blocks was written, from the first on. A command other than a write or append
     /// has no effect.
@@ -35,8 +35,8 @@ pub enum Unflushed {
     Lost,
     /// All kept.
     Kept,
-    /// The drive has kept its power: they are in its cache as before, and no zone was closed. The
-    /// program that used the drive was killed.
+    /// The drive has kept its power: the blocks are in its cache as before, and no zone was closed.
+    /// Only the program that used the drive was killed.
     Cached,
 }
 
@@ -44,7 +44,7 @@ pub enum Unflushed {
 #[derive(Clone, Debug)]
 pub struct Fates {
     /// The fates of the commands in flight, in order of submission; commands past the end have not
-    /// started. `None`: drawn from the seed, and so is the order across queues.
+    /// started. `None` draws them from the seed, and the order across queues, too.
     pub commands: Option<Vec<Fate>>,
     /// The fate of the blocks not flushed.
     pub unflushed: Unflushed,
@@ -53,25 +53,25 @@ pub struct Fates {
 }
 
 impl Fates {
-    /// Everything drawn from `seed`.
+    /// Fates that are all drawn from `seed`.
     pub fn seeded(seed: u64) -> Fates {
         Fates { commands: None, unflushed: Unflushed::Seeded, seed }
     }
 
-    /// The fates `commands`, in order of submission; the fate of blocks not flushed is drawn from
-    /// `seed`.
+    /// The fates `commands`, in order of submission; the fate of blocks not flushed is drawn
+    /// from `seed`.
     pub fn of(commands: Vec<Fate>, seed: u64) -> Fates {
         Fates { commands: Some(commands), unflushed: Unflushed::Seeded, seed }
     }
 
-    /// No command in flight has started.
+    /// The fates of a cut before any command in flight has started.
     pub fn nothing(seed: u64) -> Fates {
         Fates::of(Vec::new(), seed)
     }
 
     /// Every combination of fates for `in_flight`: each command done or not started, and each write
     /// of several blocks also torn at a block drawn from `seed`. That gives 3ⁿ combinations for n
-    /// such writes: for a few commands only.
+    /// such writes, so it is meant for a few commands only.
     pub fn combinations(in_flight: &[CommandInfo], seed: u64) -> Vec<Fates> {
         let mut rng = Rng::new(seed);
         let mut all = vec![Vec::new()];
@@ -102,7 +102,7 @@ impl Fates {
     }
 }
 
-/// A command in flight, as a snapshot keeps it.
+/// A command in flight, as a snapshot stores it.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub info: CommandInfo,

@@ -42,7 +42,7 @@ pub(crate) struct Position {
 #[derive(Debug)]
 pub(crate) struct Queues {
     lines: Vec<VecDeque<Waiting>>,
-    /// The line + 1 of each queue, by queue number; 0 if the queue has no line yet.
+    /// For each queue, by its number, the index of its line plus 1; 0 if the queue has no line yet.
     line_of: Vec<u32>,
     /// Lines that are not empty.
     busy: Vec<u32>,
@@ -106,7 +106,7 @@ impl Queues {
         self.lines.get(position.line)?.get(position.at)
     }
 
-    /// Takes the command at `position` out.
+    /// Removes and returns the command at `position`.
     #[inline]
     pub fn take(&mut self, position: Position) -> Option<Waiting> {
         let line = self.lines.get_mut(position.line)?;
@@ -120,8 +120,8 @@ impl Queues {
         taken
     }
 
-    /// Takes all commands out, in order, if they are in one line. The caller gives the emptied line
-    /// back, so that its memory is reused.
+    /// Removes and returns all commands, in order, if they are in one line. The caller returns the
+    /// emptied line, so that its memory is reused.
     #[inline]
     pub fn take_line(&mut self) -> Option<VecDeque<Waiting>> {
         let [line] = self.busy[..] else { return None };
@@ -130,7 +130,7 @@ impl Queues {
         Some(std::mem::take(&mut self.lines[line as usize]))
     }
 
-    /// See [`Queues::take_line`].
+    /// Takes back the emptied line of [`Queues::take_line`] for reuse.
     pub fn give_back(&mut self, emptied: VecDeque<Waiting>) {
         if let Some(line) = self.lines.iter_mut().find(|line| line.capacity() == 0) {
             *line = emptied;
@@ -157,14 +157,14 @@ impl Queues {
             .collect()
     }
 
-    /// Everything that waits, in order of submission.
+    /// All waiting commands, in order of submission.
     pub fn in_order(&self) -> Vec<&Waiting> {
         let mut all: Vec<&Waiting> = self.lines.iter().flatten().collect();
         all.sort_by_key(|waiting| waiting.sequence);
         all
     }
 
-    /// Takes everything out, in order of submission.
+    /// Removes all waiting commands, in order of submission.
     pub fn drain(&mut self) -> Vec<Waiting> {
         let mut all: Vec<Waiting> = self.lines.iter_mut().flat_map(|line| line.drain(..)).collect();
         all.sort_by_key(|waiting| waiting.sequence);

@@ -2,10 +2,10 @@
 //! power can be cut between any two of them.
 //!
 //! A command is in flight from its submission to its recorded answer, and is carried out when it is
-//! answered: what a later flush covers is then what was answered before that flush was submitted,
-//! the least that a drive may make durable. An append goes to where the recorded drive put it. If
-//! something before it in its zone is in flight still, the recorded drive must have carried that
-//! out too, and so does this one.
+//! answered. So a flush covers the commands that were answered before it was submitted: the least
+//! that a drive may make durable. An append goes to where the recorded drive put it. If an earlier
+//! write to its zone is still in flight then, the recorded drive must have carried out that write
+//! already, and so does this drive.
 
 use crate::core::Core;
 use crate::emulator::{CommandInfo, Power};
@@ -17,12 +17,12 @@ use furrow_zone::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A drive in memory that repeats what another did.
+/// A drive in memory that repeats the commands of another drive.
 #[derive(Debug)]
 pub struct Replay {
     core: Core,
     in_flight: BTreeMap<u64, Parcel>,
-    /// Commands carried out before their answer.
+    /// Numbers of commands that were carried out before their answer.
     early: BTreeSet<u64>,
     ignores_flushes: bool,
 }
@@ -39,16 +39,17 @@ impl Replay {
         Ok(Replay { core, in_flight, early, ignores_flushes: false })
     }
 
-    /// From now on flushes have no effect, and no write is durable when it is answered. With this
-    /// defect of a drive a test shows that an oracle notices lost writes.
+    /// Makes flushes have no effect, and writes not durable when they are answered. With this
+    /// defect, a test shows that an oracle notices lost writes.
     pub fn ignore_flushes(&mut self) {
         self.ignores_flushes = true;
     }
 
-    /// The drive is given command `number`.
+    /// Submits command `number` to the drive.
     pub fn submitted(&mut self, number: u64, mut request: Request) {
         request.fua &= !self.ignores_flushes;
-        // Each in a queue of its own: who sent them relies on no order among commands in flight.
+        // Each command has its own queue, because its sender relies on no order among commands
+        // in flight.
         let (queue, command, fua) = (QueueId(number as u16), request.command, request.fua);
         let info = CommandInfo { sequence: number, queue, command, fua };
         let barrier = match request.command {
@@ -60,7 +61,7 @@ impl Replay {
         self.in_flight.insert(number, Parcel { info, request, barrier });
     }
 
-    /// The drive has answered command `number`; a write went to `lba`.
+    /// Answers command `number`, as the recorded drive did; a write went to `lba`.
     ///
     /// # Errors
     /// `Corrupt` if a drive that obeys the rules cannot have given this answer.
@@ -85,7 +86,7 @@ impl Replay {
         self.carry_out(number, parcel)
     }
 
-    /// The drive now, with what is in flight.
+    /// The drive at this moment, including the commands in flight.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             core: self.core.fork(),
@@ -95,7 +96,7 @@ impl Replay {
         }
     }
 
-    /// Commands in flight.
+    /// Number of commands in flight.
     pub fn in_flight_len(&self) -> usize {
         self.in_flight.len()
     }
@@ -117,8 +118,8 @@ impl Replay {
         geometry.locate(lba).map_or(lba, |(zone, _)| geometry.start(zone))
     }
 
-    /// Carries out what is in flight in the zone that starts at `start`, until its write pointer is
-    /// at `lba` or nothing is left that could bring it there.
+    /// Carries out commands in flight for the zone that starts at `start`, until its write pointer
+    /// is at `lba` or no command is left that could move it there.
     fn lead_to(&mut self, start: Lba, lba: Lba) {
         let geometry = self.core.machine.geometry();
         let Some((zone, _)) = geometry.locate(start) else { return };
@@ -202,7 +203,7 @@ mod tests {
         replay.answered(0, true, Lba(16)).unwrap();
         replay.submitted(1, write(3, 2, 1));
         replay.submitted(2, Request::bare(Command::Flush));
-        // In flight when the flush is submitted, and answered before it.
+        // This write is in flight when the flush is submitted, and is answered before the flush.
         replay.answered(1, true, Lba(3)).unwrap();
         replay.answered(2, true, Lba(0)).unwrap();
         let lost = fates(Unflushed::Lost, 1);

@@ -46,14 +46,14 @@ impl Snapshot {
         after
     }
 
-    /// Zones with blocks that were written and that no flush covered.
+    /// Zones with written blocks that no flush covered.
     pub fn unflushed(&self) -> BTreeSet<ZoneId> {
         let cache = self.core.cache.as_ref();
         cache.map(|cache| cache.unflushed(&self.core.machine)).unwrap_or_default()
     }
 
-    /// The drive makes everything durable that was answered, but for what is in `zone`, as a drive
-    /// with a volatile cache may at any time.
+    /// Makes everything durable that was answered, except for blocks in `zone`, as a drive with a
+    /// volatile cache may do at any time.
     pub fn write_out_but(&mut self, zone: ZoneId) {
         if let Some(cache) = &mut self.core.cache {
             cache.write_out_but(zone, &self.core.machine);

@@ -25,7 +25,7 @@ fn try_open(path: &Path) -> Result<(Rt, Emulator)> {
     Ok((rt, (*drive).clone()))
 }
 
-/// The bytes of an image with a zone written, one finished, and a fault.
+/// The bytes of an image with one zone written, one zone finished, and a fault.
 fn image(path: &Path) -> Vec<u8> {
     let geometry = geometry();
     let identity = Identity { uuid: [7; 16], preset: "test".to_owned() };
@@ -64,7 +64,7 @@ fn each_refusal_says_what_is_wrong_and_what_to_do() {
     for at in [format::TABLE_AT, Layout::of(&geometry()).expect("a layout").table_b] {
         table[at as usize + 5] ^= 1;
     }
-    // The header is gone, and what is behind it tells what the file is.
+    // The header is gone, but the bytes behind it show that the file is an image.
     let mut headless = good.clone();
     headless[..4096].fill(0);
     let cases: [(&[u8], ErrorKind, &str); 8] = [
@@ -136,12 +136,12 @@ fn what_the_system_has_is_not_supported_yet() {
     assert!(error.to_string().contains("a drive of the system, and this needs an emulated one"));
 }
 
-/// One damaged record is a write that was torn: the older record holds, and a warning says so.
+/// One damaged record means a torn write: the older record counts, and a warning says so.
 #[test]
 fn a_torn_zone_record_leaves_the_older_one() {
     let path = scratch("torn.zns");
     let mut bytes = image(&path);
-    // Zone 0 was written twice: generation 3 is in table A, 2 in B.
+    // Zone 0 was written twice: generation 3 is in table A, generation 2 in table B.
     bytes[format::TABLE_AT as usize + 20] ^= 0x40;
     std::fs::write(&path, &bytes).expect("a scratch file");
     let (rt, drive) = try_open(&path).expect("one record is left");
@@ -182,7 +182,7 @@ fn blocks_above_the_write_pointer_never_show() {
     rt.clear();
 }
 
-/// Uses everything an image can hold. No content of an image may cause a panic.
+/// Uses everything that an image can hold. No content of an image may cause a panic.
 fn exercise(path: &Path) {
     let Ok((rt, drive)) = try_open(path) else { return };
     let geometry = drive.geometry().clone();
@@ -217,7 +217,7 @@ proptest! {
             bytes[at] ^= value;
         }
         if fix {
-            // The checksum is made to match, so that the values themselves are checked.
+            // The checksum is corrected, so that the values themselves are checked.
             let crc = format::crc32c(&bytes[..4092]);
             bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
             for slot in bytes[format::TABLE_AT as usize..][..2 * 4096].chunks_mut(64) {

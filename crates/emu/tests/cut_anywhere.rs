@@ -1,9 +1,9 @@
-//! Power cuts at every command of random work, with random fates: durable blocks are there, and no
+//! Power cuts at every command of random work, with random fates: durable blocks survive, and no
 //! block shows content that was not written to it.
 //!
 //! Every block names its zone, the generation of the zone (its number of resets) and its offset. So
-//! after a cut each zone must hold the beginning of one generation: the durable generation or a
-//! newer one, and of the durable generation at least the durable blocks.
+//! after a cut each zone must hold the beginning of one generation: the durable generation with at
+//! least its durable blocks, or a newer one.
 
 use crate::common::*;
 use furrow_emu::{Emulator, Fates, Medium, Options};
@@ -30,7 +30,7 @@ enum Op {
     Reset {
         zone: u32,
     },
-    /// Waits for all earlier commands, then flushes: the state after that is durable.
+    /// Waits for all earlier commands and then flushes, so that the state is durable.
     Sync,
     /// A flush without a wait.
     Flush,
@@ -91,7 +91,7 @@ fn submitted(geometry: &Geometry, progress: &mut [Progress], op: &Op) -> Option<
     }
 }
 
-/// The bounds with which the cuts of a run are compared.
+/// Bounds for the state after each cut of a run.
 #[derive(Default)]
 struct Bounds {
     durable: RefCell<Vec<Progress>>,
@@ -140,7 +140,7 @@ impl Bounds {
         self.cuts.set(self.cuts.get() + 1);
     }
 
-    /// Counts `command`, the next command to be carried out, as executed.
+    /// Records that `command`, the next command to be carried out, was executed.
     fn carried_out(&self, geometry: &Geometry, command: &Command) {
         let mut executed = self.executed.borrow_mut();
         match *command {
@@ -162,7 +162,7 @@ impl Bounds {
     }
 }
 
-/// The generation whose first `written` blocks `zone` holds.
+/// The generation of which `zone` holds the first `written` blocks.
 fn holds(rt: &Rt, drive: &Emulator, zone: u32, written: u64) -> u64 {
     let lba = drive.geometry().start(ZoneId(zone)).0;
     let found = get(rt, drive, lba, written).expect("below the write pointer");
@@ -200,7 +200,7 @@ fn work(ops: &[Op], volatile: bool, seed: u64) -> (u64, u64) {
     for op in ops.iter().chain([&Op::Sync]) {
         let request = submitted(&geometry, &mut bounds.submitted.borrow_mut(), op);
         // As in engines, no other command is in flight together with a reset or an append.
-        // Otherwise an append would be placed where a lost write left the pointer.
+        // Otherwise an append could be placed where a lost write left the pointer.
         let alone = matches!(op, Op::Reset { .. } | Op::Append { .. });
         if alone {
             rt.run_ready();
@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// Without this test, the test above would pass if cuts never cut anything.
+/// Without this test, the test above would also pass if cuts never took anything away.
 #[test]
 fn cuts_do_take_something_away() {
     let ops: Vec<Op> = (0..12).map(|i| Op::Write { zone: i % ZONES, blocks: 3 }).collect();

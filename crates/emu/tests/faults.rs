@@ -116,7 +116,7 @@ fn zone_state_faults_of_a_zone_happen_at_once() {
     assert_eq!(get(&rt, &drive, 0, 4), Ok(data.clone()));
     assert_eq!(get(&rt, &drive, 64, 4), Err(Status::ZoneOffline));
     assert_eq!(get(&rt, &drive, 128, 4), Ok(data));
-    // A fault that cannot happen to a zone is refused with an error.
+    // A fault that cannot happen to its zone is refused with an error.
     let error = drive.inject(Fault::new(FaultKind::ZoneFull).at_zone(ZoneId(5))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("zone-full cannot happen at zone 5"), "{error}");
@@ -213,7 +213,7 @@ fn one_bit_of_a_stored_block_flips_and_stays_flipped() {
     let rt2 = Rt::new(Config::simulated(2));
     let copy = Emulator::from_snapshot(&rt2, &before, Options::simulated());
     assert_eq!(get(&rt2, &copy, 0, 4), Ok(good), "the snapshot is as it was");
-    // At a write, and at a read.
+    // The first flip strikes a write, the second one a read.
     drive.inject(Fault::new(FaultKind::BitFlip)).unwrap();
     assert!(put(&rt, &drive, 64, 2, 30).is_ok());
     let found = get(&rt, &drive, 64, 2).expect("silent");
@@ -267,8 +267,8 @@ fn open_image(path: &Path) -> (Rt, Emulator) {
     (rt, (*drive).clone())
 }
 
-/// Faults given to an image that is not in use take effect when it is used, count down across uses,
-/// and leave permanent effects.
+/// Faults that an image gets while it is not in use take effect when it is used, count down across
+/// uses, and have permanent effects.
 #[test]
 fn an_image_keeps_its_faults() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("faults.zns");
@@ -315,7 +315,7 @@ fn an_image_keeps_its_faults() {
     rt.clear();
     drop(drive);
     assert!(open_image(&path).1.faults().is_empty());
-    // The last handle was dropped, and with it the lock.
+    // The last handle was dropped, and the lock with it.
     open_image(&path);
 }
 

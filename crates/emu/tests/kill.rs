@@ -1,10 +1,10 @@
 //! An image survives kill -9 of the process that writes it, zone states and all.
 //!
-//! The test runs itself as a child process that writes, resets and finishes zones. The child prints
-//! a line before each command, and one for each acknowledgement. The test kills the child at some
-//! instant and compares the image with the lines. The one command in flight may be done or not
-//! done, or only the zone that the command needs closed first is closed; no other difference is
-//! allowed.
+//! The test runs itself as a child process that writes, resets and finishes zones. The child
+//! prints a line before each command, and one for each acknowledgement. The test kills the child
+//! at some instant and compares the image with the lines. The one command in flight may be done
+//! or not done, or only its first step may be done, which closes another zone; no other
+//! difference is allowed.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of processes")]
 
 mod common;
@@ -31,7 +31,7 @@ fn open_image(path: &Path) -> (Rt, Emulator) {
     (rt, (*drive).clone())
 }
 
-/// Block `at` of command `number`: every block of the test differs from every other.
+/// Block `at` of command `number`: no two blocks of the test are equal.
 fn block(number: u64, at: u64) -> Page {
     let mut rng = Rng::new(number * 1000 + at);
     let mut page = Page::zeroed();
@@ -92,7 +92,7 @@ fn write_until_killed(path: &Path) {
 }
 
 /// A state machine in the state of the drive's zones. The written length of a finished zone does
-/// not matter: it is not written before a reset.
+/// not matter, because the zone is not written before a reset.
 fn restored(drive: &Emulator) -> Machine {
     let mut machine = Machine::new(drive.geometry().clone()).expect("a valid geometry");
     let report = drive.report_now(ZoneId(0), drive.geometry().zones).expect("a drive that answers");
@@ -111,7 +111,8 @@ fn restored(drive: &Emulator) -> Machine {
 #[derive(Clone)]
 struct Expected {
     machine: Machine,
-    /// By zone: the command, and the block of that command, for each block.
+    /// For each zone and each of its blocks: the command that wrote it, and the number of the block
+    /// in that command.
     zones: Vec<Vec<(u64, u64)>>,
 }
 
@@ -133,8 +134,8 @@ impl Expected {
         }
     }
 
-    /// The expected content after only the first step of command `number`, which closes a zone to
-    /// let another open.
+    /// The expected content after only the first step of command `number`, which closes a zone so
+    /// that another can open.
     fn room_made(&self, seed: u64, number: u64) -> Expected {
         let command = choose(seed, number, &self.machine);
         let mut closed = None;
@@ -231,8 +232,8 @@ fn run_child(path: &Path, seed: u64) -> (u64, bool) {
         .expect("this test can run itself");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let (mut acknowledged, mut begun) = (0, 0);
-    // The child is killed at an instant of its work, not at a line: the rest of the pipe is read
-    // afterwards.
+    // The child must be killed at any instant of its work, not just after a line; the rest of the
+    // pipe is read afterwards.
     let enough = 20 + Rng::new(seed).below(400);
     let mut killed = false;
     while let Some(Ok(line)) = lines.next() {

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// At the write pointer plus `off`, of `zone`.
+    /// A write to `zone` at its write pointer plus `off`.
     Write {
         zone: u32,
         off: u64,
@@ -45,7 +45,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // Mostly at the write pointer, mostly few blocks.
+    // Most writes are at the write pointer, and most have few blocks.
     let off = prop_oneof![8 => Just(0u64), 1 => 1u64..3];
     let blocks = prop_oneof![6 => 1u64..8, 1 => 8u64..60, 1 => Just(0u64)];
     let action = prop_oneof![
@@ -146,7 +146,7 @@ impl Model {
     }
 }
 
-/// Sparse, dense or zero blocks, depending on the tag.
+/// Payload and out-of-band bytes for `op`: sparse, dense or zero blocks, depending on the tag.
 fn contents(geometry: &Geometry, op: &Op) -> (Vec<u8>, Vec<u8>) {
     let (Op::Write { blocks, tag, .. } | Op::Append { blocks, tag, .. }) = *op else {
         return (Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ impl Rig {
         request.oob = oob.to_vec();
         if let Command::Read { blocks, .. } = command {
             request.data = pages(geometry, blocks.0);
-            // The old content of the caller's buffers must be replaced.
+            // A read must replace the old content of the caller's buffers.
             request.oob = vec![0xee; blocks.0.min(64) as usize * usize::from(geometry.oob_bytes)];
         }
         let outcome = run(&self.rt, &self.drive, request);
@@ -292,7 +292,7 @@ proptest! {
         }
         rigs.iter().for_each(|rig| rig.rt.clear());
         drop(rigs);
-        // The image is opened again, as by another process.
+        // The image is opened again, as another process would do it.
         let again = image_rig(&path, OpenMode::ReadOnly);
         again.compare_all(&model);
         prop_assert!(again.drive.warnings().is_empty());

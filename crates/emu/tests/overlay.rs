@@ -38,7 +38,7 @@ fn pages(rng: &mut Rng, bytes: usize) -> Pages {
     pages
 }
 
-/// A random command, in most cases a valid one.
+/// A random command, which is valid in most cases.
 async fn command(rng: &mut Rng, drive: &dyn ZonedDevice) -> Request {
     let geometry = drive.geometry();
     let zone = ZoneId(rng.below(u64::from(geometry.zones)) as u32);
@@ -87,7 +87,7 @@ async fn content(drive: &dyn ZonedDevice) -> Vec<Option<Vec<u64>>> {
 }
 
 /// The report of every zone, with implicitly open zones as closed: no report says which zone was
-/// opened first, and the drive closes that one to let another open.
+/// opened first, but that is the zone that the drive closes to let another open.
 async fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
     let mut reports = drive.report(ZoneId(0), drive.geometry().zones).await.expect("a report");
     for report in &mut reports {
@@ -98,7 +98,7 @@ async fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
     reports
 }
 
-/// Status, place, and the sums of the blocks read.
+/// Submits a copy of `request`; returns status, place, and the sums of the blocks read.
 async fn submit(drive: &dyn ZonedDevice, request: &Request) -> (u16, u64, Vec<u64>) {
     let again = Request {
         command: request.command,
@@ -119,7 +119,7 @@ async fn submit(drive: &dyn ZonedDevice, request: &Request) -> (u16, u64, Vec<u6
     (outcome.status.code(), if good && placed { outcome.lba.0 } else { 0 }, data)
 }
 
-/// Sums of the blocks instead of their bytes, so that messages of failures stay readable.
+/// A sum of each block instead of its bytes, so that failure messages stay readable.
 fn sums(bytes: &[u8]) -> Vec<u64> {
     let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.chunks(512).map(|sector| sector.iter().fold(0, sum)).collect()

@@ -33,7 +33,7 @@ fn a_snapshot_and_its_drive_do_not_see_each_others_writes() {
     assert_eq!(pointer(&again, 0), 4);
 }
 
-/// An older state of some zones is restored; the other zones and the older snapshot do not change.
+/// Some zones are set back to an older state; the other zones and the older snapshot do not change.
 #[test]
 fn zones_that_are_put_back_are_what_they_were() {
     for volatile in [false, true] {
@@ -58,7 +58,7 @@ fn zones_that_are_put_back_are_what_they_were() {
     }
 }
 
-/// Two writes to zone 0 by one queue and one to zone 1 by another, all in flight.
+/// Two writes to zone 0 in one queue and one write to zone 1 in another, all in flight.
 fn three_in_flight(geometry: &Geometry) -> (Rt, Emulator) {
     let (rt, drive) = drive(geometry);
     for (queue, lba, tag) in [(0, 0, 10), (0, 4, 20), (1, 64, 30)] {
@@ -111,7 +111,7 @@ fn seeded_fates_reach_every_end_and_only_allowed_ones() {
         let report = snapshot.power_cut(&Fates::seeded(seed)).report();
         seen.insert((report[0].write_pointer.0, report[1].write_pointer.0));
     }
-    // Zone 0 ends at 0..=8, zone 1 at 0..=4, independently.
+    // Zone 0 ends at 0..=8 and zone 1 at 0..=4, independently of each other.
     assert!(seen.iter().all(|&(a, b)| a <= 8 && b <= 4));
     assert_eq!(seen.len(), 9 * 5, "{seen:?}");
 }
@@ -121,7 +121,7 @@ fn a_volatile_cache_loses_only_what_no_flush_covered() {
     let geometry = Geometry { volatile_cache: true, ..geometry() };
     let (rt, drive) = drive(&geometry);
     assert!(put(&rt, &drive, 0, 6, 10).is_ok());
-    // The flush covers only writes done before its submission. So it does not cover `late`,
+    // A flush covers only writes that were done before its submission. So it does not cover `late`,
     // although `late` is carried out before the flush.
     let late = payload(&geometry, 50, 2);
     let reserve_block = drive.submit(QueueId(0), Request::with_data(write(6, 2), late));
@@ -143,7 +143,7 @@ fn a_volatile_cache_loses_only_what_no_flush_covered() {
     assert!(run(&rt, &drive, fua).status.is_ok());
     let after = drive.snapshot().power_cut(&lost);
     assert_eq!(after.report()[0].write_pointer.0, 12);
-    // Surviving blocks are durable from now on.
+    // Blocks that survived a cut are durable from then on.
     assert_eq!(after.power_cut(&lost).report()[0].write_pointer.0, 12);
 }
 
@@ -226,8 +226,8 @@ fn one_seed_gives_one_run_and_shuffling_keeps_each_queues_order() {
     assert!(orders.len() > 5, "the seed decides the order across queues");
 }
 
-/// Of what was not flushed any sectors of a plain drive survive, also of the second of two writes
-/// without the first; what was flushed survives whole.
+/// Any unflushed sectors of a plain drive may survive, even from the second of two writes without
+/// the first; flushed sectors survive completely.
 #[test]
 fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
     const SECTORS: u64 = 64;
@@ -252,7 +252,7 @@ fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
             let rt = Rt::new(Config::simulated(2));
             let mut after = snapshot.power_cut(&fates);
             if unflushed == Unflushed::Cached {
-                // The program was killed, and then the power fails.
+                // First the program is killed, then the power fails.
                 after = after.power_cut(&Fates { unflushed: Unflushed::Lost, ..fates });
             }
             let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
@@ -276,8 +276,8 @@ fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
     assert!(mixed > 10, "{mixed}");
 }
 
-/// A drive that stands for two has two caches: a flush covers one, and a power cut has a fate for
-/// each.
+/// A drive that stands for two drives has two caches: a flush covers one, and a power cut draws a
+/// fate for each.
 #[test]
 fn parts_of_a_drive_have_caches_of_their_own() {
     let rt = Rt::new(Config::simulated(1));
@@ -304,7 +304,7 @@ fn parts_of_a_drive_have_caches_of_their_own() {
     assert_eq!(written(&lost), [0, 0, 1, 1]);
 }
 
-/// A discarded sector reads as it likes, until it is written.
+/// Each read of a discarded sector may return something else, until the sector is written.
 #[test]
 fn a_discarded_sector_changes_from_read_to_read() {
     let rt = Rt::new(Config::simulated(1));

@@ -1,5 +1,5 @@
-//! The timing engine seen from outside: nothing is lost, nothing is early, policies have the
-//! documented effect, and a seed gives the same nanoseconds on every machine.
+//! The timing engine seen from outside: no command is lost, none is answered too early, policies
+//! have the documented effect, and a seed gives the same nanoseconds on every machine.
 
 use crate::common::{self, append, manage, pages, read, write};
 use furrow_emu::timing::Preset;
@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// A drive whose groups program 32 KiB in 1 ms (32.8 MB/s), in two programs of 16 KiB, and whose
-/// commands cost almost nothing. `changes` are parameters to change.
+/// commands cost almost nothing. `changes` are parameters with other values.
 fn model(changes: &[(&str, &str)]) -> Rc<Model> {
     let common = [
         ("write-service", "4KiB:100ns"),
@@ -78,7 +78,7 @@ fn submit(drive: &Emulator, queue: u16, command: Command) -> impl Future<Output 
     async move { answer.await.status }
 }
 
-/// Nanoseconds that `command` takes on an idle drive.
+/// The nanoseconds that `command` takes on an idle drive.
 fn takes(rt: &Rt, drive: &Emulator, command: Command) -> u64 {
     let began = rt.now();
     let status = rt.block_on(submit(drive, 0, command));
@@ -86,8 +86,8 @@ fn takes(rt: &Rt, drive: &Emulator, command: Command) -> u64 {
     rt.now().since(began)
 }
 
-/// A client that writes `zone` in pieces of `blocks` with `depth` outstanding until `until`, and
-/// counts the blocks answered.
+/// A client that writes `zone` until `until` in pieces of `blocks` blocks, with `depth` of them in
+/// flight. Returns the number of blocks answered so far.
 fn writer(
     rt: &Rt,
     drive: &Emulator,
@@ -114,7 +114,7 @@ fn writer(
 
 const POLICIES: [&str; 5] = ["group", "shared-fifo", "per-queue", "per-zone", "through"];
 
-/// While a group has units to program, all its dies program.
+/// As long as a group has units to program, all its dies are programming.
 #[test]
 fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
     for policy in POLICIES {
@@ -122,7 +122,7 @@ fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
             let changes = [("buffer-policy", policy), ("buffer-release", release)];
             let (rt, drive) = drive(&changes);
             let began = rt.now();
-            // Two zones of each group, 64 writes of a unit each: 128 programs, two at once.
+            // Two zones of each group get 64 writes of one unit each: 128 programs, two at a time.
             let zones: Vec<_> = (0..8).map(|zone| (zone, Cell::new(0))).collect();
             let mut answers = Vec::new();
             for _ in 0..64 {
@@ -141,8 +141,8 @@ fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
             });
             assert!(statuses.len() == 512 && statuses.iter().all(|status| status.is_ok()));
             let taken = rt.now().since(began);
-            // The last writes are answered when they are in the buffer and not programmed yet: the
-            // buffer holds 4 units of each group, or 16 if each group has a buffer of its own.
+            // The last writes are answered when they are in the buffer but not programmed yet. The
+            // buffer holds 4 units of each group, or 16 if each group has its own buffer.
             let buffered = match policy {
                 "through" => 0,
                 "group" => 16,
@@ -164,13 +164,13 @@ fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
     }
 }
 
-/// A policy shares the buffer by queue or zone only if a slow client does not delay the others.
+/// A policy that shares the buffer by queue or zone must not let a slow client delay the others.
 #[test]
 fn a_slow_writer_holds_up_others_only_in_a_common_line() {
     let until = 300 * Nanos::MILLI;
     let others_get = |policy: &str, slow: bool| {
         let (rt, drive) = drive(&[("buffer-policy", policy), ("buffer-release", "start")]);
-        // Three writers that have one block outstanding each, on dies of their own.
+        // Three writers with one block in flight each, on separate dies.
         let light: Vec<_> =
             (1..4).map(|zone| writer(&rt, &drive, zone, 1, 1, Nanos(until))).collect();
         // A writer with far more data than its group can program.
@@ -184,7 +184,7 @@ fn a_slow_writer_holds_up_others_only_in_a_common_line() {
     for policy in ["group", "shared-fifo", "per-queue", "per-zone"] {
         let ((alone, _), (beside, heavy)) = (others_get(policy, false), others_get(policy, true));
         let share = beside as f64 / alone as f64;
-        // Its group programs 8 blocks per ms.
+        // The group of the heavy writer programs 8 blocks per ms.
         let rate = heavy as f64 / 300.0;
         assert!(rate > 7.0, "{policy}: the heavy writer has {rate} blocks per ms");
         match policy {
@@ -202,7 +202,7 @@ fn a_flush_waits_for_programs_if_a_power_cut_loses_the_buffer() {
         let geometry = Geometry { volatile_cache: volatile, ..geometry() };
         let (rt, drive) = drive_of(model(&[]), geometry, Config::simulated(1), 1_000);
         assert!(takes(&rt, &drive, Command::Flush) <= 11_000, "nothing to program");
-        // A full unit and a partly filled one: both have to be programmed.
+        // The write fills one unit and a part of another: a flush has to program both.
         let written = takes(&rt, &drive, write(0, 6));
         assert!(written <= 3_100, "{written}");
         let flushed = takes(&rt, &drive, Command::Flush);
@@ -218,7 +218,8 @@ fn a_flush_waits_for_programs_if_a_power_cut_loses_the_buffer() {
     }
 }
 
-/// Resets and finishes next to writes that keep their group busy; another group is not affected.
+/// Resets and finishes compete with writes that keep their group busy; another group is
+/// not affected.
 #[test]
 fn load_stretches_management_of_its_group_only() {
     let changes = [
@@ -233,11 +234,11 @@ fn load_stretches_management_of_its_group_only() {
     {
         for (group, expected) in [(0, under_load), (1, alone)] {
             let (rt, drive) = drive(&changes);
-            // Zones 8 and 9 are of the groups 0 and 1.
+            // Zones 8 and 9 belong to groups 0 and 1.
             assert!(takes(&rt, &drive, write((8 + group) * 4096, 1)) <= 3_100);
             rt.block_on(rt.sleep(50 * Nanos::MILLI));
             let until = rt.now().after(Nanos::SECOND);
-            // 33 MB/s for half a second into a zone of 16 MiB.
+            // The writer writes 33 MB/s for half a second, into a zone of 16 MiB.
             let done = writer(&rt, &drive, 0, 4, 32, until);
             rt.block_on(rt.sleep(50 * Nanos::MILLI));
             let taken = takes(&rt, &drive, manage(8 + group as u32, action, drive.geometry()));
@@ -274,8 +275,8 @@ fn finishes_take_their_share_and_follow_each_other() {
     let [first, second] = finishes;
     let (first, second) = rt.block_on(async move { (first.await, second.await) });
     assert!((first - 105.2).abs() < 1.0 && (second - 210.4).abs() < 2.0, "{first}, {second}");
-    // Earlier writes slow only the beginning of a finish. It takes 105 alone, and 421 next to
-    // writes.
+    // Earlier writes slow only the beginning of a finish. A finish takes 105 ms alone, and 421 ms
+    // next to writes.
     let began = rt.now();
     let done = writer(&rt, &drive, 1, 4, 32, began.after(50 * Nanos::MILLI));
     rt.block_on(rt.sleep(60 * Nanos::MILLI));
@@ -305,20 +306,20 @@ fn real_time_is_scaled() {
         assert!(rt.block_on(submit(&drive, 0, write(0, 1))).is_ok());
         let taken = rt.now().since(began);
         let least = scale * 20 * Nanos::MILLI - 100;
-        // More than that only by the wake-up time of a busy host.
+        // It takes longer only by the wake-up time of a busy host.
         assert!((least..least + 2 * Nanos::SECOND).contains(&taken), "{scale}: {taken}");
         rt.clear();
     }
 }
 
-/// FNV-1a.
+/// The FNV-1a hash.
 fn fold(hash: u64, value: u64) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     value.to_le_bytes().into_iter().fold(hash, step)
 }
 
-/// A hash of when each command of a mixed workload is answered, in the order of the answers, and
-/// the time of the last.
+/// A hash of the times at which the commands of a mixed workload are answered, in the order of the
+/// answers, and the time of the last answer.
 fn answers(preset: &str, seed: u64) -> (u64, u64) {
     let rt = Rt::new(Config::simulated(seed));
     let spec = format!("mem:{preset},zones=64,medium=discard,timing=virtual,seed={seed}");
@@ -329,7 +330,7 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
     for client in 0..7u32 {
         let (rt, drive, hash) = (rt.clone(), drive.clone(), hash.clone());
         clients.push(rt.clone().spawn(async move {
-            // Zones 32 apart share a channel, if there are channels.
+            // Zones whose numbers differ by 32 share a channel, if there are channels.
             let mut rng = Rng::new(0x5eed + u64::from(client));
             let mut next = [0u64; 2];
             for number in 0..400u64 {
@@ -352,7 +353,7 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
                     }
                     Command::Manage { action: Action::Reset, .. } => next[which] = 0,
                     Command::Manage { action: Action::Finish, .. } => {
-                        // The zone is reset, to be written again.
+                        // The zone is reset, so that it can be written again.
                         let reset = manage(zone.0, Action::Reset, drive.geometry());
                         assert!(submit(&drive, client as u16, reset).await.is_ok());
                         next[which] = 0;
@@ -374,8 +375,8 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
     (hash.get(), end)
 }
 
-/// The exact nanoseconds, which must be the same in every run, on every machine and in every build.
-/// A change of the model changes them: commit the new values together with such a change.
+/// The nanoseconds must be exactly the same in every run, on every machine and in every build. A
+/// change of the model changes them: commit the new values together with such a change.
 #[test]
 fn a_seed_gives_these_nanoseconds() {
     for (preset, expected) in [("pm1731a", PM1731A), ("zn540-1t", ZN540_1T)] {
@@ -389,7 +390,7 @@ fn a_seed_gives_these_nanoseconds() {
 const PM1731A: (u64, u64) = (9_999_309_184_522_273_979, 11_242_704_743);
 const ZN540_1T: (u64, u64) = (17_945_736_254_328_486_111, 22_866_544_395);
 
-/// A command of the property test, and when it is submitted.
+/// A command of the property test, and the time at which it is submitted.
 #[derive(Clone, Debug)]
 struct Step {
     queue: u16,
@@ -451,7 +452,7 @@ fn least(model: &Model, command: &Command) -> u64 {
             let size = bytes(*blocks);
             model.append_latency.at(size).saturating_sub(model.append_service.at(size))
         }
-        // In any case a page is sensed, and bytes go over the link.
+        // At least one page is sensed, and bytes go over the link.
         Command::Read { blocks, .. } => {
             let fixed = model.sense.0 - model.sense_spread.of(model.sense.0);
             model.read_latency.0 + fixed + model.link_rate.time(bytes(*blocks).min(4096))
@@ -467,7 +468,7 @@ fn least(model: &Model, command: &Command) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// For any drive and any commands: each command is answered once and not too early, and at the
+    /// For any drive and any commands, each command is answered once and not too early, and at the
     /// end the drive is idle with everything programmed.
     #[test]
     fn every_command_is_answered_in_its_time(
@@ -505,7 +506,7 @@ proptest! {
                 answers.borrow_mut().push((command, status, clock.now().since(began)));
             });
         }
-        // Far more time than all commands take one after the other.
+        // This is far more time than all commands would take one after the other.
         rt.block_on(rt.sleep(600 * Nanos::SECOND));
         let answers = answers.borrow();
         prop_assert_eq!(answers.len(), count);
@@ -518,7 +519,8 @@ proptest! {
         }
         let counters = drive.timing_counters().unwrap();
         prop_assert_eq!(counters.commands, count as u64);
-        // The buffer holds at most open units, and no units if a flush programmed these too.
+        // The buffer holds at most units that are not full, and none if a flush has programmed
+        // these too.
         let began = rt.now();
         prop_assert!(rt.block_on(submit(&drive, 0, Command::Flush)).is_ok());
         let most = model.flush.0 + 3 * model.program_time();
@@ -527,7 +529,7 @@ proptest! {
     }
 }
 
-/// Select-all management is one command for any number of zones.
+/// A management command with Select All is one command for any number of zones.
 #[test]
 fn a_command_for_all_zones_takes_the_time_of_each() {
     let (rt, drive) = drive(&[("reset-fixed", "10ms"), ("reset-active", "0")]);

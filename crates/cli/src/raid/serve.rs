@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// Most events in a status.
 const EVENTS: usize = 32;
-/// The event of clients that are refused, and below it the most of these events that a status has.
+/// The event of refused clients; a status has at most [`REFUSED_KEPT`] of them.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
 /// Most damaged blocks that a status lists.
@@ -85,8 +85,7 @@ pub struct Daemon {
     scrub_over: Notify,
     /// Damaged blocks that the last scrub found and could have repaired, but did not.
     damaged: Cell<u64>,
-    /// The time of the start, and below it the time since which errors and losses are known:
-    /// seconds since 1970.
+    /// Seconds since 1970: of the start, and of the moment since which errors and losses are known.
     started: u64,
     known_since: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,

@@ -169,7 +169,7 @@ impl Emulator {
         }
     }
 
-    /// The answer of a drive that is away; `None` if it is there.
+    /// The answer of a drive that is off or has disappeared; `None` if the drive answers.
     pub(super) fn refuse(&self) -> Option<Status> {
         let power = &self.0.power;
         match power.get() {
@@ -184,7 +184,8 @@ impl Emulator {
         Some(Status::InternalError)
     }
 
-    /// Lets another append go first, if a fault strikes.
+    /// The position of the command to carry out in place of the append at `position`: another
+    /// append, if a fault strikes.
     pub(super) fn reorder(&self, position: Position) -> Position {
         let inner = &*self.0;
         let mut faults = inner.faults.borrow_mut();
@@ -222,7 +223,7 @@ impl Emulator {
         Some(Touch { zone, first, blocks })
     }
 
-    /// The effects of the faults on the command at `position`; `None`: a power cut.
+    /// The effects of the faults on the command at `position`; `None` for a power cut.
     pub(super) fn judge(&self, position: Position) -> Option<Verdict> {
         let inner = &*self.0;
         let mut verdict = Verdict::default();
@@ -249,7 +250,7 @@ impl Emulator {
             return Some(verdict);
         }
         inner.faults.borrow_mut().retain(|fault| !fault.is_over());
-        // If an image cannot store its fault list, the command does not fail for that.
+        // A command does not fail just because an image cannot store its fault list.
         let _ = self.faults_changed();
         for kind in struck {
             match kind {

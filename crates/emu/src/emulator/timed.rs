@@ -6,7 +6,7 @@ use furrow_zone::{Outcome, QueueId};
 use slab::Slab;
 use std::rc::Rc;
 
-/// Answers that are due.
+/// Answers that are due, by the tickets of their commands.
 type Over = Vec<(Ticket, Outcome)>;
 
 /// The engine, and the answers that are not due yet.
@@ -14,7 +14,7 @@ pub(super) struct Timed {
     engine: Engine,
     model: Rc<Model>,
     seed: u64,
-    /// See [`Pace::scale`].
+    /// Time scale, see [`Pace::scale`].
     scale: u64,
     /// The executor's clock when the model's was 0.
     origin: Nanos,
@@ -81,8 +81,8 @@ impl Timed {
         self.engine.next().map(|time| self.executor_time(time))
     }
 
-    /// Commands that have ended by `now`, in the order of their answers. The caller returns the
-    /// list, empty, for reuse.
+    /// The commands that have ended by `now`, in the order of their answers. The caller returns the
+    /// list, once it is empty, for reuse.
     #[inline]
     pub fn advance(&mut self, now: Nanos) -> Over {
         let time = self.model_time(now);
@@ -95,7 +95,7 @@ impl Timed {
         over
     }
 
-    /// See [`Timed::advance`].
+    /// Takes back the emptied list of [`Timed::advance`] for reuse.
     pub fn give_back(&mut self, emptied: Over) {
         if emptied.capacity() > self.spare.capacity() {
             self.spare = emptied;

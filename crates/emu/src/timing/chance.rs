@@ -1,6 +1,6 @@
 //! The model's random numbers: a hash of seed, zone and command number, so that a run repeats to
-//! the nanosecond on every machine. Only integers are used: the logarithm of a machine's library
-//! may differ in its last bit.
+//! the nanosecond on every machine. Only integers are used, because the logarithm of a machine's
+//! library may differ in its last bit.
 
 /// Parts of a unit: 2^32.
 const ONE: u64 = 1 << 32;
@@ -14,7 +14,7 @@ const LOGARITHMS: [u64; STEPS + 1] = {
     let mut table = [0; STEPS + 1];
     let mut step = 0;
     while step <= STEPS {
-        // ln(1 + f) = 2 artanh(f / (2 + f)), whose series is at its worst at f = 1: 9^-k.
+        // ln(1 + f) = 2 artanh(f / (2 + f)), whose series converges most slowly at f = 1: as 9^-k.
         let f = step as f64 / STEPS as f64;
         let z = f / (2.0 + f);
         let (mut power, mut sum, mut odd) = (z, 0.0, 1.0);
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// Fixed values: every machine must compute the same.
+    /// The values are fixed, because every machine must compute the same.
     #[test]
     fn the_numbers_are_these() {
         assert_eq!(LOGARITHMS[STEPS], 2_977_044_472);

@@ -11,7 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-/// Counters of the stations since the drive was opened. Times are of the model, in nanoseconds.
+/// Counters of the stations since the drive was opened. Times are in nanoseconds of the
+/// model's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingCounters {
     /// Commands answered.
@@ -20,11 +21,11 @@ pub struct TimingCounters {
     pub write_stage: u64,
     /// Time the command stage of reads was held.
     pub read_stage: u64,
-    /// Writes and appends that found no space in the buffer.
+    /// Writes and appends that had to wait for space in the buffer.
     pub buffer_waits: u64,
     /// Most bytes in the buffer at once, in whole units.
     pub buffer_peak: u64,
-    /// Programs.
+    /// Programs of units.
     pub programs: u64,
     /// Programs of units that were not full.
     pub partial_programs: u64,
@@ -51,7 +52,8 @@ pub(super) struct Flight {
     pub zone: u32,
     pub group: u32,
     pub queue: u16,
-    /// For a write, bytes not yet in the buffer. For a read, bytes not yet passed to their dies.
+    /// For a write, bytes that are not in the buffer yet. For a read, bytes that are not passed to
+    /// their dies yet.
     pub left: u64,
     /// For a read, the offset of its next byte. For a write, the earliest time of its answer.
     pub at: u64,
@@ -62,7 +64,7 @@ pub(super) struct Flight {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `durable`: answered when programmed.
+    /// A write or append; if `durable`, it is answered only when it is programmed.
     Write {
         durable: bool,
     },
@@ -72,13 +74,13 @@ pub(super) enum Kind {
     Finish,
 }
 
-/// An event whose time may be before that of an event entered earlier.
+/// An event that may happen before events that were entered earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     Answer {
         flight: u32,
     },
-    /// A group's die has programmed a unit of this zone, opened in this epoch of flushes.
+    /// A group's die has programmed a unit of this zone, which was opened in this epoch of flushes.
     Programmed {
         group: u32,
         zone: u32,
@@ -97,18 +99,18 @@ pub(super) enum Event {
     },
 }
 
-/// Events that are entered in the order of their times, so that no heap is needed.
+/// A queue of events that are entered in the order of their times, and so need no heap.
 type Lane = VecDeque<(u64, u64, u32)>;
 
-/// Future events, by time; events of one time are in the order in which they were entered.
+/// Future events, by time; events at the same time are in the order in which they were entered.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Writes that leave the command stage.
+    /// The times at which writes leave the command stage.
     writes: Lane,
-    /// Reads that leave their command stage.
+    /// The times at which reads leave their command stage.
     reads: Lane,
-    /// Pages that arrive at the host.
+    /// The times at which pages arrive at the host.
     links: Lane,
     order: u64,
 }
@@ -167,7 +169,7 @@ impl Agenda {
     }
 }
 
-/// The state that the stations share.
+/// The state that all stations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub model: Rc<Model>,
@@ -184,7 +186,7 @@ impl Shared {
         hash(self.seed, zone, self.commands, draw)
     }
 
-    /// As [`Shared::random`], but a new number for each call.
+    /// As [`Shared::random`], but with a new number in each call.
     pub fn random_next(&mut self, zone: u32, draw: u32) -> u64 {
         self.commands += 1;
         self.random(zone, draw)
@@ -201,7 +203,7 @@ pub(crate) struct Engine {
     shared: Shared,
     writes: Writes,
     reads: Reads,
-    /// The times at which the command stages are free.
+    /// The times at which the command stages become free.
     write_stage: u64,
     read_stage: u64,
 }

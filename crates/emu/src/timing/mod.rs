@@ -40,15 +40,15 @@ use furrow_zone::ZoneId;
 pub struct Pace {
     /// The parameters.
     pub model: std::rc::Rc<Model>,
-    /// Nanoseconds of the executor's clock for 1,000 of the model: 1,000 = the speed of the
-    /// modelled drive, 10,000 = ten times slower, so that the host is fast in comparison.
+    /// Nanoseconds of the executor's clock for 1,000 ns of the model's: 1,000 is the speed of the
+    /// modelled drive; 10,000 is ten times slower, so that the host is fast in comparison.
     pub scale: u64,
 }
 
-/// The state of a zone before a write opened it.
+/// Whether a write opened its zone, and from which state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// Open already.
+    /// The zone was open already.
     No,
     FromEmpty,
     FromClosed,
@@ -61,23 +61,23 @@ pub(crate) enum Work {
     Nothing,
     Write {
         zone: ZoneId,
-        /// Bytes from the start of the drive.
+        /// The first byte, counted from the start of the drive.
         position: u64,
         bytes: u64,
         append: bool,
         opened: Opened,
-        /// The write is in a conventional zone, so that it may be random.
+        /// True if the write is in a conventional zone, where it may be random.
         conventional: bool,
-        /// The write is answered only when it is programmed.
+        /// True if the write is answered only when it is programmed.
         durable: bool,
     },
     Read {
         zone: ZoneId,
-        /// Bytes from the zone's start.
+        /// The first byte, counted from the zone's start.
         offset: u64,
         bytes: u64,
     },
-    /// If the cache is volatile, the whole buffer is programmed before the answer.
+    /// A flush; if the cache is volatile, the whole buffer is programmed before the answer.
     Flush {
         volatile: bool,
     },

@@ -19,34 +19,35 @@ use std::rc::Rc;
 /// How commands share the write buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferPolicy {
-    /// Each die group has a buffer of its own (of `buffer` bytes).
+    /// Each die group has its own buffer (of `buffer` bytes).
     Group,
-    /// One buffer for all, in the order of arrival: a command that waits delays all commands behind
-    /// it.
+    /// All groups share one buffer in the order of arrival: a command that waits delays all
+    /// commands behind it.
     SharedFifo,
-    /// One buffer for all; queues with waiting commands get space in turn.
+    /// All groups share one buffer; queues with waiting commands take turns to get space.
     PerQueue,
-    /// One buffer for all; each zone has at most `zone-quota` of it, and zones get space in turn.
+    /// All groups share one buffer; each zone has at most `zone-quota` of it, and zones take turns
+    /// to get space.
     PerZone,
-    /// No buffer: a write is answered when its pages are programmed.
+    /// There is no buffer: a write is answered when its pages are programmed.
     Through,
 }
 
 /// The distribution of the time that a command spends in the command stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Always the mean.
+    /// The time is always the mean.
     Fixed,
-    /// Exponential.
+    /// The time is exponentially distributed.
     Exponential,
 }
 
-/// When the space of a unit in the buffer is free again.
+/// When a unit's space in the buffer becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// When its program starts: the die has a register of its own.
+    /// When the program of the unit starts: the die has its own register.
     Start,
-    /// When its program ends.
+    /// When the program of the unit ends.
     End,
 }
 
@@ -83,21 +84,21 @@ words!(Release { Start = "start", End = "end" });
 /// Declares [`Model`]: for each parameter its key, its field and its meaning.
 macro_rules! parameters {
     ($($key:literal $field:ident: $type:ty = $about:literal;)+) => {
-        /// The parameters of the timing model. Their meanings are in [`Model::KEYS`].
+        /// The parameters of the timing model. [`Model::KEYS`] gives their meanings.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Model {
             $(#[doc = $about] pub $field: $type,)+
         }
 
         impl Model {
-            /// Every parameter's key and meaning, in the order they are shown.
+            /// The key and the meaning of every parameter, in the order in which they are shown.
             pub const KEYS: &[(&str, &str)] = &[$(($key, $about),)+];
 
             /// Changes the parameter `key`.
             ///
             /// # Errors
-            /// If there is no such parameter, or `text` is no value for it; the message quotes
-            /// both.
+            /// If there is no such parameter, or `text` is not a valid value; the message
+            /// quotes both.
             pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
                 let wrong = |what: String| {
                     Error::new(ErrorKind::Invalid, format!("{key}: `{text}` {what}"))
@@ -109,7 +110,7 @@ macro_rules! parameters {
                 Ok(())
             }
 
-            /// The value of the parameter `key` as text, `None` if there is no such parameter.
+            /// The value of the parameter `key` as text; `None` if there is no such parameter.
             pub fn get(&self, key: &str) -> Option<String> {
                 match key {
                     $($key => Some(self.$field.show()),)+
@@ -210,12 +211,13 @@ fn unknown(key: &str) -> Error {
 }
 
 impl Model {
-    /// Nanoseconds of one program: all dies of a group together reach its rate.
+    /// Nanoseconds of one program: with this time, all dies of a group together reach the
+    /// group's rate.
     pub fn program_time(&self) -> u64 {
         self.group_rate.time(self.unit.0 * u64::from(self.group_dies.0))
     }
 
-    /// Units the buffer (of a group, or of all) holds.
+    /// Number of units that the buffer (of a group, or of all groups) holds.
     pub fn slots(&self) -> u64 {
         self.buffer.0 / self.unit.0
     }
@@ -289,7 +291,7 @@ impl std::fmt::Display for Source {
 pub struct Provenance {
     /// The kind of source.
     pub source: Source,
-    /// The reason, in a sentence.
+    /// The reason, in one sentence.
     pub why: String,
 }
 
@@ -300,7 +302,7 @@ pub struct Preset {
     pub model: Model,
     /// A description in one line; empty if the file has none.
     pub about: String,
-    /// By key.
+    /// The provenance of each parameter, by its key.
     pub provenance: BTreeMap<String, Provenance>,
 }
 
@@ -317,7 +319,7 @@ const FILES: &[(&str, &str)] = &[
     ("plain", include_str!("../../presets/plain.toml")),
 ];
 
-/// Most levels of presets that derive from presets.
+/// Most levels in a chain of presets that derive from each other.
 const DEPTH_MAX: u32 = 4;
 
 impl Preset {

@@ -10,12 +10,12 @@ use std::str::FromStr;
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// A value that is written in a device spec or a model file. Its shown form can be read back.
+/// A value that is written in a device spec or a model file. Its printed form can be read back.
 pub trait Quantity: Sized {
     /// Reads `text`.
     ///
     /// # Errors
-    /// A clause to be put behind the text: what is wrong and what is expected.
+    /// A clause to append to the text: what is wrong and what is expected.
     fn read(text: &str) -> Result<Self, String>;
 
     /// Shows the value in a form from which [`Quantity::read`] reads the same value.
@@ -38,7 +38,7 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u32);
 
-/// A share in thousandths, written as per cent. May be above 1,000.
+/// A share in thousandths, written as a percentage. It may exceed 1,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share(pub u32);
 
@@ -46,8 +46,8 @@ pub struct Share(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch(pub bool);
 
-/// Nanoseconds by bytes: straight lines between points, constant below the first point, and the
-/// last line continued above the last point.
+/// Nanoseconds as a function of bytes: straight lines between points, constant below the first
+/// point, and the last line continued above the last point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve(Vec<(u64, u64)>);
 
@@ -139,7 +139,7 @@ impl Quantity for Rate {
 impl Rate {
     /// Nanoseconds that `bytes` take, rounded up.
     pub fn time(self, bytes: u64) -> u64 {
-        // 64 bits suffice for 18 GB; above that the cost of a wider division does not matter.
+        // 64 bits suffice up to 18 GB; above that the cost of a wider division does not matter.
         match bytes.checked_mul(SECOND) {
             Some(product) => product.div_ceil(self.0),
             None => (u128::from(bytes) * u128::from(SECOND)).div_ceil(u128::from(self.0)) as u64,
@@ -235,7 +235,7 @@ impl Quantity for Curve {
 }
 
 impl Curve {
-    /// Nanoseconds at `bytes`.
+    /// The nanoseconds for `bytes` bytes.
     #[inline]
     pub fn at(&self, bytes: u64) -> u64 {
         let points = &self.0;
@@ -246,7 +246,7 @@ impl Curve {
         let above = points.iter().position(|point| bytes <= point.0).unwrap_or(points.len() - 1);
         let (low, high) = (points[above - 1], points[above]);
         let run = i128::from(bytes - low.0) * (i128::from(high.1) - i128::from(low.1));
-        // A falling line ends at 0.
+        // A falling line must not go below 0.
         (i128::from(low.1) + run / i128::from(high.0 - low.0)).max(0) as u64
     }
 }

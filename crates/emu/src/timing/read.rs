@@ -1,8 +1,9 @@
 //! Reads: dies that sense pages, channels, the link to the host.
 //!
-//! A die senses one page at a time and keeps the page until its channel has transferred it. Readers
-//! (zones) of one die get a page in turn. At most one page of a die waits for its channel, so a
-//! channel that serves dies in order of arrival serves them in turn; the same holds for the link.
+//! A die senses one page at a time and keeps the page until its channel has transferred it.
+//! Readers (zones) of one die take turns, a page each. At most one page of a die waits for its
+//! channel, so a channel that serves dies in order of arrival serves them alternately; the same
+//! holds for the link.
 
 use super::chance::exponential;
 use super::engine::{Event, Shared};
@@ -18,7 +19,7 @@ struct Page {
 
 #[derive(Debug, Default)]
 struct Die {
-    /// Zones with pages to sense, in turn.
+    /// Zones with pages to sense, which take turns.
     readers: VecDeque<(u32, VecDeque<Page>)>,
     /// The page that the die senses or holds.
     page: Option<Page>,
@@ -53,7 +54,7 @@ impl Reads {
         }
     }
 
-    /// A read leaves the command stage: its pages go to their dies.
+    /// Passes the pages of a read to their dies, when it leaves the command stage.
     pub fn arrive(&mut self, shared: &mut Shared, writes: &Writes, now: u64, index: u32) {
         let (page, per_group) = (shared.model.page.0, shared.model.read_dies.0);
         let (zone, group, mut at, mut left) = {
@@ -63,7 +64,7 @@ impl Reads {
         let mut parts = 0;
         while left > 0 {
             let bytes = left.min(page - at % page);
-            // The zone's number spreads the first pages of zones over the dies they share.
+            // The zone's number spreads the first pages of zones over the dies that they share.
             let slot = (at / page + u64::from(zone)) % u64::from(per_group);
             let die = group * per_group + slot as u32;
             self.add(die, zone, Page { flight: index, bytes: bytes as u32 });
@@ -87,7 +88,7 @@ impl Reads {
         readers.push_back((zone, pages));
     }
 
-    /// Lets die `number` sense the page whose turn it is.
+    /// Makes die `number` sense the next page.
     fn sense(&mut self, shared: &mut Shared, writes: &Writes, now: u64, number: u32) {
         let die = &mut self.dies[number as usize];
         let Some((zone, mut pages)) = die.readers.pop_front() else { return };
@@ -122,7 +123,7 @@ impl Reads {
         shared.agenda.at(now + time, Event::Sensed { die: number });
     }
 
-    /// A die has sensed its page and needs its channel.
+    /// Handles a die that has sensed its page and needs its channel.
     pub fn sensed(&mut self, shared: &mut Shared, now: u64, die: u32) {
         let number = die % shared.model.channels.0;
         let channel = &mut self.channels[number as usize];
@@ -147,8 +148,8 @@ impl Reads {
         shared.agenda.at(now + time, Event::Transferred { channel, die });
     }
 
-    /// A page has passed its channel: it goes to the host, and its die and channel take their next
-    /// pages.
+    /// Passes a page on to the host when it has passed its channel; then its die and its channel
+    /// take their next pages.
     pub fn transferred(
         &mut self,
         shared: &mut Shared,

@@ -1,12 +1,12 @@
 //! The write buffer and the programs that empty it.
 //!
-//! The buffer is counted in units; a die programs one unit at once. A group collects the writes of
-//! its zones in one open unit. A full unit is programmed as soon as a die of the group is free. A
-//! command waits while its group has no open unit and the buffer no space for one.
+//! The buffer is counted in units; a die programs one unit at a time. A group collects the writes
+//! of its zones in one open unit. A full unit is programmed as soon as a die of the group is free.
+//! A command waits while its group has no open unit and the buffer no space for one.
 //!
 //! Invariants: each byte enters exactly once, in the order of the policy; a group never has more
 //! programs than dies; if nothing is being programmed and a command waits for space, the fullest
-//! open unit is programmed partly filled, so that no write waits for ever.
+//! open unit is programmed partly filled, so that no write waits forever.
 
 use super::engine::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
@@ -28,25 +28,25 @@ struct Unit {
 
 #[derive(Debug, Default)]
 struct Group {
-    /// Bytes in the open unit; 0 = none is open.
+    /// Bytes in the open unit; 0 if none is open.
     open: u64,
-    /// The zone that opened it.
+    /// The zone that opened the unit.
     owner: u32,
     ready: VecDeque<Unit>,
     programming: u32,
-    /// Slots in use, if each group has a buffer of its own.
+    /// Slots in use, if each group has its own buffer.
     slots: u64,
     resets: u32,
     finishes: u32,
     /// The finishes of the group, which run one after the other: the command, and the nanoseconds
-    /// left if there were no writes.
+    /// that are left if there are no writes.
     finishing: VecDeque<(u32, u64)>,
-    /// The length of the first finish's present step, and its rate in thousandths.
+    /// The length of the first finish's present step, and the rate of that step in thousandths.
     pace: (u64, u64),
     load: Load,
 }
 
-/// The load of a group's dies: die time in this window and in the one before.
+/// The load of a group's dies: their busy time in this window and in the previous one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     window: u64,
@@ -69,7 +69,7 @@ impl Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Blocked,
-    /// A part of the command entered, and the rest is still to come.
+    /// A part of the command has entered; the rest is still to come.
     Part,
     Whole,
 }
@@ -142,8 +142,8 @@ impl Writes {
         (busy * 1_000 / (span * u64::from(model.group_dies.0))).min(1_000)
     }
 
-    /// The share of the group's dies that program, in thousandths: the probability that a read
-    /// finds its die busy.
+    /// The share of the group's dies that are programming, in thousandths: the probability that a
+    /// read finds its die busy.
     pub fn disturbs_reads(&self, model: &Model, group: u32) -> u64 {
         let group = &self.groups[group as usize];
         match group.finishes {
@@ -152,10 +152,10 @@ impl Writes {
         }
     }
 
-    /// Starts a finish that takes `time` on an idle drive. A finish programs the rest of the zone,
-    /// as writes do: it runs after earlier finishes, at the rate that writes leave of the group,
-    /// but at least at its share. If finishes have no share, each takes `time` regardless of other
-    /// commands.
+    /// Starts a finish that takes `time` on an idle drive. A finish programs the rest of the zone
+    /// as writes do: it runs after earlier finishes, at the rate of the group that writes leave,
+    /// but at least at its own share. If finishes have no share, each takes `time` regardless of
+    /// other commands.
     pub fn finish(&mut self, shared: &mut Shared, now: u64, flight: u32, time: u64) {
         let number = shared.flights[flight as usize].group;
         self.interfere(number, Kind::Finish, true);
@@ -170,8 +170,8 @@ impl Writes {
         }
     }
 
-    /// Starts a step of the first finish of group `number`, for a window or to the end of the
-    /// finish.
+    /// Starts a step of the first finish of group `number`, which lasts for a window or to the end
+    /// of the finish.
     fn go_on(&mut self, shared: &mut Shared, now: u64, number: u32) {
         let load = self.load(&shared.model, number, now);
         let rate = (1_000 - load).max(u64::from(shared.model.finish_share.0));
@@ -182,7 +182,7 @@ impl Writes {
         shared.agenda.at(now + span, Event::Finishing { group: number });
     }
 
-    /// The first finish of group `number` has completed its step.
+    /// Handles the end of a step of the first finish of group `number`.
     pub fn finishing(&mut self, shared: &mut Shared, now: u64, number: u32) {
         let group = &mut self.groups[number as usize];
         let (span, rate) = group.pace;
@@ -205,7 +205,7 @@ impl Writes {
         self.dies[(group * model.group_dies.0 + die) as usize]
     }
 
-    /// A reset or finish of a zone of `group` begins or ends.
+    /// Records that a reset or finish of a zone of `group` begins or ends.
     pub fn interfere(&mut self, group: u32, kind: Kind, begins: bool) {
         let group = &mut self.groups[group as usize];
         let count = match kind {
@@ -215,7 +215,7 @@ impl Writes {
         *count = if begins { *count + 1 } else { count.saturating_sub(1) };
     }
 
-    /// A command leaves the command stage.
+    /// Handles a command that leaves the command stage.
     pub fn arrive(&mut self, shared: &mut Shared, now: u64, flight: u32) {
         if shared.model.is_through() {
             return self.program_through(shared, now, flight);
@@ -283,7 +283,7 @@ impl Writes {
         Progress::Whole
     }
 
-    /// Takes a slot for a unit of `zone`. False if there is no space.
+    /// Takes a slot for a unit of `zone`. Returns false if there is no space.
     fn take_slot(&mut self, shared: &mut Shared, group: u32, zone: u32) -> bool {
         let model = &shared.model;
         let slots = match model.buffer_policy {
@@ -305,7 +305,7 @@ impl Writes {
         true
     }
 
-    /// Counts a unit of the present epoch.
+    /// Counts a new unit in the present epoch.
     fn open_unit(&mut self) {
         match self.outstanding.back_mut() {
             Some((epoch, units)) if *epoch == self.epoch => *units += 1,
@@ -342,7 +342,7 @@ impl Writes {
             if group.finishes > 0 {
                 taken += model.finish_share.0;
             }
-            // Both together leave at least a tenth.
+            // Resets and finishes together leave at least a tenth of the rate.
             time = time * 1_000 / u64::from(1_000 - taken.min(900));
             group.programming += 1;
             group.load.turn(now);
@@ -374,7 +374,7 @@ impl Writes {
         }
     }
 
-    /// A die has programmed a unit.
+    /// Handles a die that has programmed a unit.
     pub fn programmed(&mut self, shared: &mut Shared, now: u64, group: u32, zone: u32, epoch: u32) {
         self.groups[group as usize].programming -= 1;
         self.programming -= 1;
@@ -391,7 +391,7 @@ impl Writes {
         self.end_flushes(shared, now);
     }
 
-    /// Gives space to the waiting commands, in turn, until there is no more space.
+    /// Gives space to the waiting commands, which take turns, until there is no more space.
     fn unblock(&mut self, shared: &mut Shared, now: u64) {
         loop {
             let mut moved = false;
@@ -431,7 +431,7 @@ impl Writes {
     }
 
     /// If no program in progress will free space, programs the fullest open unit partly filled.
-    /// False if there is no need, or no open unit.
+    /// Returns false if there is no need, or no open unit.
     fn force(&mut self, shared: &mut Shared, now: u64) -> bool {
         if self.programming > 0 {
             return false;
@@ -444,11 +444,11 @@ impl Writes {
         true
     }
 
-    /// Programs everything in the buffer before `flight` is answered, at `at` at the earliest. True
-    /// if there is nothing to program.
+    /// Programs everything in the buffer before `flight` is answered, at the time `at` or later.
+    /// Returns true if there is nothing to program.
     pub fn flush(&mut self, shared: &mut Shared, now: u64, flight: u32, at: u64) -> bool {
         if shared.model.is_through() {
-            // Answered writes are already programmed.
+            // Without a buffer, answered writes are programmed already.
             return true;
         }
         for group in 0..self.groups.len() {
@@ -479,8 +479,8 @@ impl Writes {
         }
     }
 
-    /// Without a buffer: each page goes to its die at once, and the command is answered with the
-    /// last page.
+    /// Carries out a write without a buffer: each page goes to its die at once, and the command is
+    /// answered with the last page.
     fn program_through(&mut self, shared: &mut Shared, now: u64, index: u32) {
         let model = shared.model.clone();
         let (group, left, mut done) = {
@@ -492,7 +492,7 @@ impl Writes {
         let pages = left.div_ceil(model.unit.0).max(1);
         for _ in 0..pages {
             let state = &mut self.groups[group as usize];
-            // The pages of a group go to its dies in turn, also across commands.
+            // The pages of a group go to its dies in turn, even across commands.
             let die = (state.open % u64::from(dies)) as u32;
             state.open += 1;
             state.load.turn(now);

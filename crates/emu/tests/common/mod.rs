@@ -8,7 +8,7 @@ use furrow_zone::{
     ZonedDevice,
 };
 
-/// 8 zones of 64 blocks, 50 of them writable; 3 open, 5 active.
+/// 8 zones of 64 blocks, of which 50 can be written; at most 3 zones open and 5 active.
 pub fn geometry() -> Geometry {
     Geometry {
         max_open: Some(3),
@@ -67,7 +67,7 @@ pub fn manage(zone: u32, action: Action, geometry: &Geometry) -> Command {
     Command::Manage { target: Target::Zone(geometry.start(ZoneId(zone))), action }
 }
 
-/// Submits to queue 0 and waits.
+/// Submits `request` to queue 0 and waits for its outcome.
 pub fn run(rt: &Rt, drive: &Emulator, request: Request) -> Outcome {
     rt.block_on(drive.submit(QueueId(0), request))
 }

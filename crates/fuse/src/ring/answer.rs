@@ -269,7 +269,7 @@ pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) 
 pub(crate) struct Answer {
     outbox: Arc<Outbox>,
     entry: u16,
-    /// Bytes of payload so far, and below it their limit.
+    /// Bytes of payload so far; `limit` is their maximum.
     length: usize,
     limit: usize,
     given: bool,
