@@ -1,5 +1,5 @@
-//! Sends random and damaged byte streams to a server, without a time limit if none is given: `cargo
-//! run --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
+//! Sends random and damaged byte streams to a server, forever if no time limit is given: `cargo run
+//! --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
 //!
 //! The last seed printed is the one that fails; `--from SEED --seconds 0` runs it alone. `--corpus`
 //! rewrites the streams in `tests/corpus`.
@@ -18,7 +18,7 @@ use furrow_rt::Rng;
 use fuzzer::{Sums, Target};
 use std::time::{Duration, Instant};
 
-/// Cases between two reports, and for one server.
+/// Number of cases between two reports, and for one server.
 const ROUND: u64 = 20_000;
 
 fn main() {
@@ -39,7 +39,7 @@ fn main() {
     loop {
         let target = Target::new(seed);
         for _ in 0..ROUND {
-            // Prints the seed if the case panics.
+            // If the case panics, this value prints the seed.
             let named = Named(seed);
             fuzzer::run(&target, seed, &corpus, &mut sums);
             std::mem::forget(named);
@@ -63,7 +63,7 @@ impl Drop for Named {
     }
 }
 
-/// Streams with wide coverage: sessions of one seed each, kept as they are now.
+/// Writes streams with wide coverage to the corpus: one session per seed, as today's code makes it.
 fn write_corpus() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     std::fs::create_dir_all(&folder).expect("the folder can be made");

@@ -1,6 +1,6 @@
 //! Serves a volume in memory: `cargo run --release -p furrow-nbd --example serve -- PLACE [GIB]`.
-//! PLACE is unix:PATH or tcp:ADDRESS:PORT. It ends when its standard input does, and then prints
-//! what it did.
+//! PLACE is unix:PATH or tcp:ADDRESS:PORT. The server ends when its standard input ends, and then
+//! prints what it did.
 
 #![allow(clippy::disallowed_methods, reason = "a program")]
 

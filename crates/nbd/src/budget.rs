@@ -1,7 +1,7 @@
 //! Memory for requests in flight: limited for each connection and for all together.
 //!
-//! Each connection has a reserve of its own, and may use shared memory beyond it, up to its limit.
-//! A charge is taken before a request's payload is read from the socket and returned when its reply
+//! Each connection has its own reserve, and may use shared memory beyond it, up to a limit. A
+//! charge is taken before a request's payload is read from the socket and returned when its reply
 //! has been sent. So a client that sends faster than it reads fills its own budget, and then
 //! nothing more is read from it.
 //!
@@ -13,18 +13,18 @@ use furrow_rt::{Notify, Permit, Semaphore, either};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The budget of one connection. See the module.
+/// The budget of one connection, as the module's documentation describes it.
 pub(crate) struct Budget {
     reserve: u64,
     limit: u64,
     shared: Semaphore,
-    /// Bytes charged in total, and to the reserve.
+    /// Bytes charged in total, and bytes of these charged to the reserve.
     used: Cell<u64>,
     own: Cell<u64>,
     released: Notify,
 }
 
-/// Bytes of a budget, given back when dropped.
+/// Bytes charged to a budget. Dropping the charge returns them.
 pub(crate) struct Charge {
     budget: Rc<Budget>,
     bytes: u64,
@@ -33,7 +33,8 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes, of which `reserve` are its own and the rest comes from `shared`.
+    /// A budget of `limit` bytes: `reserve` bytes belong to the connection, and the rest comes
+    /// from `shared`.
     pub(crate) fn new(reserve: u64, limit: u64, shared: Semaphore) -> Budget {
         let released = Notify::new();
         Budget { reserve, limit, shared, used: Cell::new(0), own: Cell::new(0), released }
@@ -60,7 +61,7 @@ impl Budget {
         Charge { budget: self.clone(), bytes, own, _shared: shared }
     }
 
-    /// Takes `bytes` if they are free now and nobody waits.
+    /// Takes `bytes` if they are free now and no other task waits for memory.
     pub(crate) fn try_take(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         if !self.fits(bytes) {
             return None;
@@ -85,7 +86,8 @@ impl Budget {
                 released.await;
                 continue;
             }
-            // If own bytes return, less of the shared part is needed: compute it again.
+            // If bytes of the reserve return, less of the shared part is needed, so the amount is
+            // computed again.
             let shared = self.shared.acquire(self.beyond_reserve(bytes));
             if let Ok(shared) = either(shared, released).await {
                 return self.charge(bytes, Some(shared));

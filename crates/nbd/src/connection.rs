@@ -31,15 +31,15 @@ const PAGES_AT_ONCE: usize = 256;
 /// trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Limit for a connection's requests that wait for each other where they overlap (writes of parts
-/// of blocks) or take long (trims and zeroes, by their length). A client on another connection
-/// waits for no more than these.
+/// Limit for a connection's requests in flight that wait for each other where they overlap (writes
+/// of parts of blocks) or that take long (trims and zeroes, by their length). A client on another
+/// connection never waits for more requests of this connection than that.
 const TURNS: u64 = 64;
 
 /// Why reading from a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The client left between two messages, or was told to.
+    /// The client left between two messages, or the server ended the connection there.
     Orderly,
     /// The client broke the protocol, stalled, or left within a message.
     Broken,
@@ -47,7 +47,7 @@ pub(crate) enum End {
     Idle,
 }
 
-/// What the tasks of a connection share.
+/// The state that the tasks of a connection share.
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer: Peer,
@@ -55,23 +55,23 @@ pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) outbox: Outbox,
     pub(crate) budget: Rc<Budget>,
-    /// See [`TURNS`].
+    /// Permits for requests with a limit, see [`TURNS`].
     turns: Semaphore,
     pub(crate) pool: Pool,
     pub(crate) counters: Counters,
     pub(crate) export: RefCell<Option<String>>,
     limits: Rc<Limits>,
     in_flight: Cell<u64>,
-    /// The reading task is handling a batch and will flush after it, so the sender need not be
-    /// woken.
+    /// True while the reading task handles a batch. It flushes after the batch, so the sender need
+    /// not be woken.
     batching: Cell<bool>,
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
-    /// Why the client is not let in, unless it does something about it.
+    /// Why the client will be refused, unless it does what the server asks for.
     refused: RefCell<Option<Why>>,
     was_cut: Cell<bool>,
-    /// Notified when draining begins, and then when there may be nothing left to do.
+    /// Notified when draining begins, and later whenever the last request may have ended.
     changed: Notify,
 }
 
@@ -108,12 +108,12 @@ impl Link {
         }
     }
 
-    /// True once the server wants to close the connection: no new request is begun.
+    /// True once the server wants to close the connection, and so begins no new request.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Begins no new request, and ends when those in flight have ended.
+    /// Begins no new requests; the connection ends when those in flight have ended.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.changed.notify_all();
@@ -126,12 +126,12 @@ impl Link {
         self.stream.cut();
     }
 
-    /// Nothing has come from the client yet.
+    /// True as long as nothing has come from the client.
     pub(crate) fn is_silent(&self) -> bool {
         !self.spoke.get()
     }
 
-    /// The client was refused something that it cannot do without, or no longer is (`None`).
+    /// Records that the client was refused something that it needs; `None` clears that.
     pub(crate) fn note_refused(&self, why: Option<Why>) {
         *self.refused.borrow_mut() = why;
     }
@@ -141,27 +141,28 @@ impl Link {
         self.refused.borrow().clone()
     }
 
-    /// It was cut, and is about to end.
+    /// True if the server has cut the connection, which is about to end.
     pub(crate) fn was_cut(&self) -> bool {
         self.was_cut.get()
     }
 
-    /// Waits for the turn of a request on `blocks` blocks, of a kind with a limit in flight.
+    /// Waits for permission to begin a request on `blocks` blocks, of a kind with a limit
+    /// in flight.
     pub(crate) async fn turn(&self, blocks: u64) -> Permit {
         self.turns.acquire(blocks.div_ceil(4096).clamp(1, TURNS / 4)).await
     }
 
-    /// The reading task begins a batch, and will flush before it waits.
+    /// Records that the reading task begins a batch, and will flush before it waits.
     pub(crate) fn batch(&self) {
         self.batching.set(true);
     }
 
-    /// A request begins.
+    /// Counts a request that begins.
     pub(crate) fn begin(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// A request has ended: sends its reply.
+    /// Sends the reply of a request that has ended.
     pub(crate) fn answer(&self, reply: Reply) {
         self.outbox.push(reply);
         if !self.batching.get() {
@@ -169,7 +170,7 @@ impl Link {
         }
     }
 
-    /// The counterpart of [`Link::begin`]; comes after the answer.
+    /// The counterpart of [`Link::begin`]; called after the answer.
     pub(crate) fn end(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 && self.draining.get() {
@@ -177,8 +178,8 @@ impl Link {
         }
     }
 
-    /// Sends as much as the socket takes now; the sending task does the rest. The reading task
-    /// calls it before every wait.
+    /// Sends as much as the socket takes now, and leaves the rest to the sending task. The reading
+    /// task calls this before every wait.
     pub(crate) fn flush(&self) {
         self.batching.set(false);
         if !self.outbox.is_empty() && !matches!(self.outbox.write(&self.stream), Ok(true)) {
@@ -190,7 +191,7 @@ impl Link {
         self.in_flight.get() == 0 && self.outbox.is_empty() && self.stream.is_drained()
     }
 
-    /// The sending task.
+    /// The sending task: sends replies as they become ready.
     pub(crate) async fn send(self: Rc<Self>) {
         loop {
             match self.outbox.write(&self.stream) {
@@ -216,7 +217,7 @@ impl Link {
         }
     }
 
-    /// Sends until nothing is left. False if the client does not take it.
+    /// Sends until nothing is left. Returns false if the client does not take the replies.
     async fn wait_to_send(&self) -> bool {
         let mut since = self.rt.now();
         let mut from = self.outbox.sent();
@@ -239,7 +240,7 @@ impl Link {
     /// Waits until all requests in flight have ended and their replies were sent.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
-        // There are no batches any more: each reply is sent as soon as it is ready.
+        // There are no more batches, so each reply is sent as soon as it is ready.
         self.flush();
         while self.in_flight.get() > 0 {
             self.changed.wait().await;
@@ -269,7 +270,7 @@ pub(crate) struct Input {
     end: usize,
     /// Bytes of the stage that the next read may fill.
     ahead: usize,
-    /// The last read emptied the socket: the next would probably find nothing.
+    /// True if the last read emptied the socket: the next one would probably find nothing.
     dry: bool,
     /// Messages taken since the last read.
     taken: u32,
@@ -288,12 +289,12 @@ impl Input {
         }
     }
 
-    /// Bytes that are read and not taken yet.
+    /// Bytes that were read and are not taken yet.
     pub(crate) fn held(&self) -> &[u8] {
         &self.stage[self.start..self.end]
     }
 
-    /// Takes the first `count` bytes that are read.
+    /// Takes the first `count` bytes of those that were read.
     pub(crate) fn take(&mut self, count: usize) -> &[u8] {
         debug_assert!(count <= self.end - self.start);
         let from = self.start;
@@ -302,7 +303,7 @@ impl Input {
         &self.stage[from..from + count]
     }
 
-    /// More small messages are likely to follow, not the payload of one.
+    /// Prepares the next read for small messages instead of the payload of one message.
     pub(crate) fn expect_small(&mut self) {
         self.ahead = STAGE;
     }
@@ -314,8 +315,8 @@ impl Input {
         }
     }
 
-    /// Reads once, into `pages` (from byte `at` to `until`) and the rest of the stage. Returns the
-    /// bytes read into the pages.
+    /// Reads once, into `pages` (from byte `at` to `until`) and then into the rest of the stage.
+    /// Returns the number of bytes read into the pages.
     fn read(&mut self, pages: &mut [Page], at: usize, until: usize) -> Result<usize, Errno> {
         let mut buffers: SmallVec<[IoSliceMut<'_>; 32]> = SmallVec::new();
         for (i, page) in pages.iter_mut().enumerate() {
@@ -349,7 +350,7 @@ impl Input {
         self.link.flush();
         // A client that never stops sending must not starve others.
         self.link.rt.yield_now().await;
-        // A client that sends one request at a time has not sent the next one yet.
+        // If the client sends one request at a time, it has not sent the next one yet.
         let mut first_wait = self.dry && self.taken <= 1;
         loop {
             if !std::mem::take(&mut first_wait) {
@@ -371,7 +372,7 @@ impl Input {
             if middle {
                 within(&link.rt, link.limits.stall, readable).await.ok_or(End::Broken)?;
             } else {
-                // Check again after either of them.
+                // After either event the loop checks again.
                 let news = either(readable, link.changed.wait());
                 match link.limits.idle {
                     0 => drop(news.await),
@@ -384,7 +385,7 @@ impl Input {
         }
     }
 
-    /// Waits until at least `count` bytes (of the stage's 64 KiB) are read. For the handshake,
+    /// Waits until at least `count` bytes (of the stage's 64 KiB) are read. Used in the handshake,
     /// which has a time limit as a whole.
     pub(crate) async fn need(&mut self, count: usize) -> Result<(), End> {
         while self.end - self.start < count {
@@ -399,14 +400,14 @@ impl Input {
         Ok(())
     }
 
-    /// Takes a request's payload of `length` bytes, which begins at byte `from` of the first
-    /// returned page. Bytes that have not arrived yet are read from the socket directly into the
-    /// pages.
+    /// Takes a request's payload of `length` bytes, and puts it into the returned pages from byte
+    /// `from` of the first page on. Bytes that have not arrived yet are read from the socket
+    /// directly into the pages.
     pub(crate) async fn payload(&mut self, from: usize, length: usize) -> Result<Pages, End> {
         let until = from + length;
         let mut pages = Pages::with_capacity(until.div_ceil(PAGE_SIZE));
         let mut at = from;
-        // A large payload is read without the header of the next request.
+        // If the payload is large, the read also takes the header of the next request, but no more.
         self.ahead = if length > STAGE / 4 { crate::wire::REQUEST_HEADER } else { STAGE };
         self.unstage(&mut pages, &mut at, until);
         let mut watch = self.watch();
@@ -437,7 +438,7 @@ impl Input {
         Ok(pages)
     }
 
-    /// Moves the part of a payload that is read already to its pages.
+    /// Moves the bytes of a payload that were read already from the stage to `pages`.
     fn unstage(&mut self, pages: &mut Pages, at: &mut usize, until: usize) {
         while *at < until && self.start < self.end {
             let within = *at % PAGE_SIZE;
@@ -467,7 +468,7 @@ impl Input {
             }
             self.compact();
             match self.read(&mut [], 0, 0) {
-                // This may be a lot of data: let others run.
+                // The payload may be large, so let other tasks run.
                 Ok(_) => {
                     self.link.flush();
                     self.link.rt.yield_now().await;
@@ -482,7 +483,7 @@ impl Input {
         Watch { since: None, done: 0 }
     }
 
-    /// Waits for more of a message of which `done` bytes have arrived.
+    /// Waits for more bytes of a message of which `done` bytes have arrived.
     async fn wait(&self, watch: &mut Watch, done: usize) -> Result<(), End> {
         let link = &self.link;
         link.flush();
@@ -498,7 +499,7 @@ impl Input {
     }
 }
 
-/// Watches the progress of a message that arrives in pieces.
+/// Checks that a message that arrives in pieces makes progress.
 struct Watch {
     since: Option<furrow_rt::Nanos>,
     done: usize,

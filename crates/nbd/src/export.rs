@@ -17,12 +17,12 @@ pub struct Export<V> {
 }
 
 impl<V: Volume> Export<V> {
-    /// `volume` under `name`. The first export of a server is also the one without a name.
+    /// Exports `volume` under `name`. The first export of a server is also the one without a name.
     pub fn new(name: impl Into<String>, volume: Rc<V>) -> Export<V> {
         Export { name: name.into(), description: String::new(), volume, read_only: false }
     }
 
-    /// A description, which clients show with the name.
+    /// Sets a description, which clients show with the name.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Export<V> {
         self.description = description.into();
@@ -37,11 +37,11 @@ impl<V: Volume> Export<V> {
     }
 }
 
-/// An export in service.
+/// An export that is being served.
 pub(crate) struct Served<V> {
     export: Export<V>,
-    /// Blocks being written: overlapping writes take turns, even through different exports of the
-    /// volume.
+    /// Blocks that are being written: overlapping writes take turns, even if they come through
+    /// different exports of the volume.
     pub(crate) turns: Rc<Ranges>,
     pub(crate) counters: Counters,
     pub(crate) connections: Cell<u64>,
@@ -67,7 +67,7 @@ impl<V: Volume> Served<V> {
         &self.export.volume
     }
 
-    /// Bytes.
+    /// Size of the export in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.export.volume.blocks() * BLOCK
     }
@@ -83,7 +83,7 @@ impl<V: Volume> Served<V> {
     }
 
     /// The transmission flags. Several connections are safe: one engine on one thread serves all,
-    /// so a request completed on one is seen, and flushed, by all others.
+    /// so a request that has completed on one connection is seen, and flushed, by all others.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use transmission::{
             CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, TRIM, WRITE_ZEROES,

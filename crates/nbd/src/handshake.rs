@@ -1,6 +1,6 @@
 //! The handshake: fixed newstyle, options until the client has chosen an export.
 //!
-//! No message of a client costs more than [`OPTION_MAX`] bytes of memory; longer data is read and
+//! No message of a client takes more than [`OPTION_MAX`] bytes of memory; longer data is read and
 //! dropped. The caller limits the time of the whole handshake.
 
 use crate::connection::{End, Input, Link};
@@ -16,28 +16,28 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// Bytes of an option's data that are parsed.
+/// Most bytes of an option's data that are parsed.
 const OPTION_MAX: usize = 32 << 10;
 
 /// The client's choices.
 pub(crate) struct Agreed<V> {
     pub(crate) export: Rc<Served<V>>,
     pub(crate) structured: bool,
-    /// BLOCK_STATUS reports allocation.
+    /// True if BLOCK_STATUS reports allocation.
     pub(crate) allocation: bool,
 }
 
-/// What follows an option.
+/// What happens after an option.
 enum Next<V> {
-    /// Another option.
+    /// The next option is expected.
     Option,
-    /// Transmission.
+    /// Transmission begins.
     Go(Agreed<V>),
     /// The client leaves.
     Bye,
 }
 
-/// The refusal of an option: the reply and its message.
+/// The refusal of an option: the type of the reply, and its message.
 struct No(u32, &'static str);
 
 struct Handshake<'a, V> {
@@ -50,7 +50,7 @@ struct Handshake<'a, V> {
     context: Option<Vec<u8>>,
 }
 
-/// Performs the handshake. `None`: the client has left in an orderly way.
+/// Performs the handshake. Returns `None` if the client has left in an orderly way.
 pub(crate) async fn shake_hands<V: Volume>(
     link: &Rc<Link>,
     input: &mut Input,
@@ -169,7 +169,8 @@ impl<V: Volume> Handshake<'_, V> {
         Ok(Next::Option)
     }
 
-    /// The old way to begin: no negotiation, and an unknown name ends the connection.
+    /// EXPORT_NAME, the old way to begin: nothing is negotiated, and an unknown name ends
+    /// the connection.
     async fn export_name(&self, name: &[u8]) -> Result<Next<V>, End> {
         let Some(export) = self.exports.find(name) else { return Err(End::Broken) };
         let mut out = export.size().to_be_bytes().to_vec();
@@ -197,7 +198,8 @@ impl<V: Volume> Handshake<'_, V> {
             let no = No(option_reply::POLICY, "this server does not offer TLS");
             return self.refuse(option, no).await;
         };
-        // Plain-text bytes before TLS may come from anybody: they must not count as sent under TLS.
+        // Plain-text bytes sent before TLS may come from anybody, so they must not count as sent
+        // under TLS.
         if !input.held().is_empty() {
             return Err(End::Broken);
         }
@@ -221,12 +223,12 @@ impl<V: Volume> Handshake<'_, V> {
             }
         }
         link.note_refused(None);
-        // What was negotiated in plain text is dropped.
+        // Everything negotiated in plain text is dropped.
         (self.structured, self.context) = (false, None);
         Ok(Next::Option)
     }
 
-    /// Options that are answered at once.
+    /// Answers the options that need no waiting.
     fn answer(&mut self, option: u32, data: &[u8]) -> Result<(Vec<u8>, Next<V>), No> {
         let mut out = Vec::new();
         let mut next = Next::Option;
@@ -272,7 +274,7 @@ impl<V: Volume> Handshake<'_, V> {
         found.ok_or(No(option_reply::UNKNOWN, "no export has this name"))
     }
 
-    /// INFO and GO.
+    /// Answers INFO and GO.
     fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Agreed<V>, No> {
         let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
         let mut fields = Fields(data);
@@ -299,18 +301,19 @@ impl<V: Volume> Handshake<'_, V> {
         if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
             add(info::DESCRIPTION, &[export.description().as_bytes()]);
         }
-        // This is sent unasked as well: clients that do not know it skip it.
+        // This information is sent even if the client did not ask for it: clients that do not know
+        // it skip it.
         let [least, preferred, most] = export.sizes().map(u32::to_be_bytes);
         add(info::BLOCK_SIZE, &[&least, &preferred, &most]);
         Ok(self.agree(export, name))
     }
 
-    /// LIST_META_CONTEXT and SET_META_CONTEXT.
+    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
     fn context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), No> {
         let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
         let sets = option == option::SET_META_CONTEXT;
         if sets {
-            // It replaces the previous context, even if it fails.
+            // SET_META_CONTEXT drops the previous context, even if it fails.
             self.context = None;
         }
         if !self.structured {

@@ -15,16 +15,17 @@
 //! thread serves all, so a write that was answered on one connection is seen on all, and a flush on
 //! any makes it durable.
 //!
-//! *Any size* of a request works: the preferred one is told to be the volume's, the smallest 1
-//! byte. Requests with edges within a block are served by read, modify, write, in turn with the
-//! writes that overlap them. To refuse them, or to tell a smallest size of 4 KiB, would keep
-//! clients from copying images of odd sizes, and would leave read, modify, write to those clients
-//! that can do it: without turns, so two of them would undo each other's writes.
+//! *Any size* of a request works: the server reports the volume's preferred size, and 1 byte as the
+//! smallest size. Requests with edges within a block are served by read, modify, write; they take
+//! turns with the writes that overlap them. If the server refused them, or reported a smallest size
+//! of 4 KiB, clients could not copy images of odd sizes. Clients that can read, modify and write
+//! themselves would do that without turns, so two of them would undo each other's writes.
 //!
 //! Invariants:
 //! - No input makes the server panic, and no client takes more memory or time than [`Limits`]
 //!   allows.
-//! - A client waits for another only in turn, and for memory beyond its reserve.
+//! - A client waits for another only where their requests take turns, and for memory beyond
+//!   its reserve.
 //!
 //! Not part of this crate: durability (the volume's), opening devices, signals (the command's), and
 //! extended headers of 64 bits.

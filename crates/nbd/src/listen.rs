@@ -43,8 +43,8 @@ impl fmt::Display for Listen {
 impl std::str::FromStr for Listen {
     type Err = Error;
 
-    /// `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: anything but an address is a
-    /// path.
+    /// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: without one,
+    /// everything that is not an address is a path.
     fn from_str(text: &str) -> Result<Listen> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Listen::Unix(path.into()));
@@ -65,8 +65,8 @@ impl std::str::FromStr for Listen {
 pub struct Peer {
     /// A name for people.
     pub name: String,
-    /// What all connections of a client have in common: the process of a Unix socket, or the
-    /// address of TCP; for IPv6 the network of 64 bits that a host has.
+    /// The key that all connections of a client share: the process of a Unix socket, or the address
+    /// of TCP; for IPv6 the 64-bit network of the host.
     pub client: String,
 }
 
@@ -92,11 +92,11 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// A listening socket. The file of a Unix socket is removed with it, unless it was replaced.
+/// A listening socket. Dropping it removes the file of a Unix socket, unless the file was replaced.
 pub struct Listener {
     socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
-    /// Device and inode of the file.
+    /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ fn failed(at: &Listen, error: &io::Error, advice: &str) -> Error {
     Error::new(kind, format!("cannot listen at {at}: {error}; {advice}"))
 }
 
-/// Prepares the path of a Unix socket: the socket of a dead server is removed.
+/// Prepares the path of a Unix socket: removes the socket of a dead server.
 fn clear(path: &Path, at: &Listen) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -166,18 +166,19 @@ impl Listener {
         }
     }
 
-    /// Waits until a client may be waiting.
+    /// Waits until a client may have connected.
     pub fn readable(&self, rt: &Rt) -> Readiness {
         rt.readable(self.socket.clone())
     }
 
-    /// The next waiting client, and who it is. [`Errno::AGAIN`]: none.
+    /// Accepts the next waiting client; returns its socket and who it is. [`Errno::AGAIN`] means
+    /// that none waits.
     pub fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {
             Listen::Unix(_) => {
-                // If the system refuses, only the larger buffer is missing.
+                // If the system refuses this, only the larger buffer is missing.
                 let _ = sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BUFFER);
                 peer_process(&socket)
             }
@@ -214,7 +215,7 @@ fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// Replies are sent at once, and dead peers are noticed. A failure of either is ignored.
+/// Makes TCP send replies at once and notice dead peers. A failure of either is ignored.
 fn tune_tcp(socket: &impl AsFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -236,7 +237,7 @@ mod tests {
         let folder = folder("listen");
         let path = folder.join("socket");
         let at = Listen::Unix(path.clone());
-        // std's listener leaves its file, as a killed server does.
+        // The listener of std leaves its file behind, as a killed server does.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&at).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

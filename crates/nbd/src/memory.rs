@@ -13,7 +13,7 @@ use std::future::{Future, ready};
 /// Blocks of one leaf of the table: 2 MiB of data.
 const LEAF: u64 = 512;
 
-/// Entries of a leaf, and how many are taken.
+/// Entries of a leaf, and how many of them are in use.
 struct Leaf {
     pages: Vec<Option<Page>>,
     used: usize,
@@ -25,7 +25,7 @@ impl Leaf {
     }
 }
 
-/// See the module.
+/// A sparse volume in memory, as the module's documentation describes it.
 pub struct Memory {
     blocks: u64,
     leaves: RefCell<Vec<Option<Leaf>>>,
@@ -35,8 +35,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty volume of `blocks` blocks. Its table takes 32 bytes for 2 MiB of volume, used or
-    /// not; a written block takes its own size and 8 bytes.
+    /// An empty volume of `blocks` blocks. Its table takes 32 bytes per 2 MiB of the volume's size;
+    /// a written block takes its own size and 8 bytes.
     pub fn new(blocks: u64) -> Memory {
         let leaves = (0..blocks.div_ceil(LEAF)).map(|_| None).collect();
         let zero = Page::zeroed();
@@ -44,7 +44,7 @@ impl Memory {
         Memory { blocks, leaves: RefCell::new(leaves), zero, used, flushes }
     }
 
-    /// Allocated blocks.
+    /// Number of allocated blocks.
     pub fn used(&self) -> u64 {
         self.used.get()
     }

@@ -1,31 +1,31 @@
 //! Clients that are not let in, and why.
 //!
-//! Each is counted by its reason, and reported once. Reports that nobody asks for are bounded: a
-//! client that comes again and again costs no memory.
+//! Each refusal is counted by its reason, and reported once. The number of reports that nobody has
+//! asked for is limited, so a client that tries again and again takes no memory.
 
 use furrow_rt::Notify;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Reports kept until they are asked for; later ones are only counted.
+/// Most reports that wait to be asked for; later ones are only counted.
 const KEPT: usize = 64;
-/// Longest text of a report: parts of it may come from the client.
+/// Longest text of a report, which may contain text from the client.
 const TEXT_MAX: usize = 200;
 
 macro_rules! reasons {
     ($($reason:ident $name:literal: $what:literal,)+) => {
-        /// Why a client is not let in.
+        /// Why a client is refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Reason {
             $(#[doc = $what] $reason,)+
         }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &'static [Reason] = &[$(Reason::$reason),+];
 
-            /// The reason in one word with dashes.
+            /// The reason as one word with dashes.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Reason::$reason => $name,)+
@@ -52,18 +52,18 @@ reasons! {
     TimedOut "timeout": "its handshake took too long",
 }
 
-/// A client that was not let in.
+/// A client that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The client.
     pub peer: String,
-    /// Why.
+    /// Why the client was refused.
     pub reason: Reason,
-    /// The same for people.
+    /// The reason as text for people.
     pub text: String,
 }
 
-/// A reason, and what more is known.
+/// A reason, and details if there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Why {
     reason: Reason,
@@ -93,14 +93,15 @@ impl From<TlsError> for Why {
     }
 }
 
-/// What is wrong with a client's certificate.
+/// The problem with a client's certificate, as text.
 fn certificate(error: &CertificateError) -> String {
     let text = match error {
         CertificateError::UnknownIssuer => "not of an authority in ca-cert.pem".to_owned(),
         other => other.to_string(),
     };
     match text.contains("UnsupportedCertVersion") {
-        // It has no extensions, so nothing in it says what it may be used for.
+        // A certificate of version 1 or 2 has no extensions, so it does not say for what it may
+        // be used.
         true => "X.509 version 1 or 2, expected version 3, as openssl x509 -req -extfile makes it"
             .to_owned(),
         false => text,
@@ -112,7 +113,7 @@ fn certificate(error: &CertificateError) -> String {
 pub(crate) struct Refusals {
     counts: RefCell<Vec<(Reason, u64)>>,
     waiting: RefCell<VecDeque<Refusal>>,
-    /// Reports that did not fit.
+    /// Number of reports that were dropped, because too many were waiting.
     dropped: Cell<u64>,
     more: Notify,
 }
@@ -136,7 +137,7 @@ impl Refusals {
             Some(more) => format!("client {peer} was refused: {what}: {more}"),
             None => format!("client {peer} was refused: {what}"),
         };
-        // No line of a log may be made by a client.
+        // A client must not be able to make lines in a log.
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let text = text.chars().map(plain).take(TEXT_MAX).collect();
         waiting.push_back(Refusal { peer: peer.to_owned(), reason, text });
@@ -144,7 +145,7 @@ impl Refusals {
         self.more.notify_all();
     }
 
-    /// How many there were, by reason.
+    /// The number of refusals by reason.
     pub(crate) fn counts(&self) -> Vec<(Reason, u64)> {
         let counts = self.counts.borrow();
         let of = |reason: &Reason| {
@@ -153,7 +154,8 @@ impl Refusals {
         Reason::ALL.iter().map(|reason| (*reason, of(reason))).collect()
     }
 
-    /// The next report, when there is one, and the number of reports that were left out before it.
+    /// Waits for the next report. Returns it with the number of reports that were dropped
+    /// before it.
     pub(crate) async fn next(&self) -> (Refusal, u64) {
         loop {
             let next = self.waiting.borrow_mut().pop_front();

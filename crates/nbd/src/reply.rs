@@ -1,7 +1,7 @@
 //! Replies: their bytes, and the queue in which they wait for the socket.
 //!
-//! Payload is sent from its pages; waiting replies are sent in as few calls as possible. Each holds
-//! its charge until its last byte is sent.
+//! Payload is sent from its pages; waiting replies are sent in as few calls as possible. Each reply
+//! holds its charge until its last byte is sent.
 
 use crate::budget::Charge;
 use crate::stream::Stream;
@@ -13,12 +13,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Buffers of one call; the system takes 1024.
+/// Most buffers of one call; the system takes up to 1024.
 const SLICES_MAX: usize = 512;
-/// Bytes of an error's message that are sent.
+/// Most bytes of an error's message that are sent.
 const MESSAGE_MAX: usize = 512;
 
-/// Bytes of pages: `length` from byte `from` of the first on.
+/// Bytes in pages: `length` bytes from byte `from` of the first page on.
 pub(crate) struct Body {
     pub(crate) pages: Pages,
     pub(crate) from: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Body {
 pub(crate) struct Reply {
     head: SmallVec<[u8; 40]>,
     body: Option<Body>,
-    /// Returned with it.
+    /// The charge, which dropping the reply returns.
     _charge: Option<Charge>,
 }
 
@@ -52,8 +52,8 @@ fn last_chunk(cookie: u64, kind: u16, length: usize) -> SmallVec<[u8; 40]> {
 }
 
 impl Reply {
-    /// Success without data. It is a simple reply even with structured replies, as only READ and
-    /// BLOCK_STATUS need those.
+    /// A success without data. This is a simple reply even if structured replies were agreed on,
+    /// because only READ and BLOCK_STATUS need those.
     pub(crate) fn done(cookie: u64, charge: Option<Charge>) -> Reply {
         Reply { head: simple(cookie, 0), body: None, _charge: charge }
     }
@@ -77,7 +77,7 @@ impl Reply {
         Reply { head, body: None, _charge: charge }
     }
 
-    /// Data read at `offset`, as one chunk, which satisfies DF.
+    /// Data read at `offset`, as a single chunk, which satisfies the flag DF.
     pub(crate) fn data(
         cookie: u64,
         offset: u64,
@@ -95,7 +95,7 @@ impl Reply {
         Reply { head, body: Some(body), _charge: charge }
     }
 
-    /// Extents: length in bytes, and whether it is a hole.
+    /// Extents: for each its length in bytes, and whether it is a hole.
     pub(crate) fn extents(cookie: u64, runs: &[(u32, bool)], charge: Option<Charge>) -> Reply {
         let mut head = last_chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
         head.extend_from_slice(&ALLOCATION_ID.to_be_bytes());
@@ -111,7 +111,7 @@ impl Reply {
         self.head.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Appends the bytes after the first `skip`, up to [`SLICES_MAX`].
+    /// Appends slices of the bytes after the first `skip`, until there are [`SLICES_MAX`] slices.
     fn gather<'a, const N: usize>(
         &'a self,
         mut skip: usize,
@@ -139,7 +139,7 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: RefCell<VecDeque<Reply>>,
-    /// Bytes of the first reply that are sent.
+    /// Bytes of the first reply that were sent already.
     sent: Cell<usize>,
     total: Cell<u64>,
     closed: Cell<bool>,
@@ -155,7 +155,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything: the client is gone.
+    /// Drops all replies, because the client is gone.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         let dropped = std::mem::take(&mut *self.queue.borrow_mut());
@@ -178,7 +178,7 @@ impl Outbox {
         self.total.get()
     }
 
-    /// Sends what the socket takes now. True if nothing is left.
+    /// Sends as much as the socket takes now. Returns true if nothing is left.
     pub(crate) fn write(&self, stream: &Stream) -> Result<bool, Errno> {
         let mut queue = self.queue.borrow_mut();
         while !queue.is_empty() {
@@ -204,7 +204,8 @@ impl Outbox {
                 && first.len() <= gone
             {
                 gone -= first.len();
-                // This returns its charge, which wakes a task but runs none.
+                // Dropping the reply returns its charge. That wakes a task, but does not run
+                // one here.
                 queue.pop_front();
             }
             self.sent.set(gone);

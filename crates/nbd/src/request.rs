@@ -25,11 +25,11 @@ pub(crate) enum Command {
     BlockStatus { one: bool },
 }
 
-/// Why a request is refused.
+/// The code with which a request is refused, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) Code, pub(crate) &'static str);
 
-/// What was negotiated, as far as it decides which requests are valid.
+/// The negotiated properties that decide which requests are valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) size: u64,
@@ -39,7 +39,8 @@ pub(crate) struct Terms {
 }
 
 impl Header {
-    /// Parses a header of 28 bytes. None if its magic is wrong: then the stream is lost.
+    /// Parses a header of 28 bytes. Returns `None` if the magic is wrong: then the rest of the
+    /// stream cannot be parsed.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         if fields.u32()? != REQUEST_MAGIC {
@@ -54,7 +55,7 @@ impl Header {
         })
     }
 
-    /// Bytes of payload that follow it, even if it is refused.
+    /// Bytes of payload that follow the header, even if the request is refused.
     pub(crate) fn payload(&self) -> u32 {
         if self.kind == command::WRITE { self.length } else { 0 }
     }
@@ -62,7 +63,7 @@ impl Header {
     /// The command, if it is valid under `terms`.
     pub(crate) fn command(&self, terms: &Terms) -> Result<Command, Refusal> {
         let invalid = |why| Err(Refusal(Code::Invalid, why));
-        // The specification lets clients send FUA with anything.
+        // The specification allows clients to send FUA with any command.
         let (allowed, command) = match self.kind {
             command::READ => (if terms.structured { flag::DF } else { 0 }, Command::Read),
             command::WRITE => (0, Command::Write { fua: self.has(flag::FUA) }),
@@ -125,13 +126,13 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// The blocks that it touches, even partly.
+    /// The blocks that the request touches, even partly.
     pub(crate) fn blocks(&self) -> std::ops::Range<u64> {
         let end = self.offset + u64::from(self.length);
         self.offset / BLOCK..end.div_ceil(BLOCK)
     }
 
-    /// True if it begins and ends at block boundaries.
+    /// True if the request begins and ends at block boundaries.
     pub(crate) fn is_whole(&self) -> bool {
         self.offset.is_multiple_of(BLOCK) && u64::from(self.length).is_multiple_of(BLOCK)
     }

@@ -20,29 +20,30 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Limits for all clients together and for each one. Memory is at most `connections × (reserve + 64
-/// KiB) + shared`, and another MiB for each connection under TLS.
+/// Limits for all clients together and for each one. Memory use is at most `connections × (reserve
+/// + 64 KiB) + shared`, plus 1 MiB for each connection under TLS.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Most connections; further ones are closed at once.
     pub connections: usize,
-    /// Most connections of one client: a process, or an address. A connection that has sent nothing
-    /// yet is closed for the next; if there is none, further connections are closed at once.
+    /// Most connections of one client: a process, or an address. A connection that has sent
+    /// nothing yet is closed in favour of a new one; if there is none, the new connection is
+    /// closed at once.
     pub per_client: usize,
-    /// Most connections in the handshake. The client with the most of them loses one for the next:
-    /// one that has sent nothing yet, else its oldest.
+    /// Most connections in the handshake. To make space for a new one, the client with the most of
+    /// them loses one: a connection that has sent nothing yet, else its oldest.
     pub handshakes: usize,
     /// Nanoseconds that a client may be silent between two requests; 0: no limit.
     pub idle: u64,
     /// Nanoseconds for the whole handshake.
     pub handshake: u64,
-    /// Nanoseconds that a client may stall within a message, or not take replies.
+    /// Nanoseconds that a client may stall within a message, or refuse to take replies.
     pub stall: u64,
     /// Nanoseconds that a shutdown waits for clients to take their replies.
     pub grace: u64,
     /// Bytes of payload in flight that are reserved for each connection.
     pub reserve: u64,
-    /// Most bytes of payload in flight of one connection, at least 32 MiB.
+    /// Most bytes of payload that one connection may have in flight, at least 32 MiB.
     pub connection: u64,
     /// Bytes beyond their reserves that all connections together may have in flight.
     pub shared: u64,
@@ -98,10 +99,10 @@ struct Inner<V> {
     shared: Semaphore,
     pool: Pool,
     listening: RefCell<Vec<String>>,
-    /// Listeners whose clients are not served yet.
+    /// Listeners that hold clients back until [`Server::begin`].
     closed: RefCell<Vec<Listener>>,
     next: Cell<u64>,
-    /// Each connection, and whether it is in the handshake.
+    /// Every connection by its number, with a flag that is true during the handshake.
     links: RefCell<BTreeMap<u64, (Rc<Link>, bool)>>,
     stopping: Cell<bool>,
     stop: Notify,
@@ -142,7 +143,7 @@ impl<V: Volume> Server<V> {
         Ok(server)
     }
 
-    /// As [`Server::bind`], but clients that come wait until [`Server::begin`].
+    /// As [`Server::bind`], but clients that connect have to wait until [`Server::begin`].
     ///
     /// # Errors
     /// As [`Server::bind`].
@@ -177,19 +178,19 @@ impl<V: Volume> Server<V> {
         })))
     }
 
-    /// Serves the clients that wait since [`Server::listen`], and those that come.
+    /// Serves the clients that have waited since [`Server::listen`], and later ones.
     pub fn begin(&self) {
         for listener in self.0.closed.take() {
             self.0.rt.spawn_detached(self.clone().accept(listener));
         }
     }
 
-    /// The addresses of its listeners, with the ports that the system chose.
+    /// The addresses of the server's listeners, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<String> {
         self.0.listening.borrow().clone()
     }
 
-    /// Serves a client that is connected already. The socket must be non-blocking.
+    /// Serves a client that is already connected. The socket must be non-blocking.
     pub fn attach(&self, socket: OwnedFd, peer: impl Into<Peer>) {
         let inner = &self.0;
         let id = inner.next.get();
@@ -207,8 +208,8 @@ impl<V: Volume> Server<V> {
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Frees a slot for a connection of `client`. False if there is none: connections in use, by
-    /// this client or others, are not closed.
+    /// Frees a slot for a connection of `client`. Returns false if there is none: connections in
+    /// use are never closed, whether of this client or of others.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -245,7 +246,8 @@ impl<V: Volume> Server<V> {
                 Err(Errno::AGAIN) => {
                     let _ = either(listener.readable(rt), stopped).await;
                 }
-                // Out of descriptors or memory: clients in service continue, and free some.
+                // The system has no descriptors or memory left: clients in service continue, and
+                // will free some.
                 Err(_) => {
                     let _ = either(rt.sleep(100 * Nanos::MILLI), stopped).await;
                 }
@@ -263,7 +265,7 @@ impl<V: Volume> Server<V> {
             Some(Ok(Some(agreed))) if !inner.stopping.get() => {
                 self.transmit(&link, input, agreed).await;
             }
-            // It left in an orderly way, or only checked that the server answers.
+            // The client left in an orderly way, or only checked that the server answers.
             Some(Ok(_) | Err(End::Orderly)) => self.note_refusal(&link, None),
             Some(Err(End::Broken | End::Idle)) => self.note_refusal(&link, Some(Reason::Protocol)),
             None => self.note_refusal(&link, Some(Reason::TimedOut)),
@@ -273,18 +275,19 @@ impl<V: Volume> Server<V> {
         inner.gone.notify_all();
     }
 
-    /// A client has left without an export. `failure` is how its handshake failed, if it did.
+    /// Records the reason if a client has left without an export because it was refused. `failure`
+    /// is the reason why its handshake failed, if it did.
     fn note_refusal(&self, link: &Link, failure: Option<Reason>) {
         count(&self.0.failed, u64::from(failure.is_some()));
         let why = link.refused().or(failure.map(Into::into));
-        // A connection that this server closed was not refused.
+        // A connection that this server has cut does not count as refused.
         if let Some(why) = why.filter(|_| !link.was_cut()) {
             self.0.refusals.add(&link.peer.name, why);
         }
     }
 
-    /// The next client that was not let in, and how many others were left out before it, because
-    /// nobody had asked for them. For one listener.
+    /// Waits for the next refused client. Returns it with the number of others whose reports were
+    /// dropped before it, because nobody had asked for them. Only one task may call this at a time.
     pub async fn next_refusal(&self) -> (Refusal, u64) {
         self.0.refusals.next().await
     }
@@ -303,7 +306,7 @@ impl<V: Volume> Server<V> {
             End::Idle => count(&self.0.idle, 1),
             End::Orderly => {}
         }
-        // Its buffer is not needed while replies are sent.
+        // The input buffer is not needed while the last replies are sent.
         drop(input);
         link.finish().await;
         sender.await;
@@ -312,8 +315,8 @@ impl<V: Volume> Server<V> {
 
     /// Stops accepting, finishes requests in flight, answers new ones with ESHUTDOWN, and returns
     /// when no connection is left. A client that does not take its replies within [`Limits::grace`]
-    /// is disconnected; requests in the volume are always waited for. The caller, who owns the
-    /// volume, flushes it.
+    /// is disconnected; requests that the volume carries out are always waited for. The caller owns
+    /// the volume and has to flush it.
     pub async fn shutdown(&self) {
         let inner = &self.0;
         inner.stopping.set(true);
@@ -355,7 +358,7 @@ impl<V: Volume> Server<V> {
     }
 }
 
-/// The links of the client that has the most, the oldest first.
+/// The links of the client with the most links, the oldest first.
 fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
     let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
     links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));

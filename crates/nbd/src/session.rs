@@ -1,10 +1,10 @@
 //! A connection in transmission: requests arrive, replies leave.
 //!
-//! Each request runs as a task of its own, in the order in which they came until one has to wait.
-//! Requests with edges within a block are carried out as read, modify, write, and must not lose
-//! what another write puts into the same block meanwhile: writes that overlap take turns. What
-//! takes long, trims and zeroes, goes piece by piece, so that writes get their turns between two
-//! pieces.
+//! Each request runs as a separate task. Requests run in order of arrival until one has to wait.
+//! Requests with edges within a block are carried out as read, modify, write. They must not lose
+//! the data of another write to the same block, so overlapping writes take turns. Trims and
+//! zeroes take long, so they are carried out piece by piece, and writes get their turns between
+//! two pieces.
 
 use crate::budget::Charge;
 use crate::connection::{End, Input, Link};
@@ -23,12 +23,12 @@ use std::rc::Rc;
 const EXTENTS_MAX: usize = 2048;
 /// Blocks freed in one piece: 256 MiB.
 const FREED: u64 = 1 << 16;
-/// Blocks zeroed in one piece where zeroes have to be written: 8 MiB.
+/// Blocks zeroed in one piece if zeroes have to be written: 8 MiB.
 const ZEROED: u64 = 1 << 11;
-/// Bytes that a request is charged for itself; an error reply is not larger.
+/// Bytes that every request is charged in addition to its payload; an error reply is not larger.
 const REQUEST_COST: u64 = 4096;
 
-/// See the module.
+/// A connection in transmission, as the module's documentation describes it.
 pub(crate) struct Session<V> {
     link: Rc<Link>,
     export: Rc<Served<V>>,
@@ -67,7 +67,7 @@ impl<V: Volume> Session<V> {
         }
     }
 
-    /// Starts a request, or refuses it, once there is memory for it.
+    /// Starts or refuses a request, once there is memory for it.
     async fn begin(self: &Rc<Self>, header: Header, input: &mut Input) -> Result<(), End> {
         let command = match self.link.is_draining() {
             true => Err(Refusal(Code::Shutdown, "the server is shutting down")),
@@ -168,7 +168,7 @@ impl<V: Volume> Session<V> {
         Ok(Body { pages, from, length: header.length as usize })
     }
 
-    /// Reads all the blocks.
+    /// Reads all of `blocks`.
     async fn load(&self, blocks: Range<u64>) -> Result<Pages> {
         let asked = blocks.end - blocks.start;
         let pages = self.export.volume().read(blocks.start, asked as u32).await?;
@@ -195,7 +195,7 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(blocks.start, pages, fua).await
     }
 
-    /// Fills the rest of the first and last page from the volume.
+    /// Reads the rest of the first and last block of a write from the volume into its pages.
     async fn fill_edges(&self, header: &Header, pages: &mut Pages) -> Result<()> {
         let blocks = header.blocks();
         let (head, tail) = edges(header);
@@ -252,7 +252,7 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(block, pages, fua).await
     }
 
-    /// Frees the blocks that lie entirely within the range; a client may not rely on the rest.
+    /// Frees the blocks that lie entirely within the range; for the rest a trim promises nothing.
     async fn trim(&self, header: &Header, fua: bool) -> Result<()> {
         let end = (header.offset + u64::from(header.length)) / BLOCK;
         let blocks = header.offset.div_ceil(BLOCK)..end;
@@ -298,19 +298,19 @@ fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
-/// The offset of the request's begin in its first block, and of its end in its last.
+/// The offset of the request's start in its first block, and of its end in its last block.
 fn edges(header: &Header) -> (usize, usize) {
     let end = header.offset + u64::from(header.length);
     ((header.offset % BLOCK) as usize, ((end - 1) % BLOCK + 1) as usize)
 }
 
-/// Extents in bytes, clipped to the request; similar neighbours are joined.
+/// Extents in bytes, clipped to the request; neighbours in the same state are joined.
 fn clip(found: &[Extent], limit: usize, header: &Header) -> Vec<(u32, bool)> {
     let mut runs: Vec<(u32, bool)> = Vec::with_capacity(found.len().min(limit));
     let mut left = u64::from(header.length);
     let mut skip = header.offset % BLOCK;
     for extent in found.iter().filter(|extent| extent.blocks > 0) {
-        // At most the request's length, which fits 32 bits.
+        // This is at most the request's length, which fits in 32 bits.
         let bytes = extent.blocks.saturating_mul(BLOCK).saturating_sub(skip).min(left);
         skip = 0;
         left -= bytes;

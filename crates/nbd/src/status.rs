@@ -43,7 +43,7 @@ counters! {
     statuses,
     /// Requests that asked for FUA.
     fua,
-    /// Writes with an edge within a block: read, modified, written.
+    /// Writes with an edge within a block, which are carried out as read, modify, write.
     partial,
     /// Requests answered with an error.
     errors,
@@ -51,11 +51,11 @@ counters! {
     bytes_read,
     /// Bytes of data received for WRITE.
     bytes_written,
-    /// Nanoseconds that READ requests took, together, from their receipt to their answer.
+    /// Total nanoseconds that READ requests took, from their receipt to their answer.
     read_ns,
-    /// Nanoseconds that WRITE requests took.
+    /// Total nanoseconds that WRITE requests took.
     write_ns,
-    /// Nanoseconds that FLUSH requests took.
+    /// Total nanoseconds that FLUSH requests took.
     flush_ns,
 }
 
@@ -64,46 +64,46 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get().wrapping_add(by));
 }
 
-/// One export.
+/// The state of one export.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExportStatus {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// Its size in bytes.
+    /// Size of the export in bytes.
     pub size: u64,
-    /// It is read-only.
+    /// True if the export is read-only.
     pub read_only: bool,
-    /// Connections that use it now.
+    /// Connections that use the export now.
     pub connections: u64,
-    /// Its counters.
+    /// Counters of the export.
     pub counts: Counts,
 }
 
-/// One connection.
+/// The state of one connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionStatus {
-    /// Its number, which is never reused.
+    /// Number of the connection, which is never reused.
     pub id: u64,
     /// The peer.
     pub peer: String,
-    /// The export it uses; none during the handshake.
+    /// The export that the connection uses; `None` during the handshake.
     pub export: Option<String>,
-    /// Whether it is under TLS.
+    /// True if the connection is under TLS.
     pub tls: bool,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// Bytes of memory charged to it.
+    /// Bytes of memory charged to the connection.
     pub in_flight_bytes: u64,
-    /// Its counters.
+    /// Counters of the connection.
     pub counts: Counts,
 }
 
 /// The state of the server at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The addresses of its listeners.
+    /// The addresses of the server's listeners.
     pub listening: Vec<String>,
-    /// Whether it is shutting down.
+    /// True if the server is shutting down.
     pub stopping: bool,
     /// Connections accepted so far.
     pub accepted: u64,
@@ -127,8 +127,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// The same as Prometheus text. Every sample has `labels`: without any, files of two servers
-    /// could not be collected together.
+    /// The status as Prometheus text. Every sample has `labels`: without any, the files of two
+    /// servers could not be collected together.
     pub fn prometheus(&self, labels: &[(&str, &str)]) -> String {
         let mut page = Page::new("furrow_nbd", labels);
         let in_flight: u64 = self.connections.iter().map(|c| c.in_flight_bytes).sum();
@@ -190,7 +190,8 @@ impl Status {
     }
 }
 
-/// A sample for each export and each (label, its value, number) that `values` returns for it.
+/// Adds a sample for each export and each (label, its value, number) that `values` returns for
+/// the export.
 fn each<V: Display>(
     page: &mut Page,
     status: &Status,

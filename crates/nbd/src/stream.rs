@@ -1,7 +1,7 @@
 //! A client's socket, plain or under TLS, non-blocking.
 //!
-//! One task reads and another writes. No call here waits: [`Errno::AGAIN`] means that it would have
-//! to, and the caller then waits for the descriptor.
+//! One task reads and another writes. No call here waits: [`Errno::AGAIN`] means that the call
+//! would have to wait, and the caller then waits for the descriptor.
 
 use furrow_rt::Rt;
 use rustix::io::Errno;
@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// Bytes of plaintext that TLS buffers while the socket takes no more.
 const TLS_BUFFER: usize = 1 << 20;
 
-/// See the module.
+/// A client's socket, as the module's documentation describes it.
 pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     tls: RefCell<Option<Box<ServerConnection>>>,
-    /// Why the TLS handshake failed.
+    /// Why the TLS handshake failed, if it did.
     failure: RefCell<Option<rustls::Error>>,
 }
 
-/// The socket as rustls needs it.
+/// The socket with the traits that rustls needs.
 struct Raw<'a>(&'a OwnedFd);
 
 impl Read for Raw<'_> {
@@ -73,7 +73,7 @@ impl Stream {
         Stream { socket: Arc::new(socket), tls: RefCell::new(None), failure: RefCell::default() }
     }
 
-    /// Continues under TLS, whose handshake follows: see [`Stream::shake_hands`].
+    /// Continues under TLS. The TLS handshake comes next: see [`Stream::shake_hands`].
     pub(crate) fn start_tls(&self, mut tls: ServerConnection) {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         *self.tls.borrow_mut() = Some(Box::new(tls));
@@ -94,13 +94,13 @@ impl Stream {
         rt.writable(self.socket.clone())
     }
 
-    /// Shuts the connection down: waiting tasks wake, reads see its end, and writes fail.
+    /// Shuts the connection down: waiting tasks wake, reads see the end of input, and writes fail.
     pub(crate) fn cut(&self) {
         // This fails only if it is shut down already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Reads into `buffers`, in order. 0 is the end.
+    /// Reads into `buffers`, in order. Returns 0 at the end.
     pub(crate) fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else {
@@ -109,7 +109,7 @@ impl Stream {
         loop {
             match tls.reader().read_vectored(buffers) {
                 Ok(count) => return Ok(count),
-                // The peer closed without saying goodbye: treated as the end.
+                // The peer has closed without a TLS goodbye: this counts as the end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Err(errno(&error));
@@ -118,15 +118,15 @@ impl Stream {
             }
             tls.read_tls(&mut Raw(&self.socket)).map_err(|error| errno(&error))?;
             if tls.process_new_packets().is_err() {
-                // Sends the client the reason; the connection ends in any case.
+                // This sends the client the reason; the connection ends in any case.
                 let _ = tls.write_tls(&mut Raw(&self.socket));
                 return Err(Errno::PROTO);
             }
         }
     }
 
-    /// Writes as much of `buffers`, in order, as it takes now. Under TLS some of that may still be
-    /// buffered: see [`Stream::flush`].
+    /// Writes as much of `buffers`, in order, as the socket takes now. Under TLS some of these
+    /// bytes may still be buffered: see [`Stream::flush`].
     pub(crate) fn write(&self, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else {
@@ -141,7 +141,7 @@ impl Stream {
         }
     }
 
-    /// Sends what TLS still buffers.
+    /// Sends the bytes that TLS still buffers.
     pub(crate) fn flush(&self) -> Result<(), Errno> {
         match self.tls.borrow_mut().as_mut() {
             Some(tls) => push_tls(tls, &self.socket),
@@ -149,8 +149,8 @@ impl Stream {
         }
     }
 
-    /// Performs the steps of the TLS handshake that are possible now. True once the handshake has
-    /// ended.
+    /// Performs the steps of the TLS handshake that are possible now. Returns true once the
+    /// handshake has ended.
     pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else { return Ok(true) };
@@ -177,16 +177,16 @@ impl Stream {
         self.failure.borrow().clone()
     }
 
-    /// True if only the client can make progress: no output waits.
+    /// True if no output waits, so that only the client can make progress.
     pub(crate) fn is_drained(&self) -> bool {
         self.tls.borrow().as_ref().is_none_or(|tls| !tls.wants_write())
     }
 
-    /// Sends TLS's goodbye, if that needs no waiting.
+    /// Sends TLS's goodbye, if that is possible without waiting.
     pub(crate) fn close(&self) {
         if let Some(tls) = self.tls.borrow_mut().as_mut() {
             tls.send_close_notify();
-            // A peer that does not take it sees the end of the socket.
+            // A peer that does not get the goodbye sees the end of the socket.
             let _ = push_tls(tls, &self.socket);
         }
         self.cut();

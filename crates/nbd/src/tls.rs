@@ -1,8 +1,9 @@
 //! TLS: whether it is offered, and the server's certificates.
 //!
-//! It uses rustls: maintained by a funded project and audited, memory-safe, TLS 1.2 and 1.3 only,
-//! and sans-I/O, so that it runs inside the executor's tasks. The cryptography is `ring`'s. Files
-//! have the names that nbdkit, qemu and libvirt use, so that one directory serves all.
+//! This module uses rustls, which is maintained by a funded project, audited and memory-safe, has
+//! only TLS 1.2 and 1.3, and does no I/O itself, so that it runs inside the executor's tasks. The
+//! cryptography is `ring`'s. Files have the names that nbdkit, qemu and libvirt use, so that one
+//! directory serves all.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use rustls::pki_types::pem::PemObject;
@@ -12,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The authority's certificate; clients that must authenticate need one signed by it.
+/// The authority's certificate. Clients that must authenticate need a certificate signed by it.
 const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
@@ -20,12 +21,12 @@ const KEY: &str = "server-key.pem";
 /// Whether clients get TLS.
 #[derive(Clone, Default)]
 pub enum Tls {
-    /// Not offered.
+    /// TLS is not offered.
     #[default]
     Off,
-    /// Offered and optional.
+    /// TLS is offered, and clients may do without.
     On(Identity),
-    /// Required.
+    /// TLS is required.
     Require(Identity),
 }
 
@@ -87,7 +88,7 @@ impl Tls {
     pub(crate) fn connection(&self) -> Option<ServerConnection> {
         match self {
             Tls::Off => None,
-            // This fails only for configurations that cannot be made here.
+            // This fails only for configurations that this module cannot make.
             Tls::On(identity) | Tls::Require(identity) => {
                 ServerConnection::new(identity.0.clone()).ok()
             }

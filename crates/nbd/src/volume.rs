@@ -1,8 +1,8 @@
 //! The interface of a served volume: 4 KiB blocks, in this executor.
 //!
 //! The server passes payload on as it came from the socket and sends pages as the volume returned
-//! them; neither side copies. Requests that are no multiple of a block never reach a volume: the
-//! server reads, modifies and writes, in turn where they overlap.
+//! them; neither side copies. Requests for parts of blocks never reach a volume: the server reads,
+//! modifies and writes whole blocks, and lets overlapping requests take turns.
 
 use furrow_rt::{PAGE_SIZE, Pages};
 use furrow_zone::Result;
@@ -16,7 +16,7 @@ pub const BLOCK: u64 = PAGE_SIZE as u64;
 pub struct Extent {
     /// The number of blocks, at least 1.
     pub blocks: u64,
-    /// The blocks are not stored: they read as zeroes and take no space.
+    /// True if the blocks are not stored: they read as zeroes and take no space.
     pub hole: bool,
 }
 
@@ -26,18 +26,19 @@ pub struct Extent {
 /// are in flight at once and may complete in any order. Overlapping requests are the client's
 /// responsibility: each block ends as one of them wrote it.
 ///
-/// What every answer means: a write that was answered is seen by each later read, whichever
-/// connection it comes through, and it is durable once a [`Volume::flush`] that was called after
-/// that answer has been answered. `fua` asks for that at once, for this request alone. The server
-/// offers several connections to one export on the strength of this.
+/// An answered write is seen by each later read, whichever connection that read comes through, and
+/// the write is durable once a [`Volume::flush`] that was called after the write's answer has been
+/// answered. `fua` makes one request durable before its answer. Because of these promises the
+/// server can offer several connections to one export.
 ///
-/// A dropped future may or may not take effect; the server drops none before it is done, unless the
-/// executor is cleared.
+/// A request whose future is dropped may or may not take effect; the server drops no future before
+/// it is done, unless the executor is cleared.
 pub trait Volume: 'static {
-    /// Size in blocks. It does not change while it is served.
+    /// Size in blocks. The size does not change while the volume is served.
     fn blocks(&self) -> u64;
 
-    /// Blocks of a request that suits the volume well (such as a stripe): a power of two.
+    /// A number of blocks per request that suits the volume well (such as a stripe): a power
+    /// of two.
     fn preferred_blocks(&self) -> u32 {
         1
     }
@@ -47,13 +48,14 @@ pub trait Volume: 'static {
         false
     }
 
-    /// True if [`Volume::write_zeroes`] that may free blocks is quick for any length: it changes
-    /// tables, not data. Clients ask for that with FAST_ZERO.
+    /// True if a [`Volume::write_zeroes`] that may free blocks is quick for any length, because it
+    /// changes tables and not data. Clients require that with FAST_ZERO.
     fn zeroes_fast(&self) -> bool {
         true
     }
 
-    /// Reads `count` blocks from `block` on, a page each. At most 8192 (32 MiB) are requested.
+    /// Reads `count` blocks from `block` on, one page each. At most 8192 blocks (32 MiB)
+    /// are requested.
     fn read(&self, block: u64, count: u32) -> impl Future<Output = Result<Pages>>;
 
     /// Writes `data` (a block per page, at most 8192) from `block` on.
@@ -69,16 +71,17 @@ pub trait Volume: 'static {
         fua: bool,
     ) -> impl Future<Output = Result<()>>;
 
-    /// The client does not need the content of `count` blocks any more. They may read as earlier
-    /// content or as zeroes, but always the same until they are written.
+    /// Tells the volume that the client does not need the content of `count` blocks any more. The
+    /// blocks may then read as their earlier content or as zeroes, but always the same until they
+    /// are written.
     fn trim(&self, block: u64, count: u64, fua: bool) -> impl Future<Output = Result<()>>;
 
-    /// Makes requests durable that were answered before this call.
+    /// Makes all requests durable that were answered before this call.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
     /// The allocation of `count` blocks from `block` on: adjacent extents, the first of which
-    /// begins at `block`. At least one, at most `limit`; the rest is left out. The last may extend
-    /// beyond the range.
+    /// begins at `block`. There is at least one extent, and at most `limit`; further ones are left
+    /// out. The last one may extend beyond the range.
     fn extents(
         &self,
         block: u64,

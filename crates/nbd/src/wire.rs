@@ -3,17 +3,17 @@
 
 use furrow_zone::ErrorKind;
 
-/// The largest payload of a request or reply, in bytes. The specification lets clients send this
-/// much unless told otherwise.
+/// The largest payload of a request or reply, in bytes. The specification allows clients to send
+/// this much unless the server says otherwise.
 pub(crate) const PAYLOAD_MAX: u32 = 32 << 20;
 /// The longest string of the protocol, in bytes.
 pub(crate) const STRING_MAX: usize = 4096;
 
-/// The first bytes of a server, twice eight.
+/// The first bytes that a server sends: two words of eight bytes.
 pub(crate) const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
-/// Before each option.
+/// Comes before each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each option reply.
+/// Comes before each option reply.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
@@ -24,7 +24,7 @@ pub(crate) const OPTION_HEADER: usize = 16;
 /// Bytes of a request's header: magic, flags, type, cookie, offset, length.
 pub(crate) const REQUEST_HEADER: usize = 28;
 
-/// Handshake flags, of both sides.
+/// Flags of the handshake, from both sides.
 pub(crate) mod handshake {
     pub(crate) const FIXED_NEWSTYLE: u16 = 1;
     pub(crate) const NO_ZEROES: u16 = 1 << 1;
@@ -106,7 +106,7 @@ pub(crate) mod chunk {
     pub(crate) const OFFSET_DATA: u16 = 1;
     pub(crate) const BLOCK_STATUS: u16 = 5;
     pub(crate) const ERROR: u16 = (1 << 15) + 1;
-    /// Flag: the last chunk of its reply.
+    /// A flag: this chunk is the last one of its reply.
     pub(crate) const DONE: u16 = 1;
 }
 
@@ -116,9 +116,9 @@ pub(crate) mod state {
     pub(crate) const ZERO: u32 = 1 << 1;
 }
 
-/// The one metadata context.
+/// The only metadata context.
 pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
-/// Its number, once it is set.
+/// The number of the metadata context, once it is set.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
 /// Errors of requests that the protocol can express.
@@ -131,9 +131,9 @@ pub(crate) enum Code {
     Io = 5,
     /// The request is invalid.
     Invalid = 22,
-    /// No space, or a write past the end.
+    /// There is no space, or a write goes past the end.
     NoSpace = 28,
-    /// Not supported, or not fast enough.
+    /// The request is not supported, or not fast enough.
     Unsupported = 95,
     /// The server is shutting down.
     Shutdown = 108,
@@ -146,7 +146,7 @@ impl From<ErrorKind> for Code {
             ErrorKind::ReadOnly | ErrorKind::Denied => Code::Permission,
             ErrorKind::Unsupported => Code::Unsupported,
             ErrorKind::Invalid | ErrorKind::TooLarge => Code::Invalid,
-            // Any other error is internal to the volume, and clients could not react to it.
+            // All other errors are internal to the volume, and clients could not react to them.
             _ => Code::Io,
         }
     }
@@ -181,7 +181,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string after its length of 32 bits.
+    /// A string that follows its length in 32 bits.
     pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         self.bytes(length as usize)

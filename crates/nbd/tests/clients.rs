@@ -136,7 +136,7 @@ for call in [lambda: h.pwrite(b"x", 0), lambda: h.zero(1, 0), lambda: h.trim(1, 
 assert h.pread(4, 5000) == bytes([1]) * 4
 "#;
     run("nbdsh", &["-u", &uri.replace("/disk", "/fixed"), "-c", script]);
-    // A client that knows nothing but the oldest form of newstyle.
+    // A client that knows only the oldest form of newstyle.
     let script = "h.set_request_structured_replies(False)
 h.set_opt_mode(False)
 h.set_handshake_flags(0)

@@ -26,7 +26,7 @@ fn what_is_written_is_read_with_either_kind_of_reply() {
     }
 }
 
-/// Every edge within a block, compared with a plain copy in memory.
+/// Reads and writes at every edge within a block are compared with a plain copy in memory.
 #[test]
 fn any_offset_and_length_works() {
     let mut fixture = Fixture::start();
@@ -69,7 +69,7 @@ fn trim_frees_whole_blocks_only() {
     assert_eq!(client.read(0, 100), [9; 100]);
 }
 
-/// Extents of the answer to a BLOCK_STATUS.
+/// The extents in the answer to a BLOCK_STATUS.
 fn status(client: &mut common::Client, flags: u16, offset: u64, length: u32) -> Vec<(u32, u32)> {
     client.send(&request(bytes::STATUS, flags, 3, offset, length));
     let Answer::Chunk(3, 1, 5, data) = client.answer() else { panic!("a status") };
@@ -90,7 +90,7 @@ fn block_status_tells_holes_from_data() {
     assert_eq!(status(&mut client, 0, 8000, 200), [(192, 3), (8, 0)]);
     assert_eq!(client.call(bytes::ZEROES, 0, 8192, 8192), 0);
     assert_eq!(status(&mut client, 0, 0, SIZE as u32), [(SIZE as u32, 3)]);
-    // More extents than one answer holds: the client asks again for the rest.
+    // There are more extents than one answer holds: the client asks again for the rest.
     let writes: Vec<u8> =
         (0..3000).flat_map(|i| bytes::write(0, 5, i * 8192, &[1; 4096])).collect();
     client.send(&writes);
@@ -146,7 +146,7 @@ fn what_makes_no_sense_is_refused_and_the_connection_goes_on() {
         ] {
             assert_eq!(client.call(kind, flags, offset, length), error, "{kind} {offset} {length}");
         }
-        // The payload of a refused write must not be parsed as requests.
+        // The payload of a refused write must be skipped, not parsed as requests.
         let junk = request(bytes::DISC, 0, 0, 0, 0).repeat(4000);
         for (offset, error) in [(SIZE, bytes::ENOSPC), (u64::MAX - 5, bytes::ENOSPC)] {
             assert_eq!(client.write(offset, &junk), error);
@@ -216,12 +216,12 @@ fn requests_run_side_by_side() {
         let Answer::Simple(cookie, 0) = client.answer() else { panic!("written") };
         assert!(!std::mem::replace(&mut answered[cookie as usize], true), "{cookie} twice");
     }
-    // In sequence they would take 3.2 seconds.
+    // One after the other, the requests would take 3.2 seconds.
     assert!(start.elapsed().as_millis() < 1600, "{:?}", start.elapsed());
     assert!(fixture.mood.peak.load(Ordering::Relaxed) >= 32);
 }
 
-/// Parts of one block, written concurrently through two connections: each must survive.
+/// Two connections write parts of one block at the same time: each part must survive.
 #[test]
 fn parts_of_a_block_do_not_undo_each_other() {
     let fixture = Fixture::start();
@@ -243,7 +243,7 @@ fn parts_of_a_block_do_not_undo_each_other() {
             assert_eq!(part, [round * 16 + i as u8 % 2; 512], "part {i} of round {round}");
         }
     }
-    // A whole block after a part, and a part after a whole block.
+    // A whole block is written after a part of it, and a part after the whole block.
     let mut both = bytes::write(0, 1, 100, &[0xaa; 100]);
     both.extend(bytes::write(0, 2, 0, &[0xbb; 4096]));
     both.extend(bytes::write(0, 3, 200, &[0xcc; 100]));

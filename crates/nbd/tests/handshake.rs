@@ -21,7 +21,7 @@ fn greeted(fixture: &Fixture) -> Client {
     client
 }
 
-/// The one reply to an option that is refused.
+/// The only reply to an option that is refused.
 fn refused(client: &mut Client, which: u32, data: &[u8]) -> u32 {
     let replies = client.ask(which, data);
     let [(kind, message)] = &replies[..] else { panic!("one reply: {replies:?}") };
@@ -95,7 +95,7 @@ fn info_tells_and_go_begins() {
     let expected =
         [with(0, &size), with(1, b"disk"), with(2, b"a disk"), with(3, &sizes), (ACK, vec![])];
     assert_eq!(replies, expected);
-    // Without a name the client gets the first export.
+    // A client that gives no name gets the first export.
     assert_eq!(client.ask(bytes::INFO, &info("", &[1]))[1], with(1, b"disk"));
     assert_eq!(refused(&mut client, bytes::INFO, &info("nobody", &[])), UNKNOWN);
     assert_eq!(refused(&mut client, bytes::GO, &info("nobody", &[])), UNKNOWN);
@@ -153,7 +153,7 @@ fn contexts_are_listed_and_set_for_one_export() {
     }
     let set = client.ask(bytes::SET_META, &list(&["base:allocation"]));
     assert_eq!(set, [told(1), (ACK, vec![])]);
-    // It was chosen for `disk`, not for `other`.
+    // The context was chosen for `disk`, not for `other`.
     let replies = client.ask(bytes::GO, &info("other", &[]));
     assert_eq!(replies.last(), Some(&(ACK, vec![])));
     client.structured = true;
@@ -222,11 +222,11 @@ fn a_handshake_has_its_time_and_its_place() {
     let mut fixture = Fixture::limited(limits);
     let mut silent: Vec<Client> = (0..3).map(|_| fixture.connect()).collect();
     silent.iter_mut().for_each(|client| assert_eq!(client.take(18).len(), 18));
-    // The oldest is closed for a client that completes its handshake.
+    // The oldest connection is closed in favour of a client that completes its handshake.
     let mut client = fixture.disk(true);
     assert!(silent[0].at_end());
     assert_eq!(client.read(0, 4096), [0; 4096]);
-    // The others run out of time, even those that keep sending.
+    // The other connections run out of time, even those that keep sending.
     for _ in 0..4 {
         std::thread::sleep(std::time::Duration::from_millis(100));
         use std::io::Write;

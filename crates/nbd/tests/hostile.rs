@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits so small that a test reaches them.
+/// Limits that are so small that a test reaches them.
 fn small() -> Limits {
     Limits {
         connections: 16,
@@ -25,7 +25,7 @@ fn small() -> Limits {
     }
 }
 
-/// A well-behaved client gets a MiB read and written promptly.
+/// Checks that a well-behaved client gets a MiB read and written promptly.
 fn serves_others(client: &mut Client) {
     let start = Instant::now();
     assert_eq!(client.write(SIZE - (1 << 20), &[3; 1 << 20]), 0);
@@ -33,7 +33,7 @@ fn serves_others(client: &mut Client) {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// Sends as much of `bytes` as is taken within `time`.
+/// Sends as many of `bytes` as the server takes within `time`.
 fn push(client: &mut Client, bytes: &[u8], time: Duration) -> usize {
     client.stream.set_nonblocking(true).unwrap();
     let (start, mut sent) = (Instant::now(), 0);
@@ -193,8 +193,8 @@ fn a_wrong_magic_ends_it_after_what_was_right() {
     fixture.until("cut", |status| status.dropped == 1);
 }
 
-/// Sends `requests`, each with its number as cookie, and waits until all have arrived and none is
-/// done. From now on each takes 3 ms.
+/// Sends `count` requests, which `one` makes from their numbers, and waits until all have arrived
+/// and none is done. From then on each request takes 3 ms.
 fn pile(fixture: &mut Fixture, hog: &mut Client, count: u64, one: impl Fn(u64) -> Vec<u8>) {
     fixture.mood.slow.store(3000, Ordering::Relaxed);
     let all: Vec<u8> = (0..count).flat_map(one).collect();
@@ -203,7 +203,7 @@ fn pile(fixture: &mut Fixture, hog: &mut Client, count: u64, one: impl Fn(u64) -
     fixture.mood.slow.store(3, Ordering::Relaxed);
 }
 
-/// How many requests of the oldest connection are in flight.
+/// The number of requests in flight on the oldest connection.
 fn waiting(fixture: &mut Fixture) -> u64 {
     fixture.status().connections[0].in_flight
 }
@@ -244,7 +244,7 @@ fn long_trims_and_zeroes_let_writes_pass() {
 fn one_client_does_not_take_all_connections() {
     let limits = Limits { connections: 8, per_client: 4, ..small() };
     let mut fixture = Fixture::limited(limits);
-    // All of these come from one process.
+    // All of these connections come from one process.
     let mut idle: Vec<Client> = (0..4).map(|_| fixture.disk(true)).collect();
     for _ in 0..6 {
         assert!(fixture.connect().at_end());
@@ -272,7 +272,7 @@ fn a_storm_of_connections_does_not_cut_those_who_speak() {
     let mut fixture = Fixture::limited(limits);
     let mut stranger = over_tcp(&fixture);
     let mut own = fixture.connect();
-    // These are in the middle of their handshakes.
+    // These two connections are in the middle of their handshakes.
     stranger.greet(bytes::FIXED | bytes::NO_ZEROES);
     own.greet(bytes::FIXED | bytes::NO_ZEROES);
     assert_eq!(own.ask(bytes::STRUCTURED, &[]), [(1, vec![])]);
@@ -294,7 +294,7 @@ fn who_is_silent_for_too_long_is_let_go() {
     let limits = Limits { idle: 300 * Nanos::MILLI, ..small() };
     let mut fixture = Fixture::limited(limits);
     let mut silent = fixture.disk(true);
-    // A client that waits for an answer is not idle.
+    // A client that waits for an answer does not count as idle.
     let mut waits = fixture.disk(false);
     fixture.mood.slow.store(1500, Ordering::Relaxed);
     waits.send(&request(bytes::READ, 0, 1, 0, 512));

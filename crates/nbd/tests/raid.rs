@@ -1,4 +1,4 @@
-//! A RAID volume over NBD: stock clients write and verify, a drive fails meanwhile, and all data is
+//! A RAID volume over NBD: stock clients write and verify while a drive fails, and all data is
 //! there after the next assembly.
 
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A drive of half a gibibyte, 64 out-of-band bytes per block.
+/// A drive of half a gibibyte, with 64 out-of-band bytes per block.
 fn geometry() -> Geometry {
     Geometry {
         oob_bytes: 64,
@@ -30,7 +30,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// Serves an array of four drives, controlled by the test.
+/// Serves an array of four drives, as orders from the test say.
 fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     let rt = Rt::new(furrow_rt::Config::real());
     let drives: Vec<Rc<Emulator>> = (0..4)
@@ -62,7 +62,7 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
             if order != *b"f" {
                 break;
             }
-            // A drive goes, for good.
+            // One drive disappears for good.
             let kind = FaultKind::Disappear { commands: None };
             drives[2].inject(Fault::new(kind)).unwrap();
             answer.write_all(b"f").unwrap();
@@ -75,7 +75,7 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
         if order == *b"q" {
             break;
         }
-        // Without the failed drive.
+        // The array is assembled again without the failed drive.
         let mut left = devices();
         left.remove(2);
         let (rt2, all) = (rt.clone(), left);
@@ -86,8 +86,8 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     rt.clear();
 }
 
-/// Starts [`serve`]: the socket, its folder, the control channel in both directions, and the
-/// thread.
+/// A running [`serve`]: the socket, its folder, the control channels in both directions, and
+/// the thread.
 struct Served {
     folder: PathBuf,
     socket: PathBuf,
@@ -124,8 +124,8 @@ impl Served {
     }
 }
 
-/// Each trim of the whole volume is a record and a walk over the map. A write behind many of them
-/// on the same connection does not wait for them.
+/// Each trim of the whole volume is a record and a walk over the map. A write that was sent after
+/// many such trims on the same connection must not wait for them all.
 #[test]
 fn a_write_passes_trims_of_the_whole_volume() {
     const TRIMS: u64 = 1000;
@@ -167,7 +167,7 @@ fn an_array_is_written_loses_a_drive_and_is_read_again() {
             let _ = std::fs::remove_file(back);
         };
         read_back("whole");
-        // Beyond the image, while the drive fails.
+        // fio writes behind the image while the drive fails.
         let uri_option = format!("--uri={uri}");
         let fio = |size: &str, job: &str| {
             run(

@@ -27,7 +27,7 @@ fn a_disconnect_waits_for_what_is_under_way() {
     assert_eq!((status.exports[0].counts.writes, status.dropped), (1, 0));
 }
 
-/// Completed replies are sent even if a slower request is still in flight.
+/// Completed replies are sent even while a slower request is still in flight.
 #[test]
 fn after_a_disconnect_no_answer_waits_for_another() {
     let fixture = Fixture::start();
@@ -106,7 +106,7 @@ fn clients_come_back_to_a_server_that_was_started_again() {
     first.stop();
     first.stopped();
     assert!(client.at_end());
-    // As a killed server would leave it.
+    // Leaves the socket's file behind, as a killed server does.
     drop(std::os::unix::net::UnixListener::bind(first.socket()).unwrap());
     let second = furrow_nbd_at(&first);
     let mut client = common::Client::new(UnixStream::connect(first.socket()).unwrap());
@@ -143,7 +143,7 @@ fn clients_are_served_only_after_the_beginning() {
     assert!(!path.exists());
 }
 
-/// A second server at the address of the first, until its first client has left.
+/// Starts a second server at the address of the first; it ends when its first client has left.
 fn furrow_nbd_at(first: &Fixture) -> std::thread::JoinHandle<()> {
     use furrow_nbd::{Export, Listen, Memory, Options, Server};
     use furrow_rt::{Config, Rt};

@@ -23,19 +23,19 @@ fn serve(tls: Tls) -> Fixture {
     Fixture::with(Options { tls, ..Options::default() })
 }
 
-/// Clients that were not let in for this reason.
+/// The number of clients that were refused for this reason.
 fn refused(status: &Status, reason: Reason) -> u64 {
     status.refusals.iter().find(|(other, _)| *other == reason).unwrap().1
 }
 
-/// A client with the certificate in a folder, which trusts `authority`.
+/// The configuration of a client that uses the certificate in `folder` and trusts `authority`.
 fn with_certificate(folder: &Path, authority: CertificateDer<'static>) -> ClientConfig {
     let chain = CertificateDer::from_pem_file(folder.join("client-cert.pem"));
     let key = PrivateKeyDer::from_pem_file(folder.join("client-key.pem"));
     let mut roots = RootCertStore::empty();
     roots.add(authority).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    // The ordinary way refuses a certificate of version 1 here already.
+    // The usual function would refuse a certificate of version 1 on the client's side already.
     let key = provider.key_provider.load_private_key(key.unwrap()).unwrap();
     let certified = CertifiedKey::new(vec![chain.unwrap()], key);
     ClientConfig::builder_with_provider(provider)
@@ -53,7 +53,7 @@ fn greeted(fixture: &Fixture) -> Client {
 
 type Secure = Client<StreamOwned<ClientConnection, UnixStream>>;
 
-/// The same client, under TLS.
+/// Continues with `client` under TLS.
 fn secure(mut client: Client, config: ClientConfig) -> Secure {
     assert_eq!(client.ask(bytes::STARTTLS, &[]), [(1, vec![])]);
     let name = ServerName::try_from("localhost").unwrap();
@@ -95,7 +95,8 @@ fn required_means_that_nothing_else_is_spoken() {
     client.send(&option(bytes::EXPORT_NAME, b"disk"));
     assert!(client.at_end());
     fixture.until("counted", |status| refused(status, Reason::PlainText) == 2);
-    // A client that asks in plain text first, and then does as it is told, is not refused.
+    // A client that first asks in plain text and then starts TLS, as the server tells it to, does
+    // not count as refused.
     let mut client = greeted(&fixture);
     assert_eq!(client.ask(bytes::LIST, &[])[0].0, TLS_REQUIRED);
     let mut client = secure(client, certificates.client(false));
@@ -133,7 +134,7 @@ fn on_lets_clients_choose_and_off_says_no() {
 fn what_was_said_in_plain_text_does_not_count() {
     let certificates = Certificates::new("plain");
     let mut fixture = serve(Tls::On(certificates.identity(false)));
-    // Structured replies agreed on before TLS are forgotten.
+    // Structured replies that were agreed on before TLS are forgotten.
     let mut client = greeted(&fixture);
     assert_eq!(client.ask(bytes::STRUCTURED, &[]), [(1, vec![])]);
     let mut client = secure(client, certificates.client(false));
@@ -163,7 +164,7 @@ fn clients_without_a_certificate_stay_out_where_one_is_asked_for() {
         use std::io::{Read, Write};
         let written = client.stream.write_all(&option(bytes::LIST, &[]));
         assert!(written.is_err() || client.stream.read_exact(&mut [0; 20]).is_err());
-        // Next: a certificate of another authority.
+        // The next client has a certificate of another authority.
         stranger = with_certificate(strangers.path(), authority.clone());
     }
     fixture.until("counted", |status| status.failed_handshakes == 2);
@@ -173,8 +174,8 @@ fn clients_without_a_certificate_stay_out_where_one_is_asked_for() {
     assert_eq!(client.read(0, 5), [0; 5]);
 }
 
-/// As `openssl x509 -req` makes them without extensions. The authority and the client are kept in
-/// `version1`, for a hundred years.
+/// `openssl x509 -req` makes such certificates if it is given no extensions. Those of the authority
+/// and the client are stored in `version1` and are valid for a hundred years.
 #[test]
 fn a_certificate_of_version_1_is_named_as_the_reason() {
     let certificates = Certificates::new("version1");
@@ -204,7 +205,7 @@ fn noise_instead_of_tls_ends_it() {
         use std::io::{Read, Write};
         let _ = client.stream.write_all(noise);
         client.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        // An alert, or nothing, then the end.
+        // The server sends an alert or nothing, and then the end.
         let _ = client.stream.read_to_end(&mut Vec::new());
     }
     fixture.until("counted", |status| status.failed_handshakes == 3);

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder with an authority's certificate, a server's and a client's.
+/// A folder with the certificates of an authority, a server and a client.
 pub struct Certificates(PathBuf);
 
 impl Drop for Certificates {

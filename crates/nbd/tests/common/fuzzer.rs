@@ -1,10 +1,10 @@
 //! Sends bytes of all kinds to a server that runs in the same thread.
 //!
-//! A case is a function of its seed: a session built from valid and nearly valid messages, or a
-//! stream of the corpus, then damaged, sent in pieces of any size, to a client's end that reads or
-//! does not, and ends in one of several ways. After each case the connection must be gone, all
-//! memory given back, and what was said in reply well-formed; now and then a proper client must
-//! find the server in order.
+//! A case is a function of its seed. Its stream is a session of valid and nearly valid messages, or
+//! a stream of the corpus, and is then damaged. It is sent in pieces of any size by a client that
+//! reads the replies or does not, and that ends in one of several ways. After each case the
+//! connection must be gone, all memory returned, and the replies well-formed; now and then a proper
+//! client must find the server in order.
 
 use crate::bytes::{self, option, request};
 use crate::certificates::Certificates;
@@ -17,12 +17,12 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// A volume that delays and fails as its random numbers decide.
+/// A volume that delays and fails requests as its random numbers decide.
 pub struct Fickle {
     rt: Rt,
     memory: Memory,
     rng: RefCell<Rng>,
-    /// Requests in flight, and requests that failed.
+    /// Number of requests in flight; `failed` counts those that have failed.
     pub busy: Cell<u32>,
     pub failed: Cell<u64>,
 }
@@ -92,7 +92,7 @@ pub struct Target {
     limits: Limits,
 }
 
-/// What a case did, as evidence that something happens.
+/// Sums of what the cases did, as evidence that the fuzzer reaches the server.
 #[derive(Default, Debug)]
 pub struct Sums {
     pub cases: u64,
@@ -128,7 +128,7 @@ impl Target {
             Export::new("b", volume.clone()).read_only(true),
             Export::new("calm", fickle(seed + 1)).read_only(true),
         ];
-        // Noise may also arrive under TLS.
+        // Random bytes may also arrive under TLS.
         let tls = Tls::On(Certificates::new(&format!("fuzz-{seed}")).identity(true));
         let options = Options { limits: limits.clone(), tls };
         let server = Server::bind(&rt, &[], exports, options).expect("limits are in order");
@@ -143,11 +143,11 @@ impl Target {
         ours
     }
 
-    /// Runs the server until it waits for a client, or for time.
+    /// Runs the server until it waits for a client or for time.
     fn run(&self) {
         for _ in 0..3 {
             self.rt.run_ready();
-            // Sockets are polled when the executor sleeps: let it sleep for zero time.
+            // Sockets are polled only when the executor sleeps, so let it sleep for no time.
             let rt = self.rt.clone();
             self.rt.block_on(async move { rt.sleep(0).await });
         }
@@ -163,7 +163,7 @@ impl Target {
         assert_eq!(self.volume.busy.get(), 0, "{what}: a request is still under way");
     }
 
-    /// Sends `stream` in a way that `rng` decides and checks the result.
+    /// Sends `stream` in a way that `rng` decides, and checks the result.
     pub fn case(&self, stream: &[u8], rng: &mut Rng, sums: &mut Sums) {
         let socket = self.connect();
         let deaf = rng.one_in(8);
@@ -195,7 +195,7 @@ impl Target {
                 let _ = rustix::net::shutdown(&socket, Shutdown::Write);
                 self.listen_to_the_end(&socket, &mut heard);
             }
-            // Silence, until the server gives up: rarely, since it takes time.
+            // The client stays silent until the server gives up; this is rare, since it takes time.
             _ if rng.one_in(100) => {
                 let silence = self.rt.clone();
                 self.rt.block_on(async move { silence.sleep(5 * Nanos::MILLI).await });
@@ -230,7 +230,7 @@ impl Target {
         }
     }
 
-    /// A well-behaved client gets correct answers.
+    /// Checks that a well-behaved client gets correct answers.
     fn check_order(&self) {
         let socket = self.connect();
         let mut stream = (bytes::FIXED | bytes::NO_ZEROES).to_be_bytes().to_vec();
@@ -244,14 +244,14 @@ impl Target {
             window[..4] == 0x6744_6698u32.to_be_bytes() && window[8..] == 77u64.to_be_bytes()
         });
         let reply = reply.expect("an answer to READ");
-        // The volume may have failed; otherwise the data, which are zeroes, follow.
+        // The read may have failed in the volume; otherwise its data follows, which is zeroes.
         let failed = heard[reply + 4..reply + 8] != [0; 4];
         let rest = &heard[reply + 16..];
         assert!(failed && rest.is_empty() || rest == [0; 8192], "{} bytes", rest.len());
         self.run_until_gone("proper client");
     }
 
-    /// Checks that nothing is left at the end.
+    /// Checks that nothing is left in use at the end.
     pub fn finish(self) {
         let server = self.server.clone();
         self.rt.block_on(async move { server.shutdown().await });
@@ -260,7 +260,7 @@ impl Target {
     }
 }
 
-/// Reads what has arrived. True at the end.
+/// Reads all bytes that have arrived. Returns true at the end of the connection.
 fn hear(socket: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 1 << 16];
     loop {
@@ -273,8 +273,8 @@ fn hear(socket: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Checks that replies follow each other without gaps. Returns whether GO reached transmission, and
-/// the number of replies. The last may be incomplete.
+/// Checks that replies follow each other without gaps. Returns whether a GO reached transmission,
+/// and the number of replies. The last reply may be incomplete.
 fn check_replies(heard: &[u8]) -> (bool, u64) {
     let number =
         |at: usize| heard.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
@@ -291,14 +291,14 @@ fn check_replies(heard: &[u8]) -> (bool, u64) {
                 transmitting |= of == bytes::GO && kind == 1;
                 at += 20 + length as usize;
             }
-            // A READ's simple reply is followed by data, whose length only the client knows.
+            // The data of a READ follows its simple reply, and only the client knows the length.
             0x6744_6698 => return (transmitting, count + 1),
             0x668e_33ef => {
                 let Some(length) = number(at + 16) else { break };
                 assert!(length <= (32 << 20) + 8, "a chunk of {length} bytes");
                 at += 20 + length as usize;
             }
-            // EXPORT_NAME's answer has no magic.
+            // The answer to EXPORT_NAME has no magic.
             _ => {
                 assert!(!transmitting, "neither reply nor end at {at} of {}", heard.len());
                 return (transmitting, count);
@@ -309,7 +309,7 @@ fn check_replies(heard: &[u8]) -> (bool, u64) {
     (transmitting, count)
 }
 
-/// A session that is valid or almost valid.
+/// A session of messages that are valid or almost valid.
 pub fn session(rng: &mut Rng) -> Vec<u8> {
     let mut out = match rng.below(20) {
         0 => (rng.next() as u32).to_be_bytes().to_vec(),
@@ -351,7 +351,7 @@ fn any_option(rng: &mut Rng) -> Vec<u8> {
             let queries: Vec<&str> = (0..rng.below(4)).map(|_| name(rng)).collect();
             bytes::contexts(name(rng), &queries)
         }
-        // These would end the handshake, so they are rare.
+        // These options would end the handshake, so they are rare.
         bytes::EXPORT_NAME | bytes::GO | bytes::ABORT if !rng.one_in(8) => {
             return option(bytes::LIST, &[]);
         }
@@ -385,14 +385,14 @@ fn any_request(rng: &mut Rng, cookie: u64) -> Vec<u8> {
     };
     let mut out = request(kind, flags, cookie, offset, length);
     if kind == bytes::WRITE {
-        // The whole payload is rare if it is large; a false length is a case of its own.
+        // The whole payload is rarely sent if it is large; a wrong length is a case of its own.
         let sent = if rng.one_in(40) { rng.below(9000) } else { u64::from(length).min(1 << 20) };
         out.resize(out.len() + sent as usize, cookie as u8);
     }
     out
 }
 
-/// Damages `stream` at some places.
+/// Damages `stream` in some places.
 pub fn mutate(stream: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         if stream.is_empty() {
@@ -429,7 +429,7 @@ pub fn mutate(stream: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// The stream of a case.
+/// Makes the stream of a case.
 pub fn stream(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut stream = match rng.below(10) {
         0..3 if !corpus.is_empty() => corpus[rng.below(corpus.len() as u64) as usize].clone(),
@@ -442,7 +442,7 @@ pub fn stream(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     stream
 }
 
-/// Case `seed`.
+/// Runs the case with the seed `seed`.
 pub fn run(target: &Target, seed: u64, corpus: &[Vec<u8>], sums: &mut Sums) {
     let mut rng = Rng::new(seed);
     let stream = stream(&mut rng, corpus);

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Bytes of the served volumes.
 pub const SIZE: u64 = 64 << 20;
 
-/// A volume in memory that can be told to be slow, to fail, or to wait.
+/// A volume in memory that can be made slow, made to fail, or made to wait.
 pub struct Moody {
     rt: Rt,
     memory: Memory,
@@ -38,7 +38,7 @@ pub struct Moody {
 pub struct Mood {
     /// Milliseconds that every request takes.
     pub slow: AtomicU32,
-    /// The kind of error of every request: an index in [`KINDS`], from 1; 0 for none.
+    /// The kind of error with which every request fails: an index in [`KINDS`], from 1; 0 for none.
     pub fails: AtomicU32,
     /// The most requests that were in flight at once.
     pub peak: AtomicU32,
@@ -158,7 +158,7 @@ impl Fixture {
         Client::new(UnixStream::connect(self.socket()).unwrap())
     }
 
-    /// A client in transmission, with or without structured replies.
+    /// Connects a client to `disk`, ready for transmission, with or without structured replies.
     pub fn disk(&self, structured: bool) -> Client {
         let mut client = self.connect();
         client.greet(bytes::FIXED | bytes::NO_ZEROES);
@@ -176,7 +176,7 @@ impl Fixture {
         self.statuses.recv().unwrap()
     }
 
-    /// The next client that was not let in.
+    /// Waits for the next refused client.
     pub fn refusal(&mut self) -> Refusal {
         let (told, next) = mpsc::channel();
         self.order(Order::Refusal(told));
@@ -274,7 +274,7 @@ pub struct Client<S = UnixStream> {
 pub enum Answer {
     /// A simple reply, without the data of READ.
     Simple(u64, u32),
-    /// A chunk: cookie, flags, type, payload.
+    /// A chunk of a structured reply: cookie, flags, type, payload.
     Chunk(u64, u16, u16, Vec<u8>),
 }
 
@@ -306,7 +306,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&flags.to_be_bytes());
     }
 
-    /// Sends an option and returns its replies: type and data.
+    /// Sends an option and returns its replies, each with type and data.
     pub fn ask(&mut self, which: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send(&option(which, data));
         self.option_replies(which)
@@ -325,7 +325,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Structured replies and allocation, if wanted, then GO.
+    /// Negotiates structured replies and allocation, if `structured`, and then sends GO.
     pub fn go(&mut self, name: &str, structured: bool) {
         if structured {
             assert_eq!(self.ask(bytes::STRUCTURED, &[]), [(1, vec![])]);
@@ -355,13 +355,13 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a request without data and returns the error of its reply, 0 for success.
+    /// Sends a request without data, and returns the error of its reply; 0 is success.
     pub fn call(&mut self, kind: u16, flags: u16, offset: u64, length: u32) -> u32 {
         self.send(&request(kind, flags, 7, offset, length));
         self.error(7)
     }
 
-    /// The error of the next reply, which must be to `cookie` and without data.
+    /// The error of the next reply, which must answer `cookie` and have no data.
     pub fn error(&mut self, cookie: u64) -> u32 {
         match self.answer() {
             Answer::Simple(found, error) => {
@@ -387,7 +387,7 @@ impl<S: Read + Write> Client<S> {
         self.data(9, offset, length)
     }
 
-    /// The data of a READ that was sent before.
+    /// The data in the reply to a READ that was sent before.
     pub fn data(&mut self, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
         match self.answer() {
             Answer::Simple(found, 0) => {
@@ -404,7 +404,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// As [`Client::at_end`], after this number of unread bytes.
+    /// As [`Client::at_end`], after reading the next `count` bytes.
     pub fn at_end_after(&mut self, count: usize) -> bool {
         self.take(count);
         self.at_end()

@@ -12,7 +12,7 @@ pub fn run(tool: &str, arguments: &[&str]) -> Option<String> {
     Some(said)
 }
 
-/// Runs a tool: whether it succeeded, and its output.
+/// Runs a tool; returns whether it succeeded, and its output.
 pub fn attempt(tool: &str, arguments: &[&str]) -> Option<(bool, String)> {
     if std::env::var_os("FURROW_WITHOUT_NBD_CLIENTS").is_some() {
         println!("{tool}: skipped, FURROW_WITHOUT_NBD_CLIENTS is set");
@@ -32,7 +32,7 @@ pub fn attempt(tool: &str, arguments: &[&str]) -> Option<(bool, String)> {
     Some((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// Bytes that no compression or hole detection makes smaller, with holes between them.
+/// Bytes that neither compression nor hole detection can shrink, with holes between them.
 pub fn image(path: &Path, length: usize) -> Vec<u8> {
     let mut rng = furrow_rt::Rng::new(length as u64);
     let mut data: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
