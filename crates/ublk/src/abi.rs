@@ -1,6 +1,6 @@
 //! The kernel's interface as `include/uapi/linux/ublk_cmd.h` and `blkzoned.h` define it.
 //!
-//! Only what is used here. All numbers are of this machine's byte order.
+//! The module has only what this crate uses. All numbers have this machine's byte order.
 
 use rustix::ioctl::{Opcode, opcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -10,13 +10,13 @@ pub(crate) const SECTOR: u64 = 512;
 
 /// Features of a device (`UBLK_F_*`).
 pub(crate) mod feature {
-    /// Payload is copied by reads and writes of the character device.
+    /// The server copies payload by reads and writes of the character device.
     pub const USER_COPY: u64 = 1 << 7;
-    /// A zoned block device; needs `USER_COPY`.
+    /// The device is a zoned block device; this needs `USER_COPY`.
     pub const ZONED: u64 = 1 << 8;
-    /// The device outlives its server: requests wait for the next one.
+    /// The device outlives its server: requests wait for the next server.
     pub const RECOVERY: u64 = 1 << 3;
-    /// Requests that the server had are given to the next one again.
+    /// The next server gets the requests that the last one had not answered.
     pub const REISSUE: u64 = 1 << 4;
     /// Commands are numbered as ioctls are.
     pub const IOCTL_NUMBERS: u64 = 1 << 6;
@@ -28,13 +28,13 @@ pub(crate) const STATE_DEAD: u16 = 0;
 /// State of a device that waits for its next server (`UBLK_S_DEV_QUIESCED`).
 pub(crate) const STATE_WAITING: u16 = 2;
 
-/// `struct ublksrv_ctrl_cmd`: what a control command carries.
+/// `struct ublksrv_ctrl_cmd`: the content of a control command.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct ControlCommand {
-    /// The device's number, all ones for a new one of the kernel's choice.
+    /// The device's number; all ones for a new device whose number the kernel chooses.
     pub device: u32,
-    /// All ones: the command is not for a queue.
+    /// The queue that the command is for; all ones for none.
     pub queue: u16,
     /// Bytes of the buffer at `address`.
     pub length: u16,
@@ -58,9 +58,9 @@ pub(crate) struct DeviceInfo {
     pub device: u32,
     pub pid: i32,
     pub padding_too: u32,
-    /// See [`feature`].
+    /// Features of the device, see [`feature`].
     pub features: u64,
-    /// Kept for the server.
+    /// A number that the kernel keeps for the server.
     pub mark: u64,
     pub owner: [u32; 2],
     pub reserved: [u64; 2],
@@ -72,7 +72,7 @@ pub(crate) struct DeviceInfo {
 pub(crate) struct Descriptor {
     /// The operation in the low byte (see [`op`]), flags above (see [`flag`]).
     pub op_flags: u32,
-    /// Sectors; of a report the number of zones.
+    /// Number of sectors; for a report, number of zones.
     pub sectors: u32,
     /// The first sector.
     pub sector: u64,
@@ -98,7 +98,7 @@ pub(crate) mod op {
 /// Flags of a request (`UBLK_IO_F_*`).
 pub(crate) mod flag {
     pub const FUA: u32 = 1 << 13;
-    /// The zeroes must keep their space.
+    /// The space of the zeroes must stay allocated.
     pub const NO_UNMAP: u32 = 1 << 15;
 }
 
@@ -108,9 +108,9 @@ pub(crate) mod flag {
 pub(crate) struct QueueCommand {
     pub queue: u16,
     pub tag: u16,
-    /// Bytes, or a negative errno.
+    /// Number of bytes done, or a negative errno.
     pub result: i32,
-    /// Of an append, the first sector written.
+    /// The first sector that an append has written.
     pub appended: u64,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct QueueCommand {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
 pub(crate) struct Basic {
-    /// See [`attribute`].
+    /// Attributes of the device, see [`attribute`].
     pub attributes: u32,
     pub logical_shift: u8,
     pub physical_shift: u8,
@@ -126,7 +126,7 @@ pub(crate) struct Basic {
     pub minimal_shift: u8,
     /// Largest transfer in sectors.
     pub largest: u32,
-    /// Sectors of a zone: no transfer crosses a multiple.
+    /// Sectors of a zone: no transfer crosses a multiple of this number.
     pub chunk: u32,
     pub sectors: u64,
     pub boundary_mask: u64,
@@ -155,21 +155,22 @@ pub(crate) struct Discard {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct ZonedLimits {
-    /// 0: no limit.
+    /// Most open zones; 0 for no limit.
     pub max_open: u32,
-    /// 0: no limit.
+    /// Most active zones; 0 for no limit.
     pub max_active: u32,
     /// Largest append in sectors, never 0.
     pub max_append: u32,
     pub reserved: [u8; 20],
 }
 
-/// `struct ublk_params` up to its zones; the kernel takes a shorter one as older.
+/// `struct ublk_params` up to the zones; the kernel accepts a shorter structure as that of an
+/// older version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct Parameters {
     pub length: u32,
-    /// See [`group`].
+    /// The groups of parameters that are set, see [`group`].
     pub groups: u32,
     pub basic: Basic,
     pub discard: Discard,
@@ -186,16 +187,16 @@ pub(crate) mod group {
     pub const ZONED: u32 = 1 << 3;
 }
 
-/// `struct blk_zone`: one zone's descriptor in a report, in sectors.
+/// `struct blk_zone`: one zone's descriptor in a report; positions and lengths are in sectors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, FromBytes, Immutable, KnownLayout)]
 pub(crate) struct ZoneDescriptor {
     pub start: u64,
     pub length: u64,
     pub write_pointer: u64,
-    /// 1 conventional, 2 sequential.
+    /// 1 for a conventional zone, 2 for a sequential one.
     pub kind: u8,
-    /// `enum blk_zone_cond`.
+    /// The zone's condition (`enum blk_zone_cond`).
     pub condition: u8,
     pub padding: [u8; 6],
     pub capacity: u64,
@@ -226,7 +227,7 @@ pub(crate) mod queue {
     pub const COMMIT_AND_FETCH: Opcode = opcode::read_write::<QueueCommand>(b'u', 0x21);
 }
 
-/// Where the payload of the request `tag` of queue 0 is in the character device.
+/// Offset of the payload of the request `tag` of queue 0 in the character device.
 pub(crate) fn payload_offset(tag: u16) -> u64 {
     0x8000_0000 + (u64::from(tag) << 25)
 }

@@ -6,7 +6,8 @@ use furrow_rt::Pages;
 use rustix::io::Errno;
 use std::future::Future;
 
-/// What a device is like. Lengths in the kernel's sectors of 512 bytes, unless named otherwise.
+/// The properties of a device. Lengths are in the kernel's sectors of 512 bytes, unless
+/// stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// Bytes of a block: 512 or 4096.
@@ -15,24 +16,24 @@ pub struct Properties {
     pub sectors: u64,
     /// Largest transfer in bytes, at most 32 MiB.
     pub transfer_bytes: u32,
-    /// The device takes no writes.
+    /// True if the device takes no writes.
     pub read_only: bool,
-    /// What was written is durable after a flush only.
+    /// True if written data is durable only after a flush.
     pub volatile_cache: bool,
-    /// The device takes discards and writes of zeroes.
+    /// True if the device takes discards and writes of zeroes.
     pub discards: bool,
-    /// The zones of a zoned device.
+    /// The zones, if the device is zoned.
     pub zones: Option<ZoneLimits>,
 }
 
-/// The zones of a device, and the limits of how many are in use.
+/// The size of a device's zones, and how many of them may be in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneLimits {
     /// Sectors of each zone: a power of two.
     pub sectors: u32,
-    /// Most zones open at once, 0: no limit.
+    /// Most zones open at once; 0 for no limit.
     pub max_open: u32,
-    /// Most zones active at once, 0: no limit.
+    /// Most zones active at once; 0 for no limit.
     pub max_active: u32,
     /// Largest append in sectors, at least a block.
     pub max_append: u32,
@@ -42,7 +43,7 @@ pub struct ZoneLimits {
 const DISCARD: u32 = 1 << 21;
 
 impl Properties {
-    /// As the kernel takes them.
+    /// The properties in the kernel's form.
     pub(crate) fn parameters(&self) -> abi::Parameters {
         let attributes = [
             (self.read_only, attribute::READ_ONLY),
@@ -89,16 +90,17 @@ impl Properties {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Done {
-    /// A command without payload, or a write.
+    /// The request was a command without payload, or a write.
     Plain,
-    /// A read: the blocks.
+    /// The request was a read: the blocks read.
     Read(Pages),
-    /// An append: the first sector written.
+    /// The request was an append: the first sector written.
     Appended(u64),
-    /// A report: descriptors of zones as the kernel has them (`struct blk_zone`), 64 bytes each.
+    /// The request was a report: descriptors of zones in the kernel's form (`struct blk_zone`), 64
+    /// bytes each.
     Report(Vec<u8>),
 }
 
@@ -109,17 +111,17 @@ impl Done {
     }
 }
 
-/// What carries out the requests of a block device.
+/// Carries out the requests of a block device.
 ///
-/// A backend gets only requests that suit its [`Properties`]: whole blocks within the device, of
-/// at most the largest transfer; commands of zones at the start of a zone, and only if there are
+/// A backend gets only requests that suit its [`Properties`]: whole blocks within the device, of at
+/// most the largest transfer; zone commands at the start of a zone, and only if the device has
 /// zones; writes only if it takes them.
 pub trait Backend: 'static {
-    /// What the device is like; it does not change.
+    /// The properties of the device, which do not change.
     fn properties(&self) -> Properties;
 
-    /// Carries out `request`; `data` is the payload of a write or append. Many are under way at
-    /// once, and are answered in any order.
+    /// Carries out `request`; `data` is the payload of a write or append. Many requests are in
+    /// flight at once, and may be answered in any order.
     fn carry_out(&self, request: Request, data: Pages)
     -> impl Future<Output = Result<Done, Errno>>;
 }

@@ -12,20 +12,20 @@ use zerocopy::IntoBytes as _;
 
 const NODE: &str = "/dev/ublk-control";
 
-/// All ones: no device, no queue.
+/// All ones: no device, or no queue.
 const NONE: u32 = u32::MAX;
 
-/// What tells our devices from others' (`ublksrv_flags`, which the kernel only keeps): "furrow".
+/// Marks Furrow's devices: "furrow" in `ublksrv_flags`, which the kernel only keeps.
 const MARK: u64 = u64::from_le_bytes(*b"furrow\0\0");
 
-/// The control node, open.
+/// The control node, opened.
 pub(crate) struct Control {
     node: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
 }
 
 impl Control {
-    /// Opens the node.
+    /// Opens the control node.
     ///
     /// # Errors
     /// `Unsupported` if the kernel has no ublk or no io_uring, `Denied`, `Io`.
@@ -52,8 +52,8 @@ impl Control {
         Ok(Control { node, ring })
     }
 
-    /// Sends a command and waits for its answer. `command` names memory of the caller's, which
-    /// lives longer than this call.
+    /// Sends a command and waits for its answer. The memory that `command` points to belongs to the
+    /// caller and must outlive this call.
     fn call(&mut self, number: u32, command: ControlCommand) -> Result<i32, Errno> {
         let mut bytes = [0; 80];
         bytes[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
@@ -84,7 +84,8 @@ impl Control {
         }
     }
 
-    /// Features that the kernel's ublk has; 0 for one that does not tell, older than 6.5.
+    /// The features of the kernel's ublk; 0 if the kernel does not report them, because it is older
+    /// than 6.5.
     fn features(&mut self) -> u64 {
         let mut features = 0u64;
         let address = (&raw mut features).expose_provenance() as u64;
@@ -93,10 +94,10 @@ impl Control {
         self.call(control::GET_FEATURES, command).map_or(0, |_| features)
     }
 
-    /// Checks that the kernel has the features `wanted`, of a device with zones or without.
+    /// Checks that the kernel has the features `wanted` for a device with or without zones.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// `Unsupported` if one is missing.
     fn has(&mut self, wanted: u64, zoned: bool) -> Result<(), Error> {
         if self.features() & wanted == wanted {
             return Ok(());
@@ -108,11 +109,11 @@ impl Control {
         Err(Error::new(ErrorKind::Unsupported, what))
     }
 
-    /// Makes a device, which has no block device yet. `number` is chosen by the kernel if `None`.
-    /// With `kept_for` it outlives its server, and [`Control::kept`] finds it by that.
+    /// Makes a device, which has no block device yet. If `number` is `None`, the kernel chooses it.
+    /// With `kept_for` the device outlives its server, and [`Control::kept`] finds it by that key.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel cannot have such devices, `Denied`, `Exists`, `Io`.
+    /// `Unsupported` if the kernel cannot have such devices; `Denied`; `Exists`; `Io`.
     pub(crate) fn add(
         &mut self,
         number: Option<u32>,
@@ -184,7 +185,8 @@ impl Control {
         }
     }
 
-    /// Starts a device: its block device appears. The kernel reads from it before this returns.
+    /// Starts a device: its block device appears. The kernel reads from the device before this
+    /// call returns.
     ///
     /// # Errors
     /// `Io`.
@@ -199,7 +201,7 @@ impl Control {
         self.call(number, command).map(drop).map_err(|errno| failed(what, errno))
     }
 
-    /// Stops a device: what is dirty is written, the block device is removed, and every request
+    /// Stops a device: its dirty pages are written, the block device is removed, and every request
     /// that waits for the server is ended.
     ///
     /// # Errors
@@ -212,7 +214,7 @@ impl Control {
         }
     }
 
-    /// Removes a device, whose character device must be closed.
+    /// Removes a device, whose character device must be closed already.
     ///
     /// # Errors
     /// `Io`.
@@ -224,14 +226,14 @@ impl Control {
         }
     }
 
-    /// What the kernel says of the devices that are kept for `key`.
+    /// The kernel's information on each device that is kept for `key`.
     pub(crate) fn kept(&mut self, key: u64) -> Vec<DeviceInfo> {
         let mark = mark_of(key);
         let infos = all_devices().into_iter().filter_map(|device| self.info(device));
         infos.filter(|info| info.mark == mark).collect()
     }
 
-    /// What the kernel says of a device; `None` if there is no such device.
+    /// The kernel's information on a device; `None` if there is no such device.
     pub(crate) fn info(&mut self, device: u32) -> Option<DeviceInfo> {
         let mut info = DeviceInfo::default();
         let command = with_info(device, &mut info);
@@ -244,7 +246,7 @@ impl Control {
     /// `Io`.
     pub(crate) fn parameters(&mut self, device: u32) -> Result<Parameters, Error> {
         let length = size_of::<Parameters>();
-        // The kernel fills as many bytes as it is told here.
+        // The kernel fills as many bytes as this length allows.
         let mut parameters = Parameters { length: length as u32, ..Default::default() };
         let command = ControlCommand {
             device,
@@ -259,10 +261,10 @@ impl Control {
         }
     }
 
-    /// Takes over a device that waits for a server. Its queue can be opened then.
+    /// Begins to take over a device that waits for a server. After this, its queue can be opened.
     ///
     /// # Errors
-    /// `Busy` while the kernel still ends the last server; `Io`.
+    /// `Busy` while the kernel is still ending the last server; `Io`.
     pub(crate) fn start_recovery(&mut self, device: u32) -> Result<(), Error> {
         let command = ControlCommand { device, queue: !0, ..Default::default() };
         match self.call(control::START_RECOVERY, command) {
@@ -275,7 +277,7 @@ impl Control {
         }
     }
 
-    /// Ends the taking over, when the queue is open: requests come.
+    /// Completes the takeover when the queue is open: from then on requests come.
     ///
     /// # Errors
     /// `Io`.
@@ -283,11 +285,11 @@ impl Control {
         self.serve_from_here(device, control::END_RECOVERY, "take over a device")
     }
 
-    /// Removes the devices that servers of ours have left, because they were killed.
+    /// Removes the devices that killed servers of Furrow's have left.
     pub(crate) fn remove_left(&mut self) {
         for device in all_devices() {
             let Some(info) = self.info(device) else { continue };
-            // A device that was made and is not started yet is dead too, but its server lives.
+            // A device that was made but not started yet is dead too, but its server lives.
             if info.mark == MARK && info.state == STATE_DEAD && !is_running(info.pid) {
                 let _ = self.delete(device);
             }
@@ -303,12 +305,12 @@ pub fn available(zoned: bool) -> Result<(), Error> {
     Control::open()?.has(feature::USER_COPY | if zoned { feature::ZONED } else { 0 }, zoned)
 }
 
-/// The mark of a device that is kept for `key`.
+/// The mark of the device that is kept for `key`.
 fn mark_of(key: u64) -> u64 {
     key ^ MARK.rotate_left(8)
 }
 
-/// Numbers of all devices.
+/// The numbers of all devices.
 pub(crate) fn all_devices() -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/dev") else { return Vec::new() };
     let number = |name: std::ffi::OsString| {
@@ -327,7 +329,7 @@ fn with_info(device: u32, info: &mut DeviceInfo) -> ControlCommand {
     }
 }
 
-/// False for the number that the kernel sets when a server has gone, -1.
+/// Whether a server with the id `pid` runs. The kernel sets -1 when a server has gone.
 fn is_running(pid: i32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }

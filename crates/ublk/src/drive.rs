@@ -18,23 +18,24 @@ const TRANSFER: u64 = 1 << 20;
 /// Most zones of one report.
 const REPORT: u32 = (TRANSFER / size_of::<ZoneDescriptor>() as u64) as u32;
 
-/// Pages kept for reuse.
+/// Number of pages kept for reuse.
 const PAGES: usize = 1024;
 
 /// A zoned drive that is served as a zoned block device.
 ///
-/// A drive that takes no append gets writes at the write pointer instead, one at a time per zone.
+/// If the drive does not support Zone Append, appends become writes at the write pointer, one at a
+/// time per zone.
 pub struct Drive {
     drive: Rc<dyn ZonedDevice>,
     properties: Properties,
     pool: Pool,
-    /// Zones that are being written, on a drive that takes no append.
+    /// Zones that are being written, if the drive does not support Zone Append.
     turns: Ranges,
     tap: Rc<Tap>,
 }
 
 impl Drive {
-    /// `drive`, to be served.
+    /// Prepares `drive` for serving.
     ///
     /// # Errors
     /// `Unsupported` if the kernel cannot have such zones: their size must be a power of two.
@@ -46,13 +47,13 @@ impl Drive {
         Ok(Drive { drive, properties, pool: Pool::new(PAGES), turns, tap })
     }
 
-    /// The same, its commands counted and recorded by `tap`.
+    /// The same drive, with its commands counted and recorded by `tap`.
     #[must_use]
     pub fn tapped(self, tap: Rc<Tap>) -> Drive {
         Drive { tap, ..self }
     }
 
-    /// The drive.
+    /// The served drive.
     pub fn device(&self) -> &Rc<dyn ZonedDevice> {
         &self.drive
     }
@@ -156,10 +157,10 @@ impl Backend for Drive {
     }
 }
 
-/// What the block device of a drive of `geometry` is like.
+/// The properties of the block device for a drive of `geometry`.
 ///
 /// # Errors
-/// With the rest of a sentence that begins with the drive, if the kernel cannot have its zones.
+/// If the kernel cannot have the drive's zones: the rest of a sentence that begins with the drive.
 fn properties(geometry: &Geometry) -> Result<Properties, String> {
     let in_sectors = |blocks: BlockCount| geometry.bytes(blocks).0 / SECTOR;
     let zone = in_sectors(geometry.zone_size);
@@ -205,13 +206,14 @@ fn properties(geometry: &Geometry) -> Result<Properties, String> {
     })
 }
 
-/// The kernel's descriptor of a zone of a drive of `geometry`.
+/// The kernel's descriptor of a zone on a drive of `geometry`.
 fn descriptor(geometry: &Geometry, report: &ZoneReport) -> ZoneDescriptor {
     let in_sectors = |blocks: BlockCount| geometry.bytes(blocks).0 / SECTOR;
     let length = in_sectors(geometry.zone_size);
     let start = u64::from(report.zone.0) * length;
     let is_conventional = geometry.is_conventional(report.zone);
-    // `enum blk_zone_cond`. A zone without a write pointer has all ones in its place.
+    // The numbers are those of `enum blk_zone_cond`. A zone without a write pointer has all ones in
+    // its place.
     let (condition, write_pointer) = match report.state {
         ZoneState::ReadOnly => (0xd, u64::MAX),
         ZoneState::Offline => (0xf, u64::MAX),
@@ -222,7 +224,8 @@ fn descriptor(geometry: &Geometry, report: &ZoneReport) -> ZoneDescriptor {
         ZoneState::ExplicitlyOpen => (0x3, start + in_sectors(report.write_pointer)),
         ZoneState::Closed => (0x4, start + in_sectors(report.write_pointer)),
     };
-    // The kernel refuses drives whose zones differ in capacity. A conventional zone has all.
+    // The kernel refuses drives whose zones differ in capacity. A conventional zone can be written
+    // to its end.
     let capacity = if is_conventional { length } else { in_sectors(geometry.zone_capacity) };
     ZoneDescriptor {
         start,
@@ -235,8 +238,9 @@ fn descriptor(geometry: &Geometry, report: &ZoneReport) -> ZoneDescriptor {
     }
 }
 
-/// The errno for `status`, as the kernel translates the statuses of NVMe drives: `TOOMANYREFS` and
-/// `OVERFLOW` stand for the limits of open and active zones, `NODATA` for the medium.
+/// The errno for `status`. It is the one to which the kernel translates this status of an NVMe
+/// drive: `TOOMANYREFS` and `OVERFLOW` stand for the limits of open and active zones, `NODATA` for
+/// the medium.
 fn errno(status: Status) -> Errno {
     match status {
         Status::InvalidField | Status::LbaOutOfRange => Errno::INVAL,

@@ -1,6 +1,6 @@
 //! Devices that were kept for a volume and wait for their next server.
 //!
-//! A kept device holds writes that nobody has carried out: requests that the last server had not
+//! A kept device holds writes that were not carried out: requests that the last server had not
 //! answered, and dirty pages of the kernel. These writes belong to the volume as it was when the
 //! last server died. If the volume is changed before the device has a new server, the writes
 //! overwrite the change. So a program calls [`waiting`] before it changes a volume.
@@ -12,12 +12,13 @@ use crate::server::{DEPTH, Device, on_thread};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::{Error, ErrorKind};
 
-/// Nanoseconds that the kernel may take to notice that a server has gone: before Linux 6.7 it looks
-/// every 5 seconds.
+/// Nanoseconds that the kernel may take to notice that a server has gone: before Linux 6.7 it
+/// checks every 5 seconds.
 const PATIENCE: u64 = 15 * Nanos::SECOND;
 
 /// The device that was kept for `key` and waits for a server. If the server was killed just now,
-/// waits until the kernel has noticed. `None` also if this process has no right to know.
+/// waits until the kernel has noticed. Also returns `None` if this process lacks the right to
+/// see devices.
 ///
 /// # Errors
 /// `Busy` if another process serves the device.
@@ -46,7 +47,8 @@ pub async fn waiting(rt: &Rt, key: u64) -> Result<Option<Device>, Error> {
     }
 }
 
-/// Removes `device`, which [`waiting`] has found. All requests that wait in it end with errors.
+/// Removes `device`, which [`waiting`] has found. All requests that wait in the device end
+/// with errors.
 ///
 /// # Errors
 /// `Io`.
@@ -59,12 +61,12 @@ pub async fn discard(rt: &Rt, device: Device) -> Result<(), Error> {
     .await
 }
 
-/// What becomes of the devices that are kept for a volume.
+/// The state of the devices that are kept for a volume.
 #[derive(Debug, PartialEq, Eq)]
 enum Kept {
     Nothing,
     Waits(u32),
-    /// Some process serves it, or the kernel has not noticed that it has gone.
+    /// A process serves a device, or the kernel has not noticed yet that the process has gone.
     Served {
         number: u32,
         pid: i32,
@@ -75,17 +77,17 @@ fn judge(kept: &[DeviceInfo]) -> Kept {
     if let Some(info) = kept.iter().find(|info| info.state == STATE_WAITING) {
         return Kept::Waits(info.device);
     }
-    // A dead one has no block device, and so no writes.
+    // A dead device has no block device, and so holds no writes.
     match kept.iter().find(|info| info.state != STATE_DEAD) {
         Some(info) => Kept::Served { number: info.device, pid: info.pid },
         None => Kept::Nothing,
     }
 }
 
-/// Checks that the device `number`, which was kept, is like the one that would be made now.
+/// Checks that the kept device `number` has the properties of the device that would be made now.
 ///
 /// # Errors
-/// `Invalid` if it is not; `Io`.
+/// `Invalid` if it has others; `Io`.
 pub(crate) fn check(
     control: &mut Control,
     number: u32,
@@ -104,7 +106,7 @@ pub(crate) fn check(
     }
 }
 
-/// In what a device differs from one with `properties`: "A, not B".
+/// The first difference between a device and one with `properties`: "A, not B".
 fn difference(info: &DeviceInfo, found: &Parameters, properties: &Properties) -> Option<String> {
     let wanted = properties.parameters();
     let sectors = (found.basic.sectors, wanted.basic.sectors);
@@ -126,7 +128,7 @@ fn difference(info: &DeviceInfo, found: &Parameters, properties: &Properties) ->
         let (found, wanted) = (info.largest, properties.transfer_bytes);
         return Some(format!("requests of {found} bytes at most, not {wanted}"));
     }
-    // The kernel adds a group of its own.
+    // The kernel adds another group by itself.
     let groups = group::BASIC | group::DISCARD | group::ZONED;
     let same = found.groups & groups == wanted.groups
         && found.basic == wanted.basic
@@ -165,7 +167,7 @@ mod tests {
         };
         let kept = DeviceInfo { largest: 1 << 20, ..info(2, STATE_WAITING) };
         let mut parameters = properties.parameters();
-        // The numbers of its nodes.
+        // The kernel adds the group with the numbers of the device's nodes.
         parameters.groups |= 1 << 2;
         assert_eq!(difference(&kept, &parameters, &properties), None);
         let says = |kept: &DeviceInfo, change: &dyn Fn(&mut Properties)| {

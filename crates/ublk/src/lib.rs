@@ -5,19 +5,20 @@
 //! ```
 //!
 //! [`Server::start`] makes `/dev/ublkbN` and answers its requests as tasks of the engine's
-//! executor, by what a [`Backend`] does: a [`Drive`], any
+//! executor. A [`Backend`] carries them out: a [`Drive`], which is any
 //! [`ZonedDevice`](furrow_zone::ZonedDevice) as a zoned block device, or an [`Exported`]
 //! `furrow_raid::Volume` as an ordinary one. Payload is copied between the kernel's request and
-//! pages (user copy, which zones need). There is one queue: an engine has one thread.
+//! pages (user copy, which zones need). There is one queue, because an engine has one thread.
 //!
-//! Invariants: every request that the kernel hands over is answered once, and one that breaks the
-//! rules with an errno; a backend gets only requests that are whole blocks within the device. A
-//! server that ends without [`Server::stop`], also by SIGKILL, leaves no device that hangs: the
-//! kernel then fails what is under way and removes the block device. Its number stays taken until
-//! the next server is started. A device that is kept ([`Options::kept_for`]) waits for its next
-//! server instead: what it serves must not be changed meanwhile ([`waiting`]).
+//! Invariants: every request from the kernel is answered once; a request that breaks the rules is
+//! answered with an errno; a backend gets only requests for whole blocks within the device. A
+//! server that ends without [`Server::stop`], even by SIGKILL, leaves no device that hangs: the
+//! kernel then fails the requests in flight and removes the block device. Its number stays taken
+//! until the next server is started. A device that is kept ([`Options::kept_for`]) waits for its
+//! next server instead: until then, nobody may change the volume that it serves ([`waiting`]).
 //!
-//! The decisions are pure and need no driver: the kernel's layouts, requests, drives and volumes.
+//! The code that makes decisions is pure and needs no driver: the kernel's layouts, requests,
+//! drives and volumes.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,7 +1,7 @@
 //! The one queue of a device: requests from the kernel, payload, answers.
 //!
-//! Each tag is a request at a time: fetched from the kernel, answered, fetched again. All of it
-//! happens on one thread, as the kernel demands.
+//! Each tag stands for one request at a time, which is fetched from the kernel and answered before
+//! the next is fetched. All of this happens on one thread, as the kernel demands.
 
 #![allow(unsafe_code, reason = "the kernel writes requests to memory that it shares")]
 
@@ -28,8 +28,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// The queue of the character device `node`, with a fetch for each of its `depth` tags. `event`
-    /// becomes readable when requests have come.
+    /// Opens the queue of the character device `node`, and fetches a request for each of its
+    /// `depth` tags. `event` becomes readable when requests have come.
     ///
     /// # Errors
     /// The error of the system call.
@@ -47,8 +47,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Answers the request of `tag`, and fetches the next. `result` is bytes or a negative errno,
-    /// `appended` the first sector of an append.
+    /// Answers the request of `tag`, and fetches the next one. `result` is a number of bytes or a
+    /// negative errno, `appended` the first sector of an append.
     pub(crate) fn answer(&mut self, tag: u16, result: i32, appended: u64) {
         let command = QueueCommand { queue: 0, tag, result, appended };
         self.push(queue::COMMIT_AND_FETCH, command);
@@ -62,7 +62,7 @@ impl Queue {
         self.waiting.push_back(entry.user_data(u64::from(command.tag)));
     }
 
-    /// Sends what waits. True if anything was sent.
+    /// Sends the waiting entries. Returns true if any was sent.
     pub(crate) fn submit(&mut self) -> bool {
         let mut added = false;
         while let Some(entry) = self.waiting.front() {
@@ -73,14 +73,14 @@ impl Queue {
             self.waiting.pop_front();
             added = true;
         }
-        // A kernel short of memory takes nothing now; the entries stay in the ring.
+        // A kernel short of memory takes no entries now; they stay in the ring.
         if !self.ring.submission().is_empty() {
             let _ = self.ring.submit();
         }
         added
     }
 
-    /// True if entries are to be sent.
+    /// True if entries are waiting to be sent.
     pub(crate) fn has_unsent(&mut self) -> bool {
         !self.waiting.is_empty() || !self.ring.submission().is_empty()
     }
@@ -92,7 +92,7 @@ impl Queue {
         into.extend(completions.map(|entry| (entry.user_data() as u16, entry.result())));
     }
 
-    /// The request of `tag`, which has come.
+    /// The request of `tag`, which must have come.
     pub(crate) fn request(&self, tag: u16) -> Descriptor {
         if tag >= self.depth {
             return Descriptor { op_flags: u32::MAX, ..Descriptor::default() };
@@ -106,7 +106,8 @@ impl Queue {
     /// Copies the payload of the request `tag`, `length` bytes, to `pages`.
     ///
     /// # Errors
-    /// The kernel's, such as for a request that has ended meanwhile; `IO` if there is less.
+    /// The kernel's error, for example if the request has ended in the meantime; `IO` if the
+    /// payload is shorter.
     pub(crate) fn take_payload(
         &self,
         tag: u16,
@@ -155,7 +156,7 @@ impl Drop for Queue {
     }
 }
 
-/// Bytes of the kernel's requests of a queue. The kernel makes whole pages of them.
+/// Bytes of the descriptors of a queue's requests, rounded up to whole pages as the kernel does.
 fn mapped(depth: u16) -> usize {
     usize::from(depth) * size_of::<Descriptor>()
 }

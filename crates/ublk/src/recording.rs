@@ -28,45 +28,45 @@ pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"FURROWRC";
 
-/// Blocks of an append of any length.
+/// Stands for the absence of a limit.
 const NO_LIMIT: u32 = u32::MAX;
 
-/// The start of a recording: the drive.
+/// The header of a recording, which describes the drive.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
     version: U32,
     zones: U32,
-    /// In blocks, as is `zone_capacity`.
+    /// Size of a zone in blocks; `zone_capacity` is in blocks, too.
     zone_size: U64,
     zone_capacity: U64,
     block_bytes: U32,
     conventional_zones: U32,
-    /// All ones: no limit. So are `max_active` and `max_append`.
+    /// Most open zones; all ones for no limit, as in `max_active` and `max_append`.
     max_open: U32,
     max_active: U32,
     max_append: U32,
-    /// 1: the cache is volatile. 2: reads of blocks never written fail. Added.
+    /// The sum of 1, if the cache is volatile, and 2, if reads of blocks never written fail.
     flags: U32,
     reserved: [u8; 8],
 }
 
-/// One event.
+/// The fixed part of an entry, for one event.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
-    /// See [`kind`].
+    /// Kind of the event, see [`kind`].
     kind: u8,
-    /// 1: durable when answered (FUA). 2: of an answer, the command failed.
+    /// 1: the command is durable when answered (FUA). 2: in an answer, the command failed.
     flags: u8,
-    /// A zone's action, or the status code of an answer.
+    /// The action on a zone, or the status code of an answer.
     code: U16,
-    /// Bytes of a mark.
+    /// Bytes of a mark's text.
     length: U32,
     /// Number of the command, from 0 in order of submission; 0 for a mark.
     number: U64,
-    /// First block.
+    /// First block of the command; in an answer, the block at which an append landed.
     lba: U64,
     blocks: U64,
 }
@@ -86,33 +86,33 @@ mod kind {
     pub const MARK: u8 = 8;
 }
 
-/// Bytes of a mark's text.
+/// Most bytes of a mark's text.
 pub const MARK_MAX: usize = 256;
 
 /// One entry of a recording.
 #[derive(Debug)]
 pub enum Event {
-    /// The drive is given a command.
+    /// The drive was given a command.
     Submitted {
-        /// Its number, from 0 in order of submission.
+        /// Number of the command, from 0 in order of submission.
         number: u64,
         /// The command.
         command: Command,
         /// Payload of a write or append.
         data: Pages,
-        /// Durable when answered.
+        /// True if the command is durable when answered.
         fua: bool,
     },
     /// The drive has answered a command.
     Answered {
         /// The command's number.
         number: u64,
-        /// It succeeded.
+        /// True if the command succeeded.
         done: bool,
-        /// First block: where an append went.
+        /// First block of the command; for an append, the block at which it landed.
         lba: Lba,
     },
-    /// Somebody has set a mark.
+    /// Somebody has set a mark with this text.
     Mark(String),
 }
 
@@ -124,7 +124,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recording of a drive of `geometry`, into `out`.
+    /// Begins a recording of a drive of `geometry` in `out`.
     ///
     /// # Errors
     /// `Unsupported` for a drive with out-of-band bytes; `Io`.
@@ -155,7 +155,7 @@ impl Recorder {
         Ok(Recorder { out: RefCell::new(out), next: Cell::new(0), failed: RefCell::new(None) })
     }
 
-    /// The drive is about to get a command. Returns the command's number.
+    /// Records a command before the drive gets it. Returns the command's number.
     pub fn submitted(&self, command: &Command, data: &Pages, fua: bool) -> u64 {
         let number = self.next.replace(self.next.get() + 1);
         let (kind, lba, blocks, code) = match *command {
@@ -195,7 +195,7 @@ impl Recorder {
         number
     }
 
-    /// The drive has answered command `number`.
+    /// Records that the drive has answered command `number`.
     pub fn answered(&self, number: u64, outcome: &furrow_zone::Outcome) {
         let status = outcome.status;
         let entry = Entry {
@@ -210,7 +210,7 @@ impl Recorder {
         self.put(|out| out.write_all(entry.as_bytes()));
     }
 
-    /// Sets a mark, at most [`MARK_MAX`] bytes of it.
+    /// Sets a mark; only its first [`MARK_MAX`] bytes are recorded.
     ///
     /// # Errors
     /// `Io` if the recording could not be written, now or before.
@@ -229,7 +229,7 @@ impl Recorder {
         self.check()
     }
 
-    /// Writes out what is buffered.
+    /// Writes out all buffered entries.
     ///
     /// # Errors
     /// `Io` if the recording could not be written, now or before.
@@ -245,7 +245,8 @@ impl Recorder {
         }
     }
 
-    /// After an error nothing is written any more: a recording has no gaps.
+    /// Writes an entry. After an error nothing is written any more, because a recording must have
+    /// no gaps.
     fn put(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
         let mut failed = self.failed.borrow_mut();
         if failed.is_none()
@@ -260,15 +261,15 @@ impl Recorder {
 pub struct Recording<R> {
     input: R,
     geometry: Geometry,
-    /// Bytes read.
+    /// Number of bytes read so far.
     at: u64,
 }
 
 impl<R: Read> Recording<R> {
-    /// The recording in `input`.
+    /// Opens the recording in `input`.
     ///
     /// # Errors
-    /// `Corrupt` if it is none; `Unsupported` for a newer version; `Io`.
+    /// `Corrupt` if it is not a recording; `Unsupported` for a newer version; `Io`.
     pub fn open(mut input: R) -> Result<Recording<R>, Error> {
         let mut header = Header::new_zeroed();
         if !fill(&mut input, header.as_mut_bytes())? || header.magic != MAGIC {
@@ -306,7 +307,7 @@ impl<R: Read> Recording<R> {
     /// The next event; `None` at the end.
     ///
     /// # Errors
-    /// `Corrupt` with the offset; `Io`.
+    /// `Corrupt`, with the offset of the damage; `Io`.
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         let mut entry = Entry::new_zeroed();
         if !fill(&mut self.input, entry.as_mut_bytes())? {
@@ -386,7 +387,7 @@ pub fn zone_of(geometry: &Geometry, command: &Command) -> Option<ZoneId> {
     }
 }
 
-/// Fills `bytes`. False if the input ends before.
+/// Fills `bytes`. Returns false if the input ends before.
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<bool, Error> {
     match input.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -406,7 +407,7 @@ fn corrupt(at: u64, what: String) -> Error {
 const ACTIONS: [Action; 5] =
     [Action::Close, Action::Finish, Action::Open, Action::Reset, Action::Offline];
 
-/// Place in [`ACTIONS`], from 1.
+/// The number of an action: its place in [`ACTIONS`], from 1.
 fn action_code(action: Action) -> u16 {
     ACTIONS.iter().position(|known| *known == action).map_or(0, |at| at as u16 + 1)
 }
@@ -421,7 +422,7 @@ mod tests {
     use furrow_zone::{Outcome, Status};
     use std::rc::Rc;
 
-    /// A file that its writer and its reader share.
+    /// A file in memory that a writer and a reader share.
     #[derive(Clone, Default)]
     struct Shared(Rc<RefCell<Vec<u8>>>);
 

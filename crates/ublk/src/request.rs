@@ -5,51 +5,52 @@ use crate::backend::Properties;
 use furrow_zone::Action;
 use rustix::io::Errno;
 
-/// What a request wants.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read.
     Read,
-    /// Write; of a sequential zone, at the write pointer.
+    /// Write; in a sequential zone, at the write pointer.
     Write,
     /// Append to the zone that starts at the request's sector.
     Append,
-    /// Make what was answered durable.
+    /// Make all answered writes durable.
     Flush,
-    /// The content is not needed any more.
+    /// Drop content that is not needed any more.
     Discard,
     /// Make the content read as zeroes.
     WriteZeroes {
-        /// Their space may be freed.
+        /// True if the space of the content may be freed.
         may_free: bool,
     },
     /// Change the state of the zone that starts at the request's sector.
     Manage(Action),
     /// Reset all zones.
     ResetAll,
-    /// Report zones; the request's `sectors` is how many.
+    /// Report zones; the request's `sectors` is the number of zones.
     Report,
 }
 
 /// A request of the kernel, in sectors of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it wants.
+    /// The operation that the request asks for.
     pub operation: Operation,
     /// First sector.
     pub sector: u64,
-    /// How many; of a report, zones.
+    /// Number of sectors; for a report, number of zones.
     pub sectors: u32,
-    /// Durable when answered.
+    /// True if the request is durable when answered.
     pub fua: bool,
 }
 
 impl Request {
-    /// What `descriptor` asks of a device of `properties`.
+    /// The request in `descriptor`, checked for a device with `properties`.
     ///
     /// # Errors
-    /// `OPNOTSUPP` for what the device does not offer, `ROFS` for a change of a read-only device,
-    /// `INVAL` for what is misaligned, empty, too long or beyond the end.
+    /// `OPNOTSUPP` for an operation that the device does not offer, `ROFS` for a change of a
+    /// read-only device, `INVAL` for a request that is misaligned, empty, too long or beyond
+    /// the end.
     pub(crate) fn parse(descriptor: Descriptor, properties: &Properties) -> Result<Request, Errno> {
         let Descriptor { op_flags, sectors, sector, .. } = descriptor;
         let operation = match op_flags & 0xff {
@@ -112,7 +113,7 @@ impl Request {
         if fits && is_short && starts_zone { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Bytes of the payload that the kernel gives or wants; 0 for none.
+    /// Bytes of payload that the kernel sends or expects; 0 for none.
     pub(crate) fn bytes(&self) -> usize {
         match self.operation {
             Operation::Read | Operation::Write | Operation::Append => {

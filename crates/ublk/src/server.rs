@@ -15,16 +15,17 @@ use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Requests under way at once.
+/// Number of requests in flight at once.
 pub(crate) const DEPTH: u16 = 64;
 
-/// Pages kept for reuse: four of the largest writes.
+/// Number of pages kept for reuse: enough for four of the largest writes.
 const PAGES: usize = 1024;
 
 /// Nanoseconds that udev may take to make a node.
 const NODE_PATIENCE: u64 = 5 * Nanos::SECOND;
 
-/// Nanoseconds that the kernel may take to start a device, which it reads from meanwhile.
+/// Nanoseconds that the kernel may take to start a device; it reads from the device during
+/// the start.
 const START_PATIENCE: u64 = 120 * Nanos::SECOND;
 
 /// Nanoseconds that requests may take to end after the device was stopped.
@@ -35,10 +36,10 @@ const STOP_PATIENCE: u64 = 30 * Nanos::SECOND;
 pub struct Options {
     /// N of `/dev/ublkbN`; `None` leaves the choice to the kernel.
     pub number: Option<u32>,
-    /// With a key, the device outlives a server that is killed: its requests wait until a server
-    /// is started with the same key, which takes the device over and gets those that the last one
-    /// has not answered once more. So they must be such that doing them twice does no harm: those
-    /// of a volume, not of a zoned drive.
+    /// With a key, the device outlives a server that is killed. Its requests wait until a server
+    /// with the same key takes the device over, and that server gets the requests again that the
+    /// last one had not answered. So it must do no harm to carry out a request twice: that holds
+    /// for a volume, but not for a zoned drive.
     pub kept_for: Option<u64>,
 }
 
@@ -67,22 +68,23 @@ struct Inner<B> {
     queue: RefCell<Option<Queue>>,
     event: Arc<OwnedFd>,
     pool: Pool,
-    /// Tags that the kernel still uses.
+    /// Number of tags that the kernel still uses.
     tags: Cell<u16>,
-    /// An error by which a tag ended, other than the end of the device.
+    /// The error with which a tag ended, if it was not just the end of the device.
     failed: Cell<Option<Errno>>,
-    /// Notified when the kernel uses no tag any more.
+    /// Notified when the kernel no longer uses any tag.
     over: Notify,
 }
 
 impl<B: Backend> Server<B> {
     /// Makes a block device for `backend`, and serves it on the executor `rt`, whose clock must be
-    /// real. Devices that were left by servers that were killed are removed first.
+    /// real. First removes the devices that killed servers have left.
     ///
     /// # Errors
     /// `Unsupported` if the kernel has no ublk, or cannot have such a device; `Denied`; `Exists` if
-    /// the number is taken; `Busy` if another process serves the device that is kept; `Invalid` if
-    /// that device is not like `backend`; `Io`. No device is left then, but for one that was kept.
+    /// the number is taken; `Busy` if another process serves the kept device; `Invalid` if the kept
+    /// device does not match `backend`; `Io`. After an error no device is left, except for one that
+    /// was kept.
     pub async fn start(rt: &Rt, backend: B, options: Options) -> Result<Server<B>, Error> {
         if rt.config().clock == Clock::Virtual {
             return Err(Error::new(ErrorKind::Invalid, "a block device needs a real clock"));
@@ -121,7 +123,7 @@ impl<B: Backend> Server<B> {
         let is_kept = waiting.is_some();
         match Server::serve(rt, backend, properties, device.clone(), is_kept).await {
             Ok(server) => Ok(server),
-            // Its requests wait for another try.
+            // The requests of a kept device wait for another attempt.
             Err(error) if is_kept => Err(error),
             Err(error) => {
                 let number = device.number;
@@ -166,13 +168,13 @@ impl<B: Backend> Server<B> {
         rt.spawn_detached(async move {
             loop {
                 engine.readable(event.clone()).await;
-                // Empties the counter.
+                // Resets the event counter.
                 let _ = rustix::io::read(&event, &mut [0u8; 8]);
                 let Some(inner) = inner.upgrade() else { return };
                 inner.take_arrivals();
             }
         });
-        // The kernel reads from the device before it answers: this thread must serve.
+        // The kernel reads from the device before it answers, so this thread must serve requests.
         let starting = on_thread(rt, move || match is_kept {
             true => Control::open()?.end_recovery(number),
             false => Control::open()?.start(number),
@@ -199,19 +201,19 @@ impl<B: Backend> Server<B> {
         &self.0.device
     }
 
-    /// Waits until the kernel has no use for this server any more: somebody else has removed the
-    /// device.
+    /// Waits until the kernel no longer uses this server, because somebody else has removed
+    /// the device.
     pub async fn gone(&self) {
         while self.0.tags.get() > 0 {
             self.0.over.wait().await;
         }
     }
 
-    /// Removes the block device: what is dirty in it is written first. A file system that is
-    /// mounted on it gets errors from then on.
+    /// Removes the block device, after its dirty pages were written. From then on a file system
+    /// that is mounted on the device gets errors.
     ///
     /// # Errors
-    /// `Io`. The device is removed by the kernel when the process ends.
+    /// `Io`. In that case the kernel removes the device when the process ends.
     pub async fn stop(self) -> Result<(), Error> {
         let number = self.0.device.number;
         self.end().await?;
@@ -236,7 +238,7 @@ impl<B: Backend> Server<B> {
 }
 
 impl<B: Backend> Inner<B> {
-    /// Takes the requests that have come, each as a task. True if there were any.
+    /// Starts a task for each request that has come. Returns true if there were any.
     fn take_arrivals(&self) -> bool {
         let mut arrivals = Vec::new();
         if let Some(queue) = &mut *self.queue.borrow_mut() {
@@ -250,14 +252,14 @@ impl<B: Backend> Inner<B> {
                     self.rt.spawn_detached(async move { this.serve(tag).await });
                 }
                 error if *error < 0 => self.end_tag(Errno::from_raw_os_error(-error)),
-                // An answer that was not asked for.
+                // The kernel must not answer a fetch with any other number.
                 _ => self.end_tag(Errno::PROTO),
             }
         }
         !arrivals.is_empty()
     }
 
-    /// The kernel does not use a tag any more, because of `errno`.
+    /// Records that the kernel no longer uses a tag, because of `errno`.
     fn end_tag(&self, errno: Errno) {
         if errno != Errno::NODEV {
             self.failed.set(Some(errno));
@@ -279,7 +281,7 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Bytes done, and the first sector of an append.
+    /// Carries out the request of `tag`. Returns the bytes done, and the first sector of an append.
     async fn carry_out(&self, tag: u16) -> Result<(i32, u64), Errno> {
         let descriptor = self.with_queue(|queue| Ok(queue.request(tag)))?;
         let request = Request::parse(descriptor, &self.properties)?;
@@ -315,7 +317,7 @@ impl<B: Backend> Inner<B> {
 
 impl<B> Drop for Inner<B> {
     fn drop(&mut self) {
-        // Ends the task that waits for the event.
+        // Wakes and so ends the task that waits for the event.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -334,7 +336,7 @@ impl<B: Backend> Source for Sender<B> {
     }
 }
 
-/// Opens the character device, which udev may be about to make.
+/// Opens the character device, for which udev may still have to make the node.
 async fn open_node(rt: &Rt, number: u32) -> Result<File, Error> {
     let path = format!("/dev/ublkc{number}");
     let until = rt.now().after(NODE_PATIENCE);
@@ -349,7 +351,7 @@ async fn open_node(rt: &Rt, number: u32) -> Result<File, Error> {
     }
 }
 
-/// Makes a call that blocks, on a thread of its own.
+/// Makes a blocking call on a separate thread.
 pub(crate) async fn on_thread<T: Send + 'static>(
     rt: &Rt,
     call: impl FnOnce() -> Result<T, Error> + Send + 'static,

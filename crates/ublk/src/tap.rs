@@ -5,8 +5,8 @@ use furrow_rt::Pages;
 use furrow_zone::{Action, Command, Geometry, Outcome, Target};
 use std::cell::RefCell;
 
-/// Commands that a drive carried out for the kernel, and bytes. Commands that failed are counted in
-/// `failed` only.
+/// Numbers of commands, and of bytes, that a drive carried out for the kernel. Failed commands are
+/// counted only in `failed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -23,11 +23,11 @@ pub struct Counts {
     pub appends: u64,
     /// Bytes written and appended to sequential zones.
     pub sequential_bytes: u64,
-    /// Writes and appends that were durable when answered (FUA), counted above too.
+    /// Writes and appends with FUA (durable when answered), which are also counted above.
     pub fua: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Resets of a zone, or of all.
+    /// Resets of one zone or of all zones.
     pub resets: u64,
     /// Finishes.
     pub finishes: u64,
@@ -38,7 +38,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts made field by field: `of` gets the accessor of a field and returns its value.
+    /// Counts that are made field by field: `of` gets the accessor of a field and returns the value
+    /// of that field.
     pub fn by_field(of: impl Fn(fn(&Counts) -> u64) -> u64) -> Counts {
         Counts {
             reads: of(|counts| counts.reads),
@@ -57,13 +58,13 @@ impl Counts {
         }
     }
 
-    /// What was counted since `before`.
+    /// The difference between these counts and the earlier counts `before`.
     #[must_use]
     pub fn since(&self, before: &Counts) -> Counts {
         Counts::by_field(|field| field(self) - field(before))
     }
 
-    /// Counts a command to a drive of `geometry` that was carried out.
+    /// Counts a command that was carried out on a drive of `geometry`.
     pub fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
         match *command {
             Command::Read { blocks, .. } => {
@@ -101,7 +102,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Counts, and records with `recorder`.
+    /// A tap that counts commands and records them with `recorder`.
     pub fn recording(recorder: Recorder) -> Tap {
         Tap { counts: RefCell::default(), recorder: Some(recorder) }
     }
@@ -116,12 +117,12 @@ impl Tap {
         self.recorder.as_ref()
     }
 
-    /// The drive is about to get a command. Returns its number in the recording.
+    /// Records a command before the drive gets it. Returns its number in the recording.
     pub(crate) fn submitted(&self, command: &Command, data: &Pages, fua: bool) -> u64 {
         self.recorder.as_ref().map_or(0, |recorder| recorder.submitted(command, data, fua))
     }
 
-    /// The drive has answered the command with this number.
+    /// Counts and records the drive's answer to the command with this number.
     pub(crate) fn answered(
         &self,
         number: u64,

@@ -21,14 +21,14 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// `volume`, to be served; read-only if asked for.
+    /// Prepares `volume` for serving; with `read_only` it takes no writes.
     pub fn new(volume: furrow_raid::Volume, read_only: bool) -> Exported {
         Exported { volume, read_only, always_durable: false }
     }
 
     /// Makes every change durable before it is answered. A device that outlives its server
-    /// ([`Options::kept_for`](crate::Options::kept_for)) needs that: drives in this process, such
-    /// as soft zones, forget with it what was not flushed, and the kernel does not notice.
+    /// ([`Options::kept_for`](crate::Options::kept_for)) needs that: if the process dies, drives
+    /// that live in it, such as soft zones, lose unflushed data, and the kernel does not notice.
     #[must_use]
     pub fn always_durable(mut self, always_durable: bool) -> Exported {
         self.always_durable = always_durable;
@@ -77,7 +77,8 @@ impl Backend for Exported {
     }
 }
 
-/// Writes zeroes that keep their space: a log-structured volume stores nothing for others.
+/// Writes zeroes that keep their space, as pages: for other zeroes a log-structured volume
+/// stores nothing.
 async fn write_pages(
     volume: &furrow_raid::Volume,
     block: u64,
@@ -93,13 +94,13 @@ async fn write_pages(
     Ok(())
 }
 
-/// The errno for an error, of those that the kernel's block layer tells apart.
+/// The errno for an error, among the errnos that the kernel's block layer distinguishes.
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::NoSpace => Errno::NOSPC,
         ErrorKind::Invalid | ErrorKind::TooLarge => Errno::INVAL,
         ErrorKind::Unsupported => Errno::OPNOTSUPP,
-        // What was lost stays lost: a medium error, which is not tried again.
+        // Lost data stays lost, so this is a medium error, which is not retried.
         ErrorKind::Corrupt => Errno::NODATA,
         _ => Errno::IO,
     }
