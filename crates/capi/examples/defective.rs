@@ -6,8 +6,8 @@
 use furrow_policy::StoreDefect;
 use std::ffi::{CStr, c_char};
 
-/// Builds the defect of this name into every store that is opened from now on. Answers 0, or 1 if
-/// there is none of that name or one was chosen before.
+/// Builds the defect of this name into every store that is opened from now on. Returns 0, or 1 if
+/// there is no defect of this name or one was chosen before.
 ///
 /// # Safety
 /// `name` ends with a zero.

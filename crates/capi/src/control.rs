@@ -1,16 +1,16 @@
 //! The control socket of an open store, through which other programs query it.
 //!
 //! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`, as
-//! by the sockets of arrays. `{"request":"scrub"}` is answered with the running or last scrub, or
-//! null, after the order in `"order"`: start, repair, pause, resume or stop. `{"request":"zones"}`
-//! is answered with the content of each zone, and `{"request":"freeze"}` begins a session that
-//! reads files (`session`). The socket is `UUID.store` in the directory of running daemons, for its
-//! owner alone. A thread of its own listens there, and each session has one; like any caller, they
-//! only call the engine.
+//! on the sockets of arrays. `{"request":"scrub"}` first carries out the order in `"order"` (start,
+//! repair, pause, resume or stop), and is answered with the running or last scrub, or null.
+//! `{"request":"zones"}` is answered with the content of each zone, and `{"request":"freeze"}`
+//! begins a session that reads files (`session`). The socket is `UUID.store` in the directory of
+//! running daemons, for its owner alone. A separate thread listens there, and each session has a
+//! thread, too; like any caller, these threads only call the engine.
 //!
 //! Whatever bytes arrive, the worst outcome is an error and the end of that connection: requests
-//! have a maximum length and a time limit. If the socket cannot be made, the store works without: a
-//! library has nobody to report that to.
+//! have a maximum length and a time limit. If the socket cannot be made, the store works without
+//! it, because a library has nobody to report that to.
 
 use crate::session::Sessions;
 use crate::shared::{Engine, check_fork};
@@ -31,24 +31,24 @@ use std::time::{Duration, Instant};
 const ENDING: &str = ".store";
 /// Longest request.
 const REQUEST_MAX: usize = 4096;
-/// Most time for a request to arrive, or for an answer to be read.
+/// Time limit for a request to arrive, or for an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a silent connection is checked: the store may be closing.
+/// How often a silent connection is checked, because the store may be closing.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
-/// The source of answers.
+/// The store about which the control socket answers.
 pub(crate) struct Source {
     pub(crate) port: Port<Engine>,
     pub(crate) tally: Arc<Tally>,
-    /// The name of its drive.
+    /// The name of the store's drive.
     pub(crate) device: String,
     pub(crate) uuid: String,
     pub(crate) label: String,
 }
 
-/// A listening socket. Dropping it ends the thread and removes the socket.
+/// A listening control socket. Dropping it ends its thread and removes the socket.
 pub(crate) struct Control {
     path: PathBuf,
     /// Device and inode of the socket.
@@ -57,7 +57,7 @@ pub(crate) struct Control {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The directory of the sockets of running daemons, as the command has it.
+/// The directory of the sockets of running daemons: the same one that the command uses.
 pub(crate) fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {
@@ -69,7 +69,7 @@ pub(crate) fn directory() -> PathBuf {
     }
 }
 
-/// Listens at `path`; replaces the socket of a dead process.
+/// Listens at `path`. Replaces the socket of a dead process.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -85,12 +85,12 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 impl Control {
-    /// Listens for a store; `None` if that is impossible.
+    /// Listens at a new control socket for a store; `None` if that is impossible.
     pub(crate) fn start(of: Source) -> Option<Control> {
         let directory = directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
         let uuid = of.uuid.as_str();
-        // A copy of a drive has the same UUID.
+        // A copy of a drive has the same UUID, so the plain name may be taken.
         let names = [uuid.to_owned(), format!("{uuid}-{}", std::process::id())];
         let mut bound = names.into_iter().filter_map(|name| {
             let path = directory.join(format!("{name}{ENDING}"));
@@ -118,15 +118,15 @@ impl Drop for Control {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if check_fork().is_err() {
-            // Socket and thread belong to the parent.
+            // The socket and its thread belong to the parent process.
             return;
         }
         self.over.store(true, Ordering::Release);
-        // One more connection, so that the thread notices.
+        // One more connection wakes the thread, so that it notices the end.
         drop(UnixStream::connect(&self.path));
         let found = std::fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
-            // If it cannot be removed, the next process finds it dead.
+            // If the socket cannot be removed, the next process notices that it is dead.
             let _ = std::fs::remove_file(&self.path);
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -135,7 +135,7 @@ impl Drop for Control {
     }
 }
 
-/// Serves one client after the other, and each session in a thread of its own.
+/// Serves clients one after the other; each session runs in a separate thread.
 fn listen(listener: &UnixListener, store: &Arc<Source>, over: &Arc<AtomicBool>) {
     let mut sessions = Sessions::default();
     loop {
@@ -145,7 +145,7 @@ fn listen(listener: &UnixListener, store: &Arc<Source>, over: &Arc<AtomicBool>) 
             return;
         }
         match client {
-            // Whatever its result, only this connection has ended.
+            // Whatever the result, only this connection ends.
             Ok((client, _)) => drop(converse(client, store, over, &mut sessions)),
             Err(_) => std::thread::sleep(TICK),
         }
@@ -173,7 +173,7 @@ fn converse(
     say(&mut client, &said(answer), over)
 }
 
-/// The line that a client sends: none if it has gone, or says nothing within `patience`.
+/// The line that a client sends; `None` if the client has gone, or sends no line within `patience`.
 pub(crate) fn hear(
     client: &mut UnixStream,
     patience: Duration,
@@ -195,10 +195,10 @@ pub(crate) fn hear(
     Ok(Some(line.to_vec()))
 }
 
-/// Sends bytes; a client has to take some of them every now and then.
+/// Sends bytes. The client must keep taking some of them.
 ///
 /// # Errors
-/// `TimedOut` if it does not, or the store closes.
+/// `TimedOut` if the client takes none for too long, or the store closes.
 pub(crate) fn say(
     client: &mut UnixStream,
     mut bytes: &[u8],
@@ -226,7 +226,7 @@ fn is_only_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The line of an answer.
+/// An answer as a line.
 pub(crate) fn said(answer: Result<Value, String>) -> Vec<u8> {
     let answer = match answer {
         Ok(value) => json!({ "version": 1, "ok": value }),
@@ -235,7 +235,7 @@ pub(crate) fn said(answer: Result<Value, String>) -> Vec<u8> {
     format!("{answer}\n").into_bytes()
 }
 
-/// The request in a line.
+/// Parses the request in a line.
 pub(crate) fn parse(line: &[u8]) -> Result<Value, String> {
     if line.len() > REQUEST_MAX {
         return Err(format!("not a request: longer than {REQUEST_MAX} bytes"));
@@ -262,7 +262,8 @@ fn answer(request: &Value, store: &Source) -> Result<Value, String> {
     }
 }
 
-/// The content of each zone, with the valid blocks by kind in the order of [`FileKind::ALL`].
+/// The content of each zone, with the numbers of valid blocks by kind in the order
+/// of [`FileKind::ALL`].
 fn zones(of: &Source) -> Result<Value, String> {
     let zones = of.port.try_call(|_, engine| {
         let store = engine.store.clone();
@@ -294,8 +295,8 @@ fn zones(of: &Source) -> Result<Value, String> {
     }))
 }
 
-/// Gives the store an order, if there is one; returns the running scrub, or the last one, with the
-/// fields that the scrub of a mount has.
+/// Passes an order to the store, if there is one; returns the running scrub, or the last one, with
+/// the same fields as the scrub of a mount.
 fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
     let done = of.port.try_call(move |_, engine| {
         let ordered = order.map_or(Ok(()), |order| engine.store.scrub(order));
@@ -334,7 +335,7 @@ fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
     Ok(json!({ "scrub": scrub }))
 }
 
-/// The state of a store, as `furrow kv stat` shows it for a running store.
+/// The state of a store, as `furrow kv stat` shows it for a store in use.
 fn stat(of: &Source) -> Result<Value, Stopped> {
     let (space, did, kinds) = of.port.try_call(|_, engine| {
         let store = &engine.store;

@@ -54,7 +54,7 @@ pub struct furrow_error {
     pub message: [c_char; FURROW_MESSAGE_BYTES],
 }
 
-/// The error of a function.
+/// The error of a function, as kind and message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: furrow_kind,
@@ -96,7 +96,8 @@ impl From<Error> for Failure {
 
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Runs the body of a function: a panic does not reach the caller, and an error is stored.
+/// Runs the body of a function: a panic does not reach the caller, and an error is stored
+/// in `error`.
 ///
 /// # Safety
 /// `error` is null or may be written.

@@ -23,18 +23,18 @@ pub struct furrow_file {
 /// A read that was started.
 pub struct furrow_read {
     result: Receiver<furrow_zone::Result<Data>>,
-    /// The store's recording, and the number of the read in it.
+    /// The store's recording, and the number of this read in it.
     recorder: Option<Arc<Recorder>>,
     number: u64,
 }
 
-/// A handle for C.
+/// A new handle for C to the open file `id`.
 pub(crate) fn opened(shared: Arc<Shared>, id: FileId, is_new: bool) -> *mut furrow_file {
     let end = is_new.then(|| (0, Page::zeroed()));
     Box::into_raw(Box::new(furrow_file { shared, id, end: Mutex::new(end) }))
 }
 
-/// The file a caller means.
+/// The file behind a caller's handle.
 ///
 /// # Safety
 /// `file` is null, or was answered by `furrow_create` or `furrow_open` and was not closed.
@@ -43,7 +43,7 @@ unsafe fn file<'a>(file: *const furrow_file) -> Outcome<&'a furrow_file> {
     unsafe { file.as_ref() }.ok_or_else(|| Failure::invalid("file: a null pointer"))
 }
 
-/// Bytes of the caller.
+/// The caller's bytes as a slice.
 ///
 /// # Safety
 /// `bytes` may be read for `len` bytes, and does not change meanwhile.
@@ -59,7 +59,7 @@ unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> Outcome<&'a [u8]> {
 }
 
 impl furrow_file {
-    /// Appends; returns the file's size before.
+    /// Appends `bytes`; returns the size of the file before the append.
     fn append(&self, call: &Call<'_>, bytes: &[u8]) -> Outcome<u64> {
         check_fork()?;
         let id = self.id;
@@ -75,7 +75,7 @@ impl furrow_file {
                 return Ok(from);
             }
         }
-        // Somebody else wrote to the file, or it existed before.
+        // The file existed before, or another handle has written to it.
         let bytes = bytes.to_vec();
         call.engine(move |store| {
             let from = store.size(id);
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn furrow_file_set_claim(
     }
 }
 
-/// Copies what was read to the caller's buffer; returns the number of bytes.
+/// Copies the bytes that were read to the caller's buffer; returns their number.
 ///
 /// # Safety
 /// `buffer` may be written for `len` bytes, by nobody else meanwhile.
@@ -403,14 +403,14 @@ pub unsafe extern "C" fn furrow_read_begin(
             let begin = |_: &Call<'_>| {
                 let (sender, result) = sync_channel(1);
                 if let Some(reader) = &of.shared.reader {
-                    // The channel has room for one.
+                    // The channel has space for one message, so the send succeeds.
                     let _ = sender.try_send(Ok(Data::of(&reader.read(id, offset, len)?)));
                     return Ok(result);
                 }
                 of.shared.port()?.submit(move |rt, engine| {
                     let store = engine.store.clone();
                     rt.run_now(async move {
-                        // The receiver may be gone.
+                        // The receiver is gone if the caller has ended the read.
                         let _ = sender.try_send(store.read(id, offset, len).await);
                     });
                 });

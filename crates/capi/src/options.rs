@@ -6,7 +6,7 @@ use furrow_kv::Options;
 /// How a store is to be opened.
 pub(crate) enum Chosen {
     ReadOnly,
-    /// With options, and the file of its recording.
+    /// Opens with these options, and records in this file if one is given.
     Changed(Options, Option<String>),
 }
 

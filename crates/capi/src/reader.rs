@@ -1,9 +1,9 @@
 //! A store that is only read: on its drive, or through the program that uses it.
 //!
-//! Either way it is a view of one moment, that of opening. On its drive it is what an opening would
-//! find, and as long as the view is open no program can open the store for writing. A program that
-//! uses the store freezes a view for this process through its control socket (`session`), and goes
-//! on.
+//! Either way this process sees the store as it is at the moment of opening. On its drive, that is
+//! the state that an opening would find, and no program can open the store for writing until this
+//! view is closed. A program that uses the store freezes a view for this process through its
+//! control socket (`session`), and goes on working.
 
 use crate::control::directory;
 use crate::error::{Failure, Outcome};
@@ -22,12 +22,12 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Most time for a program to answer.
+/// Time limit for a program's answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes that are asked for at a time.
+/// Number of bytes to ask for at a time.
 const PIECE: usize = 1 << 20;
 
-/// What is known of a file.
+/// The properties of a file that a view knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) id: FileId,
@@ -37,7 +37,7 @@ pub(crate) struct Known {
 
 /// A view of a store.
 pub(crate) struct Reader {
-    /// What each path names: a file, or a directory.
+    /// For each path the file that it names; `None` for a directory.
     entries: BTreeMap<String, Option<Known>>,
     sizes: BTreeMap<FileId, u64>,
     source: Source,
@@ -53,7 +53,7 @@ fn not_found(path: &str) -> Failure {
 }
 
 impl Reader {
-    /// Opens the store on a drive, which has this name. Returns its UUID and label, too.
+    /// Opens the store on a drive, which is called `name`. Also returns the store's UUID and label.
     pub(crate) fn open(spec: &DeviceSpec, name: &str) -> Outcome<(Reader, String, String)> {
         if matches!(spec, DeviceSpec::Memory(_)) {
             return Err(Failure::invalid("ro: a drive in memory begins empty: there is no store"));
@@ -121,7 +121,7 @@ impl Reader {
         Reader { entries, sizes, source }
     }
 
-    /// What a path names: a file, or a directory.
+    /// The file at a path; `None` if the path names a directory.
     pub(crate) fn get(&self, path: &str) -> Outcome<Option<Known>> {
         let path = clean_path(path)?;
         match self.entries.get(&path) {
@@ -137,7 +137,7 @@ impl Reader {
         Ok(self.get(path)?.ok_or_else(directory)?.id)
     }
 
-    /// The names in a directory, ascending.
+    /// The names in a directory in ascending order.
     pub(crate) fn list(&self, path: &str) -> Outcome<Vec<(String, Option<Known>)>> {
         if self.get(path)?.is_some() {
             let message = format!("{path}: not a directory");
@@ -151,12 +151,12 @@ impl Reader {
         Ok(here.map(|(name, file)| (name.to_owned(), file)).collect())
     }
 
-    /// Size of a file.
+    /// The size of a file in bytes.
     pub(crate) fn size(&self, id: FileId) -> u64 {
         self.sizes.get(&id).copied().unwrap_or(0)
     }
 
-    /// Reads up to `len` bytes; less only at the end of the file.
+    /// Reads `len` bytes; fewer only at the end of the file.
     pub(crate) fn read(&self, id: FileId, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
@@ -192,7 +192,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects to the program that uses the store on the drive of this name.
+    /// Connects to the program that uses the store on the drive called `name`.
     fn of_store(name: &str) -> Option<Client> {
         let entries = std::fs::read_dir(directory()).ok()?;
         let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,9 +1,9 @@
 //! Records the calls to a store in a file of the host, in the format of `furrow_kv::trace`.
 //!
-//! A call's number is taken while it has the engine, so that names changed, and appends took their
-//! place, in the order of the numbers. A call that does not take the engine, and a read that was
-//! begun, get theirs when they are recorded. Recording costs a call a lock and about a
-//! microsecond, which is counted to the caller's own time. The child of a fork records nothing.
+//! A call takes its number while it has the engine, so that names change, and appends take their
+//! places, in the order of the numbers. A call that does not take the engine, and a read that was
+//! started, get their numbers when they are recorded. Recording adds a lock and about a microsecond
+//! to a call; this counts as the caller's own time. The child of a fork records nothing.
 
 use crate::error::{Failure, Outcome, furrow_kind};
 use crate::shared::{Shared, check_fork, lock};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-/// Bytes that are collected before they are written.
+/// Number of bytes that are collected before they are written.
 const GATHERED: usize = 64 << 10;
 
 /// The recording of a store.
@@ -35,18 +35,18 @@ pub(crate) struct Recorder {
 struct Out {
     name: String,
     file: File,
-    /// Offset of the next bytes in the file.
+    /// Offset in the file at which the next bytes are written.
     at: u64,
     gathered: Vec<u8>,
     encoder: Encoder,
     threads: HashMap<ThreadId, u32>,
-    /// It has ended, or cannot be written any more.
+    /// True if the recording has ended, or cannot be written any more.
     ended: bool,
 }
 
 impl Out {
-    /// Writes the collected bytes, followed by an end for the present state, which later bytes
-    /// overwrite.
+    /// Writes the collected bytes, followed by an end mark for the present state, which later
+    /// bytes overwrite.
     fn flush(&mut self) {
         if self.ended {
             return;
@@ -82,12 +82,12 @@ impl Recorder {
         }))
     }
 
-    /// The number of the call that holds the engine now.
+    /// Takes the number of the call that holds the engine now.
     pub(crate) fn take(&self) -> u64 {
         self.order.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for a read that is started.
+    /// Takes a number for a read that is started.
     pub(crate) fn read(&self) -> u64 {
         self.reads.fetch_add(1, Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Recorder {
         }
     }
 
-    /// Records what the store holds when the recording begins.
+    /// Records the content of the store at the beginning of the recording.
     fn found(&self, store: &Store) -> furrow_zone::Result<()> {
         let mut directories = vec![String::new()];
         while let Some(directory) = directories.pop() {
@@ -145,7 +145,7 @@ impl Recorder {
     }
 }
 
-/// A call that may be recorded, during its execution.
+/// A call that may be recorded, while it is carried out.
 pub(crate) struct Call<'a> {
     shared: &'a Shared,
     what: Counted,
@@ -153,7 +153,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Runs something on the engine, as [`Shared::call`].
+    /// Runs `f` on the engine, as [`Shared::call`] does.
     pub(crate) fn engine<T, F>(&self, f: impl FnOnce(Store) -> F + Send + 'static) -> Outcome<T>
     where
         T: Send + 'static,
@@ -179,7 +179,7 @@ impl Call<'_> {
 }
 
 /// Executes a call and records it: `op` makes the record from the call's result, or from `None` if
-/// it failed.
+/// the call failed.
 pub(crate) fn recorded<T>(
     recorder: Option<&Recorder>,
     body: impl FnOnce() -> Outcome<T>,
@@ -209,7 +209,7 @@ impl Shared {
         recorded(self.recorder.as_deref(), || body(&call), || call.order.get(), op)
     }
 
-    /// Records what a store that was just opened holds.
+    /// Records the content of a store that was just opened.
     pub(crate) fn record_found(&self) -> Outcome {
         let Some(recorder) = self.recorder.clone() else { return Ok(()) };
         self.now(Counted::Other, move |store| recorder.found(store))

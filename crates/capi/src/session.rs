@@ -3,10 +3,10 @@
 //! `{"request":"freeze"}` is answered by a line with the names and files of a view of the store
 //! ([`Frozen`](furrow_kv::Frozen)), which lives as long as the connection. Then
 //! `{"request":"read","file":N,"offset":N,"bytes":N}` is answered by a line with
-//! `"ok":{"bytes":N}`, and that many bytes after it: fewer than asked for at the file's end only.
+//! `"ok":{"bytes":N}`, and N bytes after it: fewer than were asked for only at the file's end.
 //!
-//! A view keeps the content of files that the program removes, so there are few of them. It ends
-//! with its connection: a client that has died keeps nothing.
+//! A view keeps the content of files that the program removes, so the number of views is limited. A
+//! view ends with its connection: a client that has died keeps nothing.
 
 use crate::control::{Source, hear, parse, said, say};
 use furrow_kv::{FileId, FileInfo, Frozen, Node};
@@ -22,9 +22,10 @@ use std::time::Duration;
 const SESSIONS: usize = 4;
 /// Most bytes that one request reads.
 const READ_MAX: u64 = 1 << 20;
-/// Bytes that are read at a time, so that others have the engine between.
+/// Number of bytes that are read at a time, so that other callers get the engine in between.
 const PIECE: u64 = 256 << 10;
-/// How long a client may say nothing. One that reads a database may do so for long.
+/// How long a client may be silent: without limit, since one that reads a database may be busy with
+/// the data for long.
 const SILENCE: Duration = Duration::MAX;
 
 /// The sessions of a store.
@@ -51,16 +52,16 @@ impl Sessions {
         let client = client.try_clone().map_err(|why| why.to_string())?;
         let (store, over) = (store.clone(), over.clone());
         let thread = std::thread::Builder::new().name("furrow-session".into());
-        // Whatever its result, only this session has ended.
+        // Whatever the result, only this session ends.
         let thread = thread.spawn(move || drop(serve(client, &store, &over)));
         self.threads.push(thread.map_err(|why| why.to_string())?);
         Ok(())
     }
 
-    /// Waits for the end of all, who know that the store closes.
+    /// Waits for the end of all sessions, which notice that the store closes.
     pub(crate) fn end(self) {
         for thread in self.threads {
-            // What it panicked with was told already.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }
@@ -75,7 +76,7 @@ struct View<'a> {
 impl Drop for View<'_> {
     fn drop(&mut self) {
         let number = self.number;
-        // If the store has stopped, so has the view.
+        // If the store has stopped, the view has ended with it.
         let _ = self.of.port.try_call(move |_, engine| {
             let view = engine.views.borrow_mut().remove(&number);
             drop(view);
@@ -149,7 +150,7 @@ fn described((path, file): &(String, Option<FileInfo>)) -> Value {
     }
 }
 
-/// What a request wants to read.
+/// Reads the bytes that a request asks for.
 fn read(view: &View<'_>, request: &Value) -> Result<Vec<u8>, String> {
     let number = |name: &str| request[name].as_u64();
     let wanted = (number("file"), number("offset"), number("bytes"));

@@ -30,14 +30,15 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// Open stores by the name of their drive.
 static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
-/// A change of options.
+/// A function that changes options.
 type Change = Box<dyn Fn(&mut Options) + Send + Sync>;
 
-/// The change of every store's options that a test of tests asked for.
+/// The change of every store's options that a test has set.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
-/// Lets `change` modify the options of every store opened from now on, for tests of tests, which
-/// build a defect in. Nothing in this library calls it. False if another change was set before.
+/// Lets `change` modify the options of every store that is opened from now on. It is for tests that
+/// build a defect in, to show that another test notices it; nothing in this library calls it.
+/// Returns false if another change was set before.
 pub fn change_options(change: impl Fn(&mut Options) + Send + Sync + 'static) -> bool {
     CHANGE.set(Box::new(change)).is_ok()
 }
@@ -66,7 +67,7 @@ fn notice_forks() {
     });
 }
 
-/// Fails in the child of a fork.
+/// Fails if this process is the child of a fork.
 pub(crate) fn check_fork() -> Outcome {
     if !FORKED.load(Ordering::Relaxed) {
         return Ok(());
@@ -81,29 +82,29 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the engine's thread owns.
+/// The values that the engine's thread owns.
 pub(crate) struct Engine {
     pub(crate) store: Store,
-    /// Views that clients of the control socket read, by their numbers.
+    /// Views that clients of the control socket read, by the views' numbers.
     pub(crate) views: RefCell<BTreeMap<u64, Rc<Frozen>>>,
-    /// Lives as long as the store.
+    /// The drive, which lives as long as the store.
     _device: Rc<dyn ZonedDevice>,
 }
 
 /// An open store. The last user closes it.
 pub(crate) struct Shared {
-    /// None if the store is only read.
+    /// The engine; `None` if the store is only read.
     port: Option<Port<Engine>>,
     pub(crate) reader: Option<Reader>,
     pub(crate) pages: Pool,
-    /// The name of its drive.
+    /// The name of the store's drive.
     name: String,
     uuid: String,
     label: String,
     pub(crate) locks: Mutex<BTreeSet<String>>,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) tally: Arc<Tally>,
-    /// The nice value of the thread that opened it, and so of the one that serves it.
+    /// The nice value of the thread that opened the store, and so of the thread that serves it.
     nice: i32,
     control: Mutex<Option<Control>>,
 }
@@ -122,7 +123,7 @@ pub(crate) fn config() -> Outcome<Config> {
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
-/// A name that is the same for all names of a drive.
+/// A name that stays the same whichever name a drive is given by.
 fn name_of(spec: &DeviceSpec) -> String {
     let path = spec.path().and_then(|path| std::fs::canonicalize(path).ok());
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
@@ -215,7 +216,7 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
 }
 
 impl Shared {
-    /// A view of the store on `device`, which is only read.
+    /// Opens a view of the store on `device`, which is only read.
     pub(crate) fn open_to_read(device: &str) -> Outcome<Arc<Shared>> {
         notice_forks();
         check_fork()?;
@@ -226,7 +227,8 @@ impl Shared {
             port: None,
             reader: Some(reader),
             pages: Pool::new(0),
-            // Each is a view of its own, which nobody else may take for the store.
+            // Each such value is a separate view, which must not be shared as if it were the
+            // open store.
             name: String::new(),
             uuid,
             label,
@@ -238,15 +240,15 @@ impl Shared {
         }))
     }
 
-    /// The engine.
+    /// The port to the engine.
     pub(crate) fn port(&self) -> Outcome<&Port<Engine>> {
         let message = "the store was opened to be read only (ro)";
         let failure = || Failure::new(furrow_kind::FURROW_READ_ONLY, message);
         self.port.as_ref().ok_or_else(failure)
     }
 
-    /// The store on `device`: the one that this process has open already, or one opened now,
-    /// recorded in the file `record` if there is one.
+    /// The store on `device`: the one that this process has open already, or else one opened now.
+    /// In that case its calls are recorded in the file `record`, if one is given.
     pub(crate) fn open(
         device: &str,
         options: Options,
@@ -293,17 +295,17 @@ impl Shared {
     /// Leaves the store; the last user makes everything durable and closes it.
     pub(crate) fn leave(shared: Arc<Shared>) -> Outcome {
         if let Err(failure) = check_fork() {
-            // Its threads are in the parent: closing would wait for them.
+            // The store's threads are in the parent process: closing would wait for them forever.
             std::mem::forget(shared);
             return Err(failure);
         }
         let mut open = lock(&OPEN);
         if Arc::strong_count(&shared) > 1 {
-            // At this time nobody else can change the count.
+            // Nobody else can change the count now, because the list of open stores is locked.
             drop(shared);
             return Ok(());
         }
-        // The control socket takes no more requests.
+        // From here on, the control socket takes no more requests.
         drop(lock(&shared.control).take());
         let Some(port) = shared.port.clone() else { return Ok(()) };
         let stop = || {
@@ -319,13 +321,13 @@ impl Shared {
         let recorder = shared.recorder.as_deref();
         let ended = recorded(recorder, stop, || None, |_| Op::SyncAll);
         recorder.into_iter().for_each(Recorder::end);
-        // Only from now on may it be opened again.
+        // Only from now on may the store be opened again.
         open.remove(&shared.name);
         ended
     }
 
-    /// Runs a function on the engine, in place if nobody else has it, and waits for the result. A
-    /// thread of low priority leaves it to others.
+    /// Runs a function on the engine and waits for the result. The calling thread runs the engine
+    /// itself, unless another thread has it or the caller has a low priority.
     pub(crate) fn call<T, F>(
         &self,
         what: Counted,

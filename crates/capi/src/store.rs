@@ -122,7 +122,7 @@ pub(crate) unsafe fn text(text: *const c_char, what: &str) -> Outcome<String> {
     Ok(utf8.to_owned())
 }
 
-/// The store a caller means.
+/// The store behind a caller's handle.
 ///
 /// # Safety
 /// `store` is null, or was answered by `furrow_store_open` and was not closed.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     unsafe {
         answer(error, || {
             let sync = |store: Store| async move { store.sync_all().await };
-            // In the child of a fork the recording belongs to the parent.
+            // In the child of a fork, the recording belongs to the parent.
             crate::shared::check_fork()?;
             let shared = shared(store)?;
             if shared.reader.is_some() {
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn furrow_store_counters(
     }
 }
 
-/// A change of names that does not wait for the drive.
+/// Carries out a change of two names that does not wait for the drive.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -368,7 +368,7 @@ unsafe fn rename_like(
     }
 }
 
-/// As [`rename_like`], for one path.
+/// As [`rename_like`], for a change of one path.
 ///
 /// # Safety
 /// As the crate's description says.

@@ -3,10 +3,10 @@
 use crate::store::furrow_calls;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Appending to files, cutting them off.
+    /// Appending to files, or truncating them.
     Append,
     /// Making something durable.
     Sync,
@@ -14,14 +14,14 @@ pub(crate) enum Counted {
     Read,
     /// Opening, making and closing files.
     Open,
-    /// Names: looking, renaming, removing, directories.
+    /// Names: looking them up, renaming, removing, directories.
     Names,
-    /// All else.
+    /// All other purposes.
     Other,
 }
 
 impl Counted {
-    /// All of them with their names, in the order of their discriminants.
+    /// All purposes with their names, in the order of their discriminants.
     pub(crate) const NAMES: [(Counted, &'static str); 6] = [
         (Counted::Append, "append"),
         (Counted::Sync, "sync"),
@@ -32,7 +32,7 @@ impl Counted {
     ];
 }
 
-/// Calls by what they are for.
+/// Numbers of calls by their purpose.
 #[derive(Default)]
 pub(crate) struct Tally {
     calls: [AtomicU64; Counted::NAMES.len()],
@@ -41,18 +41,18 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A call was answered; `hop`: another thread carried it out.
+    /// Counts an answered call; `hop` says whether another thread carried it out.
     pub(crate) fn count(&self, op: Counted, hop: bool) {
         self.calls[op as usize].fetch_add(1, Ordering::Relaxed);
         self.hops[op as usize].fetch_add(u64::from(hop), Ordering::Relaxed);
     }
 
-    /// A call was left to others because its thread has a low priority.
+    /// Counts a call that was left to other threads because its own thread has a low priority.
     pub(crate) fn count_handed(&self) {
         self.handed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those for `op`.
+    /// The calls for the purpose `op`.
     pub(crate) fn of(&self, op: Counted) -> furrow_calls {
         furrow_calls {
             calls: self.calls[op as usize].load(Ordering::Relaxed),
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// All of them.
+    /// The calls for all purposes.
     pub(crate) fn all(&self) -> furrow_calls {
         let mut all = furrow_calls { calls: 0, hops: 0 };
         for (op, _) in Counted::NAMES {
@@ -71,7 +71,7 @@ impl Tally {
         all
     }
 
-    /// Those that were left to others.
+    /// The calls that were left to other threads.
     pub(crate) fn handed(&self) -> u64 {
         self.handed.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! The tests of the C interface as one program; `running` is a program of its own, as it sets an
 //! environment variable.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 mod header;
 mod record;

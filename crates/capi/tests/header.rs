@@ -34,7 +34,7 @@ fn the_header_is_what_the_code_says() {
     let mut text = Vec::new();
     made.generate().expect("the interface is C").write(&mut text);
     let made = String::from_utf8(text).unwrap();
-    // Rust's own section on safety says nothing to a program in C.
+    // Rust's section on safety is of no use to a program in C.
     let mut kept = String::new();
     let mut skipping = false;
     for line in made.lines() {

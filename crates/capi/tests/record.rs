@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 
 const NOBODY: *mut furrow_error = null_mut();
 
-/// A handle that threads share.
+/// A handle that several threads share.
 struct Shared(*mut furrow_store);
 
 // SAFETY: the interface says that any thread may use it.
@@ -24,7 +24,7 @@ fn c(text: &str) -> CString {
     CString::new(text).expect("no zeros in it")
 }
 
-/// What a thread does: a file of its own, appends, a write at an offset, syncs.
+/// The work of a thread: it makes its own file, appends, writes at an offset, and syncs.
 fn work(store: &Shared, number: u8) {
     let (path, mut file) = (c(&format!("d/{number}")), null_mut());
     // SAFETY: strings end with a zero, buffers are as long as is said, handles are closed once.
@@ -71,7 +71,7 @@ fn calls_are_recorded_in_their_order() {
     unsafe {
         assert_eq!(furrow_store_open(device.as_ptr(), options.as_ptr(), &mut store, NOBODY), 0);
         assert_eq!(furrow_make_directory(store, c("d").as_ptr(), NOBODY), 0);
-        // One that fails.
+        // This call fails, and is recorded too.
         assert_eq!(furrow_remove(store, c("d/none").as_ptr(), NOBODY), 1);
         let shared = Shared(store);
         std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn calls_are_recorded_in_their_order() {
         });
         assert_eq!(furrow_rename(store, c("d/0").as_ptr(), c("d/1").as_ptr(), NOBODY), 0);
         assert_eq!(furrow_store_sync(store, NOBODY), 0);
-        // After this a recording is whole, also if more follows.
+        // After this sync the recording is complete, even if more calls follow.
         assert_eq!(furrow_store_sync_all(store, NOBODY), 0);
     }
     let sooner = Recording::decode(&std::fs::read(&path).unwrap()).expect("it can be read");
@@ -127,7 +127,8 @@ fn calls_are_recorded_in_their_order() {
     for kind in ["append-at", "flush", "range-sync", "read", "read-begin", "read-wait", "close"] {
         assert_eq!(count(kind), 3, "{kind}");
     }
-    // A thread's calls come one after the other, and what each waited for is known.
+    // The calls of a thread follow each other, and the recording says which results each call
+    // waited for.
     let mut ends = BTreeMap::new();
     let causes = found.causes();
     let mut by_end: Vec<(u32, &Record)> =

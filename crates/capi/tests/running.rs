@@ -40,7 +40,7 @@ fn counters(store: *const furrow_store) -> furrow_counters {
     }
 }
 
-/// Makes, appends to, syncs and closes a file: four calls.
+/// Makes a file, appends to it, syncs and closes it: four calls.
 fn write(store: *const furrow_store, name: &str) {
     let (name, bytes) = (CString::new(name).unwrap(), [7u8; 100_000]);
     let mut file: *mut furrow_file = null_mut();
@@ -53,11 +53,11 @@ fn write(store: *const furrow_store, name: &str) {
     }
 }
 
-/// The answer to these bytes, until the connection ends.
+/// Sends these bytes, and returns everything that comes until the connection ends.
 fn said(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // It may have ended the connection meanwhile.
+    // The store may have ended the connection in the meantime.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -90,7 +90,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert_eq!(told["operations"][0]["operation"], "append");
     assert_eq!(told["operations"][0]["calls"], 1);
 
-    // A scrub reads everything, in the background.
+    // A scrub reads everything in the background.
     let scrub = |order: Value| {
         let request = serde_json::json!({ "request": "scrub", "order": order });
         let answer = said(&found[0], format!("{request}\n").as_bytes());
@@ -111,7 +111,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert!(ended["blocks_done"].as_u64().unwrap() >= 24, "{ended}");
     assert!(scrub("begin".into())["error"].as_str().unwrap().contains("not a request"));
 
-    // After any request, the next one is answered.
+    // Whatever the request was, the next one is answered.
     let endless = vec![b'x'; 100_000];
     let deep = format!("{}\n", "[".repeat(4000));
     for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stop\"}\n", &endless] {
@@ -122,7 +122,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     drop(UnixStream::connect(&found[0]).unwrap());
     assert_eq!(ask()["appended_bytes"], 100_000);
 
-    // A thread of low priority never has the engine; others have it in place.
+    // A thread of low priority never runs the engine; other threads run it in place.
     let before = counters(store);
     let address = store as usize;
     let lower = std::thread::spawn(move || {
@@ -136,13 +136,14 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     lower.join().unwrap();
     let after = counters(store);
     assert_eq!(after.handed - before.handed, 80);
-    // All of them, and none of this thread's but by chance.
+    // Other threads carried out all of its calls, and this thread's calls stayed here, unless
+    // by chance.
     let hops = after.append.hops - before.append.hops;
     assert_eq!((after.append.calls - before.append.calls, hops), (20, 20));
     write(store, "mine");
     assert_eq!(counters(store).handed, after.handed);
 
-    // A silent client does not keep the store from closing, and the socket is gone.
+    // A silent client does not keep the store from closing; the socket is removed all the same.
     let silent = UnixStream::connect(&found[0]).unwrap();
     let begun = Instant::now();
     // SAFETY: it is not used after this.
@@ -151,7 +152,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert!(sockets(&folder).is_empty());
     drop(silent);
 
-    // The socket of a process that was killed is no obstacle, nor is a folder that is none.
+    // Neither the socket of a killed process nor a file in place of the folder is an obstacle.
     let dead = folder.join("dead.store");
     drop(UnixListener::bind(&dead).unwrap());
     assert!(UnixStream::connect(&dead).is_err());
