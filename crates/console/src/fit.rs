@@ -1,13 +1,15 @@
 //! Tables that fit a screen: columns of lower rank are left out where the width does not suffice,
 //! and a column of names is shortened. No row is longer than the screen is wide.
 
-/// Columns between two columns of a table.
+/// Blanks between two columns of a table.
 const GAP: usize = 2;
-/// A column of names is not made narrower than this, or than its heading.
+/// Smallest width to which a column of names is shortened, unless its heading is wider.
 const LEAST: usize = 8;
-/// Nor than this for the sake of columns of a rank above 1.
+/// Smallest width of a column of names that may be shortened to make space for columns of a rank
+/// above 1.
 const COMFORTABLE: usize = 20;
-/// What stands for the part of a name that is left out; in ASCII: a terminal may know nothing else.
+/// Replaces the part of a name that is left out. It is ASCII, because a terminal may know
+/// nothing else.
 const LEFT_OUT: &str = "...";
 
 /// A column of a table.
@@ -20,33 +22,35 @@ pub struct Column {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Aligned right.
+    /// The cells are aligned right.
     Amount,
-    /// Aligned left.
+    /// The cells are aligned left.
     Word,
-    /// Aligned left, and shortened if necessary: the end of a path tells more than its beginning.
+    /// The cells are aligned left, and shortened at the front if necessary: the end of a path tells
+    /// more than its beginning.
     Name,
 }
 
 impl Column {
-    /// Amounts under `head`. Columns of a higher `rank` are left out first, those of rank 0 never.
+    /// A column of amounts under `head`. Columns of a higher `rank` are left out first, those of
+    /// rank 0 never.
     pub const fn amount(head: &'static str, rank: u8) -> Column {
         Column { head, rank, kind: Kind::Amount }
     }
 
-    /// Words, as of a state.
+    /// A column of words, such as states.
     pub const fn word(head: &'static str, rank: u8) -> Column {
         Column { head, rank, kind: Kind::Word }
     }
 
-    /// Names or paths.
+    /// A column of names or paths.
     pub const fn name(head: &'static str, rank: u8) -> Column {
         Column { head, rank, kind: Kind::Name }
     }
 }
 
-/// The lines of a table of `rows`, whose cells are those of `columns`, for a screen of `width`
-/// columns. No line is longer, and none ends in blanks.
+/// The lines of a table for a screen that is `width` characters wide. Each row has a cell for each
+/// of `columns`. No line is wider than the screen, and none ends in blanks.
 pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<String> {
     let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
     let length = |text: &str| text.chars().count();
@@ -76,7 +80,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<Stri
         }
     }
     shown.sort_unstable();
-    // What is left is for the columns of names, in equal shares as far as they need it.
+    // The remaining width is shared equally by the columns of names, as far as they need it.
     let mut spare = width.saturating_sub(needed(&shown, LEAST));
     let mut widths: Vec<usize> = shown.iter().map(|at| at_least(*at, LEAST)).collect();
     loop {
@@ -109,7 +113,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<Stri
     std::iter::once(heads).chain(rows).map(line).collect()
 }
 
-/// `text`, without its beginning if it is longer than `width`.
+/// `text`, without its beginning if it is wider than `width`.
 fn shortened(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -125,12 +129,12 @@ pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
     fold(text, indent, width, |_| false)
 }
 
-/// Joins the words of a command.
+/// The character that joins the words of a command while lines are folded.
 const JOINED: char = '\u{a0}';
 
-/// Like [`folded`], but commands stay in one line, so that they can be pasted, even if that makes
-/// the line longer. A command begins with `furrow`, and ends before a bracket, a semicolon, a quote
-/// or the end of the text.
+/// Like [`folded`], but commands stay in one line, so that they can be pasted, even if the line is
+/// then longer than `width`. A command begins with `furrow`, and ends before a bracket, a
+/// semicolon, a quote or the end of the text.
 pub fn folded_around_commands(text: &str, indent: usize, width: usize) -> Vec<String> {
     let mut joined = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,7 @@
 //! How the project's programs speak to people: answers to command lines, and the printing of
 //! amounts and tables.
 //!
-//! Invariant: this crate knows nothing of what a program does.
+//! Invariant: this crate does not depend on what a program does.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 // These macros panic if standard error or output is closed or full; `show::say` and `out` do not.

@@ -11,14 +11,14 @@ use std::io::{self, Write};
 /// The exit statuses of a subcommand that does not choose one itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statuses {
-    /// The arguments are invalid.
+    /// Status if the arguments are invalid.
     pub usage: u8,
-    /// It failed.
+    /// Status if the subcommand failed.
     pub failure: u8,
 }
 
 impl Statuses {
-    /// The usual ones: 2 and 1.
+    /// The usual statuses: 2 for invalid arguments, 1 for a failure.
     pub const USUAL: Statuses = Statuses { usage: 2, failure: 1 };
 }
 
@@ -45,7 +45,7 @@ pub fn answer<P: Parser>(
     });
     match result {
         Ok(status) => status,
-        // The reader of the output has seen enough (`furrow map | head`).
+        // The reader of the output has closed it early (as in `furrow map | head`).
         Err(error) if is_broken_pipe(&error) => 0,
         Err(error) => match error.downcast_ref::<clap::Error>() {
             Some(usage) => refuse(usage, command, arguments, statuses),
@@ -57,7 +57,7 @@ pub fn answer<P: Parser>(
     }
 }
 
-/// The error of a command that its arguments do not fit together, which a parser cannot say.
+/// The error for arguments that contradict each other in a way that the parser cannot express.
 pub fn misused(why: &str) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ArgumentConflict, why).into()
 }
@@ -68,7 +68,7 @@ pub fn complain(program: &str, message: &str) {
     show::say(&format!("{}\n", folding::message(&line)));
 }
 
-/// The command that shows the help of the subcommand that `arguments` name.
+/// The command line that shows the help of the subcommand that `arguments` name.
 pub fn help_of(mut command: Command, arguments: &[OsString]) -> String {
     let mut words = vec![command.get_name().to_owned()];
     for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
@@ -87,7 +87,7 @@ pub fn help_of(mut command: Command, arguments: &[OsString]) -> String {
 fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: Statuses) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // It is no failure if nobody reads the help.
+            // It is no failure if the help cannot be written.
             let _ = error.print();
             0
         }
@@ -103,7 +103,7 @@ fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: S
     }
 }
 
-/// What clap says, as one line: the first paragraph of its message, and what was meant.
+/// The message of clap's error as one line: its first paragraph, and the suggestion.
 pub fn usage_message(error: &clap::Error) -> String {
     first_paragraph(&error.to_string()) + &meant(error)
 }
@@ -113,7 +113,7 @@ fn first_paragraph(rendered: &str) -> String {
     one_line(paragraph.strip_prefix("error: ").unwrap_or(paragraph))
 }
 
-/// ` (did you mean '--json'?)` if clap knows a name that is near.
+/// ` (did you mean '--json'?)` if clap knows a similar name.
 fn meant(error: &clap::Error) -> String {
     let kinds =
         [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
@@ -122,13 +122,14 @@ fn meant(error: &clap::Error) -> String {
         Some(ContextValue::Strings(names)) => names.clone(),
         _ => return String::new(),
     };
-    // The nearest is the last.
+    // The name that is most similar is the last one.
     let named: Vec<String> = names.iter().rev().take(3).map(|name| format!("'{name}'")).collect();
     format!(" (did you mean {}?)", named.join(" or "))
 }
 
-/// Of each short letter the long names that it has in `command` and all commands below, each with
-/// its commands. What help hides does not count: a letter with one name has one meaning.
+/// For each short letter, the long names that it stands for in `command` and all commands below,
+/// each with its commands. Hidden options are left out. A letter with only one long name has only
+/// one meaning.
 pub fn letters(command: &Command) -> BTreeMap<char, BTreeMap<String, Vec<String>>> {
     let mut all = BTreeMap::new();
     add_letters(command, command.get_name(), &mut all);
@@ -153,7 +154,7 @@ fn add_letters(
     }
 }
 
-/// `text` with every run of line breaks and indentation made one blank.
+/// `text` with every run of line breaks and indentation replaced by one blank.
 pub fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -161,7 +162,7 @@ pub fn one_line(text: &str) -> String {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        // Such an error does not have its cause as its source.
+        // An error of serde_json does not give its cause as its source.
         let of_json = || cause.downcast_ref::<serde_json::Error>()?.io_error_kind();
         of_io.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     })

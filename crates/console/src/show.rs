@@ -14,7 +14,7 @@ pub fn bytes(amount: u64) -> String {
     }
     let mut value = amount as f64 / 1024.0;
     let mut unit = 0;
-    // 1023.5 would be shown as 1024.
+    // 1023.5 would be rounded to 1024.
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -29,7 +29,8 @@ pub fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Nanoseconds for people: three digits and a unit, in ASCII: a terminal may know nothing else.
+/// Nanoseconds for people: three digits and a unit. The unit is ASCII, because a terminal may know
+/// nothing else.
 pub fn time(nanoseconds: u64) -> String {
     let (value, unit) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
@@ -51,10 +52,10 @@ pub fn bar(percent: f64) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(10 - full))
 }
 
-/// Parses seconds between two outputs.
+/// Parses a number of seconds between two outputs.
 ///
 /// # Errors
-/// If it is no number from 0.1 to a day.
+/// If the text is not a number from 0.1 to the seconds of a day.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -62,8 +63,8 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. What is more than nothing is not
-/// shown as nothing, and what is less than all is not shown as all.
+/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. A part above nothing is not shown
+/// as 0, and a part below all is not shown as 100 %.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
@@ -75,8 +76,8 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// `parts` of `whole` in percent, to a tenth. What is shown adds up to what the parts are together:
-/// those with the largest remainders are rounded up.
+/// `parts` of `whole` in percent, to a tenth. The rounded shares add up to the share of all parts
+/// together, because the parts with the largest remainders are rounded up.
 pub fn shares(parts: &[u64], whole: u64) -> Vec<String> {
     if whole == 0 {
         return vec!["-".to_owned(); parts.len()];
@@ -111,7 +112,8 @@ pub fn json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result
     Ok(())
 }
 
-/// A plain table: `head` above columns, the first aligned left, the others right.
+/// A plain table: `head` has the headings of its columns; the first column is aligned left, the
+/// others right.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(head.to_vec());
@@ -132,7 +134,7 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A name for a terminal: control characters are escaped.
+/// A name in a form that is safe to print on a terminal: control characters are escaped.
 pub fn printable(name: &str) -> String {
     let spelt = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -141,8 +143,8 @@ pub fn printable(name: &str) -> String {
     name.chars().map(spelt).collect()
 }
 
-/// `text` for XML or HTML, in content and in attributes. Control characters, which neither may
-/// contain, become the replacement character.
+/// `text` escaped for XML or HTML, in content and in attributes. Control characters, which neither
+/// format allows, become the replacement character.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -181,14 +183,15 @@ pub fn wrap(text: &str, width: usize) -> String {
     out
 }
 
-/// Writes `text` to standard error. A failure of that does not end the program: the exit status
-/// carries the same information.
+/// Writes `text` to standard error. A failure to write does not end the program, because the exit
+/// status carries the same information.
 pub fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Shows progress on standard error: in place on a terminal, else as a line.
+/// Shows progress on standard error: on a terminal in place of the previous line, else as a
+/// new line.
 pub fn redraw(line: &str, terminal: bool) {
     if terminal {
         say(&format!("\r{line}\x1b[K"));
@@ -197,21 +200,21 @@ pub fn redraw(line: &str, terminal: bool) {
     }
 }
 
-/// What standard output can show.
+/// The abilities of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Screen {
-    /// Columns.
+    /// Width in columns.
     pub width: usize,
-    /// Lines.
+    /// Height in lines.
     pub height: usize,
-    /// Colours are understood and wanted.
+    /// True if colours are understood and wanted.
     pub colour: bool,
 }
 
 impl Screen {
-    /// Standard output as it is now: 80 columns, 24 lines and no colour if it is no terminal; no
-    /// colour with NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS and LINES override
-    /// the size.
+    /// The present abilities of standard output: 80 columns, 24 lines and no colour if it is no
+    /// terminal; no colour with NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS and
+    /// LINES override the size.
     pub fn of_stdout() -> Screen {
         let size = rustix::termios::tcgetwinsize(std::io::stdout());
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

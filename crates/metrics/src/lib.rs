@@ -1,8 +1,8 @@
 //! The text format of Prometheus, version 0.0.4, for mounts, volumes and servers.
 //!
 //! As usual, times are in seconds, amounts are in bytes, names of counters end in `_total`, and a
-//! maximum is a gauge. [`problems`] holds a page against that.
-//! This crate knows neither the metrics nor how they reach a client.
+//! maximum is a gauge. [`problems`] checks a page against these rules. This crate knows neither the
+//! metrics nor how they reach a client.
 
 use std::fmt::{Display, Write};
 
@@ -15,7 +15,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page. All names begin with `prefix`; every sample has `labels`.
+    /// An empty page. All names of metrics begin with `prefix`; every sample has `labels`.
     pub fn new(prefix: &'static str, labels: &[(&str, &str)]) -> Page {
         Page { text: String::new(), prefix, labels: pairs(labels) }
     }
@@ -28,7 +28,7 @@ impl Page {
         self.line(format_args!("# TYPE {prefix}_{name} {kind}"));
     }
 
-    /// A sample with `labels` in addition to those of all samples.
+    /// Adds a sample with `labels` in addition to those of all samples.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let own = pairs(labels);
         let comma = if self.labels.is_empty() || own.is_empty() { "" } else { "," };
@@ -40,15 +40,15 @@ impl Page {
         }
     }
 
-    /// A family of one sample.
+    /// Adds a family with a single sample.
     pub fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
 
-    /// A family of one sample of what an engine counts, by the name of its field: a count is a
-    /// counter; a name that ends in `_ns` is a time, in seconds; one that begins with `longest_` or
-    /// `peak_` is a maximum, a gauge.
+    /// Adds a family with a single sample for something that an engine counts, by the name of the
+    /// engine's field. A count is a counter; a name that ends in `_ns` is a time, in seconds; a
+    /// name that begins with `longest_` or `peak_` is a maximum, and so a gauge.
     pub fn counted(&mut self, field: &str, help: &str, value: u64) {
         let stem = field.strip_suffix("_ns");
         let name = stem.map_or_else(|| field.to_owned(), |stem| format!("{stem}_seconds"));
@@ -63,7 +63,7 @@ impl Page {
         }
     }
 
-    /// The text.
+    /// The text of the page.
     pub fn finish(self) -> String {
         self.text
     }
@@ -82,18 +82,18 @@ pub fn seconds(nanoseconds: u64) -> f64 {
 /// A family of a page: a metric, with all of its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, without the `_sum` and `_count` of summaries.
+    /// The name of the family, without the `_sum` and `_count` of summaries.
     pub name: String,
-    /// gauge, counter or summary.
+    /// The type: gauge, counter or summary.
     pub kind: String,
-    /// What it means.
+    /// The meaning of the metric.
     pub help: String,
-    /// The labels that samples have, each with its values.
+    /// The labels that the samples have, each with its values.
     pub labels: Vec<(String, Vec<String>)>,
 }
 
 impl Family {
-    /// The unit of the values, as the name says; `None` for numbers of things.
+    /// The unit of the values, from the family's name; `None` for plain numbers.
     pub fn unit(&self) -> Option<&'static str> {
         let stem = self.name.strip_suffix("_total").unwrap_or(&self.name);
         ["seconds", "bytes", "ratio"].into_iter().find(|unit| {
@@ -160,7 +160,7 @@ fn labels(sample: &str) -> Vec<(String, String)> {
     labels
 }
 
-/// Where a page breaks the rules: of names, of types, and of what belongs together.
+/// The places where a page breaks the rules for names and types, or for what belongs to one family.
 pub fn problems(page: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut families: Vec<&str> = Vec::new();
@@ -207,7 +207,7 @@ pub fn problems(page: &str) -> Vec<String> {
     problems
 }
 
-/// Labels as they stand between braces: backslash, quote and newline in values are escaped.
+/// Labels as they are written between braces: backslash, quote and newline in values are escaped.
 fn pairs(labels: &[(&str, &str)]) -> String {
     let escape =
         |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
