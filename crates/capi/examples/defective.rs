@@ -1,5 +1,6 @@
-//! The library for C and C++ with a defect of the store that its user chooses: power cuts under
-//! programs must find it (`plugins/rocksdb/kill.cc`), or they are blind.
+//! The library for C and C++ with a defect of the store that its user chooses: the test that
+//! cuts the power under programs (`plugins/rocksdb/kill.cc`) must find the defect, or that test
+//! is blind.
 
 #![allow(unsafe_code, reason = "an interface for C takes pointers")]
 

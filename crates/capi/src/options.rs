@@ -3,7 +3,7 @@
 use crate::error::{Failure, Outcome};
 use furrow_kv::Options;
 
-/// How a store is to be opened.
+/// How to open a store.
 pub(crate) enum Chosen {
     ReadOnly,
     /// Opens with these options, and records in this file if one is given.

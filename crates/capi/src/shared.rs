@@ -129,7 +129,7 @@ fn name_of(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Opens the soft zones on the block device or file at `path`; `None` if it has none.
+/// Opens the soft zones on the block device or file at `path`; `None` if there are no soft zones.
 fn open_soft(rt: &Rt, path: &str, mode: OpenMode) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
     if !is_superblock(&PlainFile::first_block(path)) {
         return Ok(None);
@@ -146,7 +146,7 @@ fn open_soft(rt: &Rt, path: &str, mode: OpenMode) -> Result<Option<Rc<dyn ZonedD
     Ok(Some(Rc::new(opened?)))
 }
 
-/// Opens a drive of the system, one of soft zones, or an emulated one.
+/// Opens a zoned drive of the system, a drive of soft zones, or an emulated drive.
 pub(crate) fn open_drive(
     rt: &Rt,
     spec: &DeviceSpec,
@@ -292,7 +292,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Leaves the store; the last user makes everything durable and closes it.
+    /// Ends one user's access to the store; the last user makes everything durable and closes
+    /// the store.
     pub(crate) fn leave(shared: Arc<Shared>) -> Outcome {
         if let Err(failure) = check_fork() {
             // The store's threads are in the parent process: closing would wait for them forever.

@@ -108,7 +108,7 @@ pub type furrow_each = Option<
     unsafe extern "C" fn(argument: *mut c_void, name: *const c_char, stat: *const furrow_stat),
 >;
 
-/// A string of the caller.
+/// The caller's string.
 ///
 /// # Safety
 /// `text` is null, or ends with a zero and does not change meanwhile.
@@ -132,7 +132,7 @@ pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> 
     store.map(|store| store.0.clone()).ok_or_else(|| Failure::invalid("store: a null pointer"))
 }
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's address `to`.
 ///
 /// # Safety
 /// `to` is null or may be written.

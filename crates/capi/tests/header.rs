@@ -1,4 +1,4 @@
-//! `include/furrow.h` is what the code says.
+//! `include/furrow.h` agrees with the code.
 
 #![allow(clippy::disallowed_methods, reason = "it reads and writes a file of this repository")]
 

@@ -1,4 +1,4 @@
-//! What callers of the C interface ask is recorded, in the order in which the engine took it.
+//! Calls through the C interface are recorded in the order in which the engine took them.
 
 #![allow(unsafe_code, reason = "it calls an interface for C")]
 #![allow(clippy::disallowed_methods, reason = "it starts threads and reads a file")]

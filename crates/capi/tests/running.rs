@@ -1,4 +1,5 @@
-//! A store that is open: what its control socket says, what comes over it, who holds the engine.
+//! An open store: the answers of its control socket, requests that arrive there, and which thread
+//! runs the engine.
 
 #![allow(unsafe_code, reason = "an interface for C takes pointers")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]

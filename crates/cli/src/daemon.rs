@@ -98,7 +98,7 @@ pub fn utc(seconds: u64) -> String {
 /// Tells the parent that the daemon serves, with a message for the operator, and closes the pipe.
 ///
 /// # Errors
-/// If the parent is gone: the user gave up.
+/// If the parent is gone, because the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
     // This happens before the waiting command returns: the daemon must not keep the file system
     // busy that the command was run from.

@@ -155,7 +155,7 @@ fn option_help() -> String {
 /// Runs `furrow device` and prints to `out`.
 ///
 /// # Errors
-/// If the device is not as it should be, or cannot be used.
+/// If the device is damaged or of the wrong kind, or cannot be used.
 pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create(&args, out)?,
@@ -368,13 +368,13 @@ fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut all = crate::tags::of_volume(device);
     match open(device, OpenMode::ReadOnly) {
         Ok(opened) => {
-            // The claim ends here, so that a command that opens the device now does not fail. That
-            // command waits for the record lock, which ends with this read.
+            // The claim on the device ends here, so that a command that opens the device now does
+            // not fail: it only waits for the record lock, which ends with this read.
             drop(furrow_linux::claim::hand_over(device.as_ref()));
             let drive = opened.drive.clone();
             all.extend(opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?);
         }
-        // A volume need not hold zones, and may be in use.
+        // A volume need not have zones, and may be in use, so the failure to open it is no error.
         Err(_) if !all.is_empty() => all.push(("FURROW_UNREAD", "1".to_owned())),
         Err(error) => {
             all = crate::tags::of_member(device);

@@ -57,7 +57,7 @@ struct Mount<'a> {
     status: &'a Status,
 }
 
-/// Prints a line for each mount. Exit status 1 if one does not answer.
+/// Prints a line for each mount. Returns exit status 1 if a mount does not answer.
 fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let (mut found, mut dead) = (Vec::new(), Vec::new());
     for directory in endpoint::mounted()?.into_iter().map(|mount| mount.directory) {
@@ -158,7 +158,7 @@ fn print_rows(out: &mut dyn Write, rows: &[Vec<String>]) -> std::io::Result<()> 
     fit::table(&HEAD, rows, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// Prints why the file system takes no writes, if so, and that its drive does not answer.
+/// Prints the reason if the file system takes no writes, and a line if its drive does not answer.
 pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
     if let Some(Silence { seconds, waiting }) = &status.silence {
         let device = &status.info.device;

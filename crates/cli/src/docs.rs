@@ -130,7 +130,7 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) 
     Ok(())
 }
 
-/// The part of `--help` after `Usage:` as roff, one line each.
+/// The part of `--help` after `Usage:` as roff, with one line for each form.
 fn synopsis(usage: &str) -> String {
     let usage = usage.strip_prefix("Usage:").unwrap_or(usage);
     let lines = usage.lines().map(|line| line.trim().replace('\\', "\\e").replace('-', "\\-"));

@@ -141,7 +141,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out)?;
     } else {
         print(out, &dumped.value, 0)?;
-        // Keeps the order if both streams go to one place.
+        // The flush keeps the order of lines if both streams go to one place.
         out.flush()?;
         for finding in &dumped.findings {
             crate::complain(&format!("{device}: {finding}"));
@@ -191,7 +191,7 @@ impl Serialize for Json<'_> {
     }
 }
 
-/// A value, if it fits a table cell.
+/// The text of a value, if it fits into a table cell.
 fn cell(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => Some(number.to_string()),

@@ -52,7 +52,7 @@ pub struct Findings<'a, T: Violation> {
 }
 
 /// Groups findings by `key`, in the order of the first finding of each group. A finding without a
-/// key is a group of its own.
+/// key forms a separate group.
 pub fn groups<'a, T, K: Ord>(found: &'a [T], key: impl Fn(&'a T) -> Option<K>) -> Vec<Vec<&'a T>> {
     let (mut groups, mut places) = (Vec::<Vec<&T>>::new(), BTreeMap::new());
     for one in found {

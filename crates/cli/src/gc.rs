@@ -52,7 +52,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(cleaned.failed_blocks > 0))
 }
 
-/// Cleans in rounds, so that it can be interrupted between them; shows progress on a terminal.
+/// Cleans in rounds, so that the user can interrupt it between rounds; shows progress on
+/// a terminal.
 fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<Cleaned> {
     let shown = !args.json && io::stderr().is_terminal();
     // If the terminal is gone, the work continues.
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!((sum.superzones, sum.data_bytes), (10, 8192));
         assert_eq!(clean(&args(u32::MAX), &mut round).unwrap().superzones, 9);
         assert_eq!(asked, [8, 2, 8, 8, 8]);
-        // A block that cannot be read stays where it is, so no round gets further.
+        // A block that cannot be read stays where it is, so no round makes progress.
         let stuck = |_| Ok(Cleaned { superzones: 1, failed_blocks: 2, ..Cleaned::default() });
         assert_eq!(clean(&args(u32::MAX), stuck).unwrap().failed_blocks, 2);
     }

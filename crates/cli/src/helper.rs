@@ -11,7 +11,7 @@ pub const NAMES: [(&str, &str); 7] = [
     ("fsck.fuse.furrow", "fsck"),
     ("mount.furrow", "mount"),
     ("mount.fuse.furrow", "mount"),
-    // A mount of a block device has this type: mount(8) looks for it to remount.
+    // A mount of a block device has this type, so mount(8) looks for this helper to remount it.
     ("mount.fuseblk.furrow", "mount"),
 ];
 
@@ -28,7 +28,8 @@ pub fn call(arguments: &[OsString]) -> Option<Vec<OsString>> {
     Some(["furrow".into(), (*subcommand).into()].into_iter().chain(rest).collect())
 }
 
-/// `DEVICE DIR [-sfnvrw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`, as mount(8) calls its helpers.
+/// Translates `DEVICE DIR [-sfnvrw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`, the arguments that
+/// mount(8) gives its helpers.
 fn mount(arguments: &[OsString]) -> Vec<OsString> {
     let mut call: Vec<OsString> = Vec::new();
     let mut places = Vec::new();
@@ -49,7 +50,7 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
                         'f' => call.push("--fake".into()),
                         'r' => call.extend(["-o".into(), "ro".into()]),
                         'w' => call.extend(["-o".into(), "rw".into()]),
-                        // Sloppy, no mtab, verbose: these need nothing.
+                        // Sloppy, no mtab, verbose: these options need no action.
                         's' | 'n' | 'v' => {}
                         other => call.push(format!("-{other}").into()),
                     }
@@ -65,8 +66,9 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
     call
 }
 
-/// The arguments of fsck(8), above all at boot: `-a` or `-p` (repair what is safe), and `-C` with
-/// or without a descriptor (show progress: always done on a terminal), which is left out.
+/// Translates the arguments of fsck(8), above all those at boot: `-a` or `-p` (repair what is safe)
+/// are passed on; `-C` with or without a descriptor (show progress) is left out, since progress is
+/// always shown on a terminal.
 fn fsck(arguments: &[OsString]) -> Vec<OsString> {
     let ours = |argument: &&OsString| argument.to_str().is_none_or(|word| !word.starts_with("-C"));
     arguments.iter().filter(ours).cloned().collect()

@@ -1,9 +1,10 @@
 //! The content of a drive, and what commands report about it.
 //!
-//! One place recognises it: a file system, a member of an array or a spare, a file store, data of
-//! another program, or bytes of an unknown kind. A command that makes something refuses a drive
-//! that is not empty and says what would be lost. A command that reads a file system (or a file
-//! store) and finds none says what there is instead. No advice destroys data without saying so.
+//! This module is the only place that recognises content: a file system, a member of an array or a
+//! spare, a file store, data of another program, or bytes of an unknown kind. A command that makes
+//! something refuses a drive that is not empty and says what would be lost. A command that reads a
+//! file system (or a file store) and finds none says what the drive holds instead. No advice
+//! destroys data without saying so.
 
 use crate::soft;
 use anyhow::Result as Anyhow;
@@ -25,7 +26,7 @@ use std::rc::Rc;
 /// Bytes at the front in which signatures of other programs are searched.
 pub const FRONT: u64 = 68 << 10;
 const BLOCK: usize = 4096;
-/// Zones behind the conventional ones in which file systems and members begin.
+/// Number of zones, after the conventional ones, in which file systems and members begin.
 const RING_ZONES: u32 = 2;
 /// Kinds of records that file systems write.
 const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
@@ -124,7 +125,7 @@ impl Holds {
         })
     }
 
-    /// One word for JSON.
+    /// The kind of content as one word, for JSON.
     pub fn word(&self) -> &'static str {
         match self {
             Holds::Nothing => "nothing",
@@ -153,7 +154,7 @@ impl Holds {
         }
     }
 
-    /// What can be done with the content without destroying it.
+    /// Advice on what the user can do with the content without destroying it.
     fn advice(&self, name: &str) -> String {
         match self {
             Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
@@ -195,7 +196,7 @@ impl Holds {
         Err(Error::new(ErrorKind::Exists, what))
     }
 
-    /// Why there is no usable file system; `None` if there may be one.
+    /// The error that there is no usable file system; `None` if there may be one.
     fn instead_of_file_system(&self, name: &str) -> Option<Error> {
         let what = match self {
             Holds::FileSystem(_) => return None,
@@ -211,7 +212,7 @@ impl Holds {
         Some(Error::new(ErrorKind::WrongFormat, what))
     }
 
-    /// Why there is no usable file store; `None` if there may be one.
+    /// The error that there is no usable file store; `None` if there may be one.
     fn instead_of_store(&self, name: &str) -> Option<Error> {
         let what = match self {
             Holds::Store(..) => return None,
@@ -229,7 +230,7 @@ impl Holds {
     }
 }
 
-/// Why such a drive belongs to no array.
+/// The error that a drive with this content belongs to no array.
 pub fn instead_of_member(name: &str, holds: &Holds) -> Error {
     let what = match holds {
         Holds::Nothing => format!(
@@ -254,7 +255,8 @@ fn describe_member(examined: &Examined) -> String {
     }
 }
 
-/// Adds to `error`, of a command that needs a file system, what `device` holds if that is why.
+/// Adds the content of `device` to the `error` of a command that needs a file system, if the
+/// content is the reason.
 pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::WrongFormat {
         return error;
@@ -263,7 +265,8 @@ pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
     holds.and_then(|holds| holds.instead_of_file_system(&device.name())).unwrap_or(error)
 }
 
-/// Adds to `error`, of a command that needs a file store, what `device` holds if that is why.
+/// Adds the content of `device` to the `error` of a command that needs a file store, if the content
+/// is the reason.
 pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::WrongFormat {
         return error;
@@ -272,7 +275,7 @@ pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
     holds.and_then(|holds| holds.instead_of_store(&device.name())).unwrap_or(error)
 }
 
-/// Adds to `error`, of a command that needs an empty drive, what `device` holds.
+/// Adds the content of `device` to the `error` of a command that needs an empty drive.
 pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::Exists {
         return error;
@@ -296,7 +299,7 @@ pub fn of_unmounted(device: &str) -> Option<String> {
     }
 }
 
-/// Opens a drive; an error says what `spec` is if it is no zoned drive.
+/// Opens a drive. If `spec` is not a zoned drive, the error says what it is.
 ///
 /// # Errors
 /// Those of [`furrow_emu::open`], [`Drive::open`] and [`soft::open`].
@@ -319,7 +322,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDe
     })
 }
 
-/// Opens an emulated drive, for the commands that make and show those.
+/// Opens an emulated drive, for the commands that make and show emulated drives.
 ///
 /// # Errors
 /// As [`open`].

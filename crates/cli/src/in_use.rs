@@ -2,8 +2,8 @@
 //!
 //! A process that has a drive's image open holds a lock on it. A mounted device is refused at once,
 //! as by other checkers. A device that is locked but not mounted usually becomes free soon: its
-//! daemon is writing its last checkpoint, for which umount(8) does not wait. So this waits, and
-//! says so.
+//! daemon is writing its last checkpoint, for which umount(8) does not wait. So the functions here
+//! wait, and tell the user.
 
 use anyhow::{Result, bail};
 use furrow_emu::{Holder, OpenMode};
@@ -23,12 +23,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a device, and warns of damage that was found. One in use is refused at once, unless it is
-/// an image that the daemon of its last mount is about to leave: umount(8) does not wait for that
-/// daemon, and a script that unmounts and checks has done nothing wrong.
+/// Opens a device, and warns of damage that was found. A device in use is refused at once, unless
+/// it is an image that the daemon of its last mount is about to release: umount(8) does not wait
+/// for that daemon, so a script that unmounts and then checks has done nothing wrong.
 ///
 /// # Errors
-/// As [`crate::holds::open`]; `Busy` says who uses it and what to do.
+/// As [`crate::holds::open`]; `Busy` says which process uses the device and what to do.
 pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
     let patience = match spec {
         DeviceSpec::Image(image) if is_left(Path::new(&image.path)) => PATIENCE,
@@ -52,7 +52,8 @@ pub fn warn_of_memory(spec: &DeviceSpec, made: &str) {
     }
 }
 
-/// `error` of opening `spec`; if it is `Busy`, with who uses the drive and what to do.
+/// Adds to the `error` of opening `spec`, if it is `Busy`, which process uses the drive and what
+/// to do.
 pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     let (ErrorKind::Busy, Some(path)) = (error.kind(), spec.path().map(Path::new)) else {
         return error;
@@ -119,10 +120,11 @@ pub fn open(
     }
 }
 
-/// Waits until nobody has the image at `path` open for writing. Anything but a file counts as free.
+/// Waits until no process has the image at `path` open for writing. Anything but a file counts
+/// as free.
 ///
 /// # Errors
-/// If it is not free after `patience`; names the process that holds it.
+/// If the image is not free after `patience`; the error names the process that has it open.
 pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut said = false;
@@ -196,7 +198,7 @@ fn still_in_use(path: &Path, waited: Duration) -> String {
     format!("{}: {}{still}: {again}; then run this again", path.display(), holder(path))
 }
 
-/// The process that has the file locked, if the kernel tells.
+/// The process that has the file locked, as text, if the kernel reports it.
 fn holder(path: &Path) -> String {
     match furrow_emu::holder(path) {
         Some(holder) if is_mount(&holder) => {

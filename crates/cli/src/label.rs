@@ -43,7 +43,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// The label of what a drive holds.
+/// The label of the content of a drive.
 fn of(device: &str) -> Result<String> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(daemon::config()?);

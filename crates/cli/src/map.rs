@@ -48,9 +48,9 @@ pub struct Form {
 
 /// How a use of zones is drawn.
 pub struct Style {
-    /// The use. Every map has "unused", which also stands for unknown uses.
+    /// Name of the use. Every set of styles has "unused", which also stands for unknown uses.
     pub name: &'static str,
-    /// Its letter; capital if at least half of the zone is valid.
+    /// The letter of the use, which is drawn as a capital if at least half of the zone is valid.
     pub letter: char,
     /// SGR colour (foreground).
     pub colour: u8,

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// How often the file is written.
 const EVERY: Duration = Duration::from_secs(10);
-/// Most time for a client to send its request, and to take the answer.
+/// Time limit for a client to send its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most connections at a time.
 const CONNECTIONS: usize = 64;
@@ -62,7 +62,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Binds the address or writes the file, so that a daemon fails at once if that is impossible.
+    /// Binds the address or writes the file. If that is impossible, the daemon fails at once.
     ///
     /// # Errors
     /// If the address is taken, or the file cannot be written.
@@ -81,7 +81,7 @@ impl Service {
         }
     }
 
-    /// Serves what `page` returns from a thread of its own, until it returns `None`.
+    /// Starts a thread that serves the text from `page`, until `page` returns `None`.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -103,8 +103,8 @@ pub fn end(metrics: &Metrics) {
     }
 }
 
-/// Writes `text` to a file in the directory of `path` and renames it, so that nobody reads half of
-/// it.
+/// Writes `text` to a file in the directory of `path` and renames that file to `path`, so that
+/// nobody reads half of the text.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     // Collectors read only files that end in .prom.
@@ -129,12 +129,12 @@ fn write_on(path: &Path, page: &impl Fn() -> Option<String>) {
     }
 }
 
-/// A connection: its request as far as it has arrived, then the rest of the answer.
+/// A connection: first the part of the request that has arrived, then the rest of the answer.
 struct Client {
     stream: TcpStream,
     until: Instant,
     head: Vec<u8>,
-    /// The answer, and how much of it is sent.
+    /// The answer, and the number of its bytes that were sent.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -223,7 +223,7 @@ impl Client {
         }
     }
 
-    /// The first line of the request, once its whole head has arrived.
+    /// Reads more of the request. Returns its first line once all its headers have arrived.
     fn read(&mut self) -> io::Result<Option<String>> {
         let mut buffer = [0; 1024];
         while !self.head.windows(4).any(|end| end == b"\r\n\r\n") {

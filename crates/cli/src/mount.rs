@@ -57,7 +57,7 @@ pub fn option_words() -> Vec<String> {
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if args.ready {
-        // The daemon gets a session of its own, so that signals from the terminal do not reach it.
+        // The daemon begins a new session, so that signals from the terminal do not reach it.
         let _ = rustix::process::setsid();
     }
     let refuse = |status: u8, error: anyhow::Error| {
@@ -112,7 +112,7 @@ fn plan(args: &Args, device: String) -> Result<Plan> {
         options::parse(args.options.iter().map(String::as_str)).map_err(|why| anyhow!(why))?;
     device.parse::<DeviceSpec>()?;
     let source = options.fsname.clone().unwrap_or_else(|| source_name(&device));
-    // The daemon changes its working directory.
+    // The path is made absolute, since the daemon changes its working directory.
     let directory = std::path::absolute(&args.directory)?;
     Ok(Plan { device, source, directory, options, texts: args.options.clone() })
 }

@@ -162,7 +162,7 @@ fn begin(place: &Place, name: &str, repair: bool, joins: bool) -> Result<Option<
     place.tell(name, order)
 }
 
-/// Waits for the end of the scrub, and prints what it found.
+/// Waits for the end of the scrub, and prints its findings.
 fn finish(place: &Place, name: &str, json: bool, out: &mut dyn Write) -> Result<u8> {
     let mut scrub = wait(place, name, json)?;
     if let Place::Mount(directory) = place {

@@ -55,8 +55,8 @@ pub fn restore_front(path: &str) -> Result<(), Error> {
     restored
 }
 
-/// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be
-/// running.
+/// Opens the soft zones that `spec` names. A separate executor recovers them, so `rt` may
+/// be running.
 ///
 /// # Errors
 /// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.

@@ -1,8 +1,8 @@
 //! Labels and UUIDs of what drives hold, as udev and fstab(5) use them: `LABEL=data`, `UUID=…`; and
 //! names of volumes, `/dev/furrow/NAME`.
 //!
-//! libblkid does not know Furrow, and its list cannot be extended from outside. So a rule of udev
-//! asks this program ([`properties`]), and `furrow mount` finds such names itself.
+//! libblkid does not know Furrow, and its list of file systems cannot be extended from outside. So
+//! a rule of udev asks this program ([`properties`]), and `furrow mount` finds such names itself.
 
 use crate::block_devices;
 use crate::holds::{self, Holds};

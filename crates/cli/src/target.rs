@@ -156,7 +156,7 @@ pub fn source_name(device: &str) -> String {
 /// `name` as text.
 ///
 /// # Errors
-/// If it is not UTF-8.
+/// If the name is not UTF-8.
 pub fn text(name: &OsStr) -> Result<String> {
     name.to_str()
         .map(str::to_owned)

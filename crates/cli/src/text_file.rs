@@ -13,7 +13,7 @@ const FRONT: u64 = 4096;
 /// Checks that text may be appended to `path`.
 ///
 /// # Errors
-/// If it is a block device, or a file that does not hold text.
+/// If `path` is a block device, or a file that does not hold text.
 pub fn check_append(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.file_type().is_block_device() => {

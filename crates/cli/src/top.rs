@@ -1,8 +1,8 @@
 //! `furrow top`: mounts and arrays at work, again and again.
 //!
-//! A frame is made of two samples some time apart: the difference of counters, and the state at the
-//! second sample. The sources are those of the other commands: `report` of a mount, the daemon of
-//! an array. No query makes a drive work.
+//! A frame is made of two samples some time apart: it shows the differences of counters, and the
+//! state at the second sample. The sources are the same as for other commands: `report` for a
+//! mount, the daemon for an array. No query causes I/O on a drive.
 
 mod print;
 
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn rates_are_of_the_interval_and_never_below_nothing() {
         assert_eq!(per_second(Some(10), 30, 2.0), 10.0);
-        // A new counter has rate 0, and so has one that restarted.
+        // A new counter has rate 0, and so has a counter that restarted.
         assert_eq!(per_second(None, 30, 2.0), 0.0);
         assert_eq!(per_second(Some(30), 10, 2.0), 0.0);
         assert_eq!(per_second(Some(0), 10, 0.0), 0.0);

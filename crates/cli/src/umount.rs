@@ -38,8 +38,8 @@ pub struct Args {
     force: bool,
 }
 
-/// While the command waits until everything is durable: the time before its first message, and the
-/// time between later messages.
+/// Times for messages while the command waits until everything is durable: before the first
+/// message, and between later messages.
 const SILENT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// How long the daemon of a mount that was cut off may take to end.
 const ENDS_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };

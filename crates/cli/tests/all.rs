@@ -1,6 +1,6 @@
 //! The tests of the commands and of the tree's rules as one program.
 //!
-//! Three tests are programs of their own: `device` and `fsck` lock images in their process, and
+//! Three tests are separate programs: `device` and `fsck` lock images in their process, and
 //! children that other tests start would hold the locks for a moment; `top` examines all mounts of
 //! the machine.
 //!

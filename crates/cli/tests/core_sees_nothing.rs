@@ -110,8 +110,8 @@ const OUTSIDE: [&str; 7] = ["fs", "net", "thread", "time", "process", "os", "env
 /// Macros that print or keep state outside the engine.
 const OUTSIDE_MACROS: [&str; 5] = ["println", "eprintln", "print", "eprint", "thread_local"];
 
-/// Names and punctuation of Rust source, without comments, strings and character literals; each
-/// with its line, from 1.
+/// Names and punctuation in Rust source, without comments, strings and character literals; each
+/// with its line number, from 1.
 fn tokens(source: &str) -> Vec<(usize, String)> {
     let chars: Vec<char> = source.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');

@@ -189,7 +189,8 @@ fn zones_are_commanded_by_hand() {
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value["version"], 1);
     assert_eq!(value["zones"][0]["state"], "empty");
-    // A drive with realistic timing: a finish writes what is missing, a reset takes milliseconds.
+    // On a drive with realistic timing, a finish writes the rest of the zone, and a reset
+    // takes milliseconds.
     let timed = "hand.zns,timing=realtime,model=zn540-1t";
     done(&["device", "zone", timed, "write", "3", "--bytes", "4KiB"]);
     let json = done(&["device", "zone", timed, "reset", "3", "--json"]);

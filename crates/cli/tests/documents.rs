@@ -1,5 +1,5 @@
 //! Documents that must agree with the code: the floors and the code map of the architecture, and
-//! the glossary. And what each reader meets first: README is short, and every page can be reached.
+//! the glossary. Also tests what readers see first: README is short, and every page can be reached.
 
 #![allow(
     clippy::disallowed_methods,

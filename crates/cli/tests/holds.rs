@@ -7,7 +7,7 @@ use crate::array::{Place, said};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-/// Runs a command that must be refused, and returns its one line.
+/// Runs a command that must be refused, and returns its only line of output.
 fn refusal(place: &Place, arguments: &[&str]) -> String {
     let output = place.furrow(arguments);
     assert!(!output.status.success(), "{arguments:?} was not refused: {}", said(&output));

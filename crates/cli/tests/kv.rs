@@ -144,7 +144,7 @@ fn a_backup_is_restored_with_every_byte_and_name() {
     };
     assert_eq!(number("copy/a/two"), number("copy/b/again"));
     place.refused(&["kv", "backup", &d, &to], 1, &["not empty"]);
-    // The whole store, and a single file.
+    // Copies the whole store, and then a single file.
     place.ok(&["kv", "backup", &d, &place.at("all")]);
     assert!(place.0.join("all/deep/db/empty").is_dir());
     place.ok(&["kv", "backup", &d, &place.at("single"), "deep/db/a/two"]);
@@ -386,7 +386,7 @@ fn wrong_arguments_and_paths_are_refused() {
     assert_eq!(place.ok(&["kv", "ls", "-R", &d]), "db/\ndb/x\n");
 }
 
-/// A store is for one program at a time.
+/// Only one program at a time can use a store.
 #[test]
 fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let place = Place::with_store("busy");

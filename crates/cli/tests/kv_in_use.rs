@@ -1,7 +1,8 @@
-//! `furrow kv` for a store that a program uses: read through it, and changed by nobody else.
+//! `furrow kv` for a store that a program uses: the command reads through that program, and nobody
+//! else can change the store.
 //!
-//! The program is this one, started again: it opens the store by the library for C, and does what
-//! it reads from its input.
+//! The program is this test program, started again: it opens the store by the library for C, and
+//! carries out orders from its input.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unsafe_code, reason = "an interface for C takes pointers")]

@@ -1,4 +1,4 @@
-//! The disk below an image is full: programs get an I/O error, and the mount says why.
+//! If the disk below an image is full, programs get an I/O error, and the mount says why.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -43,7 +43,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(why.contains("it was member 1, and the array went on without it"), "{why}");
     let said = place.ok(&assemble);
     assert!(said.contains("d1.zns is stale: left out: it was member 1, and the"), "{said}");
-    // Another drive replaces it.
+    // Another drive replaces the old one.
     place.ok(&["raid", "replace", "a", "1", &place.at("d3.zns")]);
     place.ok(&["raid", "rebuild", "a", "--wait"]);
     place.ok(&["raid", "stop", "a"]);

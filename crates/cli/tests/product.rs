@@ -48,7 +48,7 @@ fn the_product_cannot_name_what_is_for_experiments() {
             assert!(!names.contains(laboratory), "{package} depends on {laboratory}");
         }
     }
-    // The same query finds a dependency that exists.
+    // The same query finds a dependency that exists, so the check above is not blind.
     assert!(direct_dependencies("furrow-fs").contains("furrow-policy"));
 }
 

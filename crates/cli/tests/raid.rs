@@ -130,7 +130,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     assert!(hooked.contains("member-failed a 2 member-failed"), "{hooked}");
     assert!(hooked.contains("stopped a  stopped"), "{hooked}");
 
-    // In a directory the failed drive is skipped, and an empty one is ignored.
+    // In a directory, the failed drive is skipped, and an empty drive is ignored.
     let said = place.ok(&["raid", "assemble", &place.at("d?.zns")]);
     for part in ["a: served at unix:", "/a.nbd\n", "d2.zns is replaced: left out"] {
         assert!(said.contains(part), "no '{part}' in: {said}");

@@ -7,7 +7,7 @@
 use crate::array::{Place, check, fill, said};
 use serde_json::Value;
 
-/// Flips a bit of every record in the ring of a drive, or of the last one only.
+/// Flips a bit of every record in the ring of a drive; with `last`, only of the last record.
 fn damage(place: &Place, drive: usize, last: bool) {
     let path = place.at(&format!("d{drive}.zns"));
     let report = place.ok(&["device", "report", &path, "--json"]);

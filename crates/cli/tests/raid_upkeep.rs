@@ -338,7 +338,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     }
     place.ok(&["raid", "stop", "a", "--force"]);
 
-    // After a restart a scrub finds the same.
+    // After a restart, a scrub finds the same lost blocks.
     place.assemble(&[0, 1, 2, 3], &[]);
     assert_eq!(place.status()["state"], "online");
     let output = place.furrow(&["raid", "scrub", "a", "--wait", "--repair"]);

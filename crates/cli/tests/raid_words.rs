@@ -29,9 +29,9 @@ fn read_errors(status: &Value) -> Vec<u64> {
     members.map(|member| member["read_errors"].as_u64().unwrap()).collect()
 }
 
-/// The hint of a scrub is a command, and it counts only blocks that can be mended. The drives do
-/// not record lost blocks: `raid stop` names the losses, and after the next start `raid status`
-/// does not claim that all blocks are there.
+/// The hint after a scrub is a command that works, and its number counts only blocks that can be
+/// mended. The drives do not record lost blocks: `raid stop` names the losses, and after the next
+/// start `raid status` does not claim that all blocks are there.
 #[test]
 fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     let place = Place::new("hints", 3);

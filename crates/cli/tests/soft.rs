@@ -188,7 +188,7 @@ fn damage_of_the_journal_is_mended_or_refused_and_named() {
     assert!(!told.contains("of the journal"), "{told}");
 }
 
-/// A volume whose members are soft zones keeps what was flushed when its daemon is killed.
+/// A volume whose members are soft zones keeps flushed data when its daemon is killed.
 #[test]
 fn a_volume_on_soft_zones_outlives_its_daemon() {
     let place = Place::empty("soft-raid");

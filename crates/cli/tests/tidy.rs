@@ -1,9 +1,9 @@
 //! Tests of the source tree: rules that reviewers would otherwise check in every change.
 //!
 //! Each check is a function from a file (or the tree) to problems, run over every file that is part
-//! of the project; each has a self-test with a sample it must refuse, which exposes a check that
-//! has stopped working. What clippy can check (`unwrap`, `todo!`, `dbg!`, undocumented items) is
-//! left to clippy.
+//! of the project; each has a self-test with a sample that it must refuse, which exposes a check
+//! that has stopped working. Checks that clippy can make (`unwrap`, `todo!`, `dbg!`, undocumented
+//! items) are left to clippy.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads the tree")]
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Longest line of Rust, in characters. Other text may have longer lines.
 const LINE_LENGTH_MAX: usize = 100;
-/// Longest Rust file, in lines. A longer file has more than one subject.
+/// Longest Rust file, in lines. A longer file probably has more than one subject.
 const FILE_LINES_MAX: usize = 800;
 /// Most files in the largest import circle of the file system.
 const CIRCLE_MAX: u32 = 8;
@@ -109,7 +109,7 @@ fn stray_space(file: &File) -> Vec<String> {
 }
 
 fn leftover_markers(file: &File) -> Vec<String> {
-    // Written in two halves so that this file passes its own check.
+    // The markers are written in two halves, so that this file passes its own check.
     const MARKERS: [&str; 5] = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),

@@ -245,7 +245,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     let mounts = mounts.lines().filter(|mount| mount.contains(" fuse.furrow")).count();
     // Mounts that belong to others may be damaged, or disappear in the meantime.
     assert!(mounts > 1 || status == Some(0), "{text}{said}");
-    // One flipped bit in the image.
+    // Flips one bit in the image.
     let content = fs::read(mount.image()).unwrap();
     let at = content.chunks_exact(4096).position(|block| block == [0xa5; 4096]).unwrap();
     let file = fs::OpenOptions::new().write(true).open(mount.image()).unwrap();

@@ -30,7 +30,7 @@ pub struct Counters {
     pub flushes: u64,
     /// Management commands.
     pub management: u64,
-    /// Zones reset (an empty one is not counted).
+    /// Zones reset; resets of empty zones are not counted.
     pub zone_resets: u64,
     /// Commands answered with an error.
     pub failed: u64,
@@ -143,7 +143,7 @@ impl Core {
         outcome
     }
 
-    /// The work of `request`, if it is not refused.
+    /// The work of `request`, unless it is refused.
     fn foresee(&self, request: &Request) -> Work {
         let geometry = self.machine.geometry();
         let bytes = |blocks: BlockCount| geometry.bytes(blocks).0;
@@ -223,7 +223,7 @@ impl Core {
         }
     }
 
-    /// True if the payload of a write has the length of its blocks.
+    /// True if the payload of a write has as many bytes as its blocks.
     fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
         let oob = request.oob.len() as u64;
         request.data.len() as u64 == self.shape.pages(blocks.0)

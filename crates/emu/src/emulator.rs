@@ -35,7 +35,7 @@ use timed::Timed;
 /// How many commands are carried out each time the executor polls the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// One command: many stay in flight.
+    /// One command at a time, so that many stay in flight.
     One,
     /// All waiting commands.
     All,
@@ -58,7 +58,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One command at a time, order across queues shuffled.
+    /// Carries out one command at a time, with the order across queues shuffled.
     pub fn simulated() -> Options {
         let name = "mem:".to_owned();
         Options { step: Step::One, shuffle: true, seed: None, name, pace: None }
@@ -70,7 +70,7 @@ impl Options {
         Options { step: Step::All, shuffle: false, seed: None, name, pace: None }
     }
 
-    /// Commands start when they are submitted and take as long as `pace` says.
+    /// Starts commands when they are submitted; they take as long as `pace` says.
     pub fn timed(pace: Pace) -> Options {
         Options { pace: Some(pace), ..Options::fast() }
     }
@@ -169,7 +169,7 @@ impl Emulator {
         Ok(Emulator::start(rt, start, options))
     }
 
-    /// As [`ZonedDevice::report`]: an emulated drive knows its zones at once.
+    /// As [`ZonedDevice::report`], but without waiting: an emulated drive always knows its zones.
     ///
     /// # Errors
     /// `InternalError` if the drive is off or was removed.

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FURROWZN";
-/// The format this code writes, and the newest it reads.
+/// The format version that this code writes, which is also the newest that it reads.
 pub const VERSION: u32 = 1;
 /// Bytes of the header, and the alignment of regions.
 pub const BLOCK: u64 = 4096;

@@ -70,7 +70,7 @@ pub(crate) struct Opened {
 /// The identity of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Different for every image.
+    /// The UUID, which is different for every image.
     pub uuid: [u8; 16],
     /// The preset from which the image is made; empty if there is none. At most 32 bytes are kept.
     pub preset: String,

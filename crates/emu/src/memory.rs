@@ -37,7 +37,7 @@ pub(crate) enum Entry {
         /// The stored sub-blocks one after the other, then `oob_len` out-of-band bytes.
         data: Arc<[u8]>,
         oob_len: u16,
-        /// Bit i: sub-block i is stored. Otherwise it is zeros.
+        /// Bit i is set if sub-block i is stored; otherwise sub-block i is zeros.
         mask: u8,
     },
     /// The block cannot be read: it comes from a file in which it could not be read.

@@ -1,7 +1,7 @@
-//! The tests of the emulated drive as one program; `kill` is a program of its own, since its child
+//! The tests of the emulated drive as one program; `kill` is a separate program, since its child
 //! processes would hold the locks of other tests' images for a moment.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 mod bad_image;
 mod common;

@@ -1,5 +1,5 @@
-//! A file that is no image, or a damaged one, is refused in one line that names the file and says
-//! what to do, and nothing is written. No bytes cause a panic.
+//! A damaged image, or a file that is not an image, is refused in one line that names the file and
+//! says what to do, and nothing is written. No bytes cause a panic.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "images are files")]
 
 use crate::common::*;

@@ -68,7 +68,7 @@ fn choose(seed: u64, number: u64, machine: &Machine) -> Command {
     Command::Flush
 }
 
-/// The child: runs until it is killed.
+/// The child's part of the test: runs until it is killed.
 fn write_until_killed(path: &Path) {
     let seed: u64 = std::env::var(SEED).expect("a seed").parse().expect("a number");
     let (rt, drive) = open_image(path);
@@ -220,7 +220,8 @@ fn an_image_survives_kill_9() {
     );
 }
 
-/// Runs the child and kills it; returns the commands acknowledged, and whether one more had begun.
+/// Runs the child and kills it; returns the number of acknowledged commands, and whether one more
+/// had begun.
 fn run_child(path: &Path, seed: u64) -> (u64, bool) {
     let me = std::env::current_exe().expect("this test has a path");
     let mut child = Process::new(me)

@@ -2,8 +2,8 @@
 //!
 //! The model is the state machine for the answers, and a map of blocks for the contents. Random
 //! commands go to the model and to drives in memory, in an image and on a discarding medium, one
-//! command at a time and all at once. All must agree on every status, every block and every zone,
-//! and the image also after it is closed and opened again.
+//! command at a time and all at once. All must agree on every status, every block and every zone;
+//! the image must also agree after it is closed and opened again.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;

@@ -1,7 +1,7 @@
 //! Requests by `/dev/fuse`: the handshake, the loop that reads them, and the answers.
 //!
-//! A request is one read(2), and an answer one writev(2), from whichever thread gives it. Where
-//! requests come by rings (`ring.rs`), only forgets and interrupts still come here.
+//! A request takes one read(2), and its answer one writev(2) by the thread that gives the answer.
+//! If requests come by rings (`ring.rs`), only forgets and interrupts still come this way.
 
 use crate::endpoint::MAX_WRITE;
 use crate::operations::{Agreement, Operations};
@@ -33,12 +33,12 @@ const PAGE: u32 = 4096;
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By rings where the owner of the machine has allowed them, else by `/dev/fuse`.
+    /// By rings if the owner of the machine has allowed them, else by `/dev/fuse`.
     #[default]
     Offered,
     /// By `/dev/fuse`.
     Channel,
-    /// By rings; without them there is no mount.
+    /// By rings; if there are none, the mount fails.
     Rings,
 }
 

@@ -228,7 +228,7 @@ pub(crate) fn is_end(errno: Errno) -> bool {
 pub enum Unmount {
     /// Refuse while the mount is in use.
     Plain,
-    /// Detach the mount now; it ends when its last user is gone.
+    /// Detach the mount now; the file system ends when its last user is gone.
     Lazy,
     /// Detach the mount now and disconnect programs that use it.
     Force,

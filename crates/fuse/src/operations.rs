@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// What kernel and server agree on at the beginning of a mount.
+/// The features on which kernel and server agree at the beginning of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreement {
     offered: u64,

@@ -1,7 +1,7 @@
 //! From a request of the kernel's to the server, whatever transport it came by.
 //!
 //! Invariant: whatever the kernel sends, nothing panics; a request that makes no sense is answered
-//! EINVAL, one that is not known ENOSYS.
+//! with EINVAL, an unknown request with ENOSYS.
 
 use crate::operations::{Asker, Changes, NewName, Operations, When};
 use crate::reply::To;

@@ -286,7 +286,8 @@ impl Rings {
     }
 
     /// Starts a thread for each ring, and waits until the kernel has all entries. From then on
-    /// `server` gets requests of the mount behind `device`, whose handshake is done.
+    /// `server` gets the requests of the mount. `device` is the channel of the mount, whose
+    /// handshake must be done already.
     ///
     /// # Errors
     /// If no thread can be started, or the kernel refuses an entry. The caller must unmount then:

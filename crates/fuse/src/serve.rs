@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Reports a failure of `fs` once, if it has failed; returns the error.
+    /// If `fs` has failed, logs the failure once, and returns the error.
     fn look_for_failure(&self, fs: &Fs) -> Option<Error> {
         let error = fs.failure()?;
         if !self.failed.swap(true, Ordering::Relaxed) {

@@ -51,7 +51,7 @@ impl<S: Operations> Session<S> {
     /// to the mount is served by rings, or is queued for [`Session::run`].
     ///
     /// # Errors
-    /// See [`Endpoint::mount`]; if rings are demanded and the kernel has none, or the owner of the
+    /// See [`Endpoint::mount`]; if rings are required but the kernel has none, or the owner of the
     /// machine does not allow them. Nothing is mounted then.
     pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
@@ -180,7 +180,7 @@ impl<S: Operations> Session<S> {
         self.rings.map_or(Ok(()), Running::join).with_context(at)
     }
 
-    /// As [`Session::run`], on a thread of its own.
+    /// As [`Session::run`], but on a separate thread.
     ///
     /// # Errors
     /// If no thread can be started.

@@ -1,7 +1,7 @@
 //! The kernel's interface as `include/uapi/linux/fuse.h` defines it, protocol 7.42: the requests
 //! that this server knows, by `/dev/fuse` and by rings.
 //!
-//! All numbers are of this machine's byte order.
+//! All numbers have this machine's byte order.
 
 use crate::reply::Space;
 use std::time::Duration;
@@ -26,8 +26,8 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(pub u64);
 
-/// What kernel and server agree on at the beginning (`FUSE_*` of `struct fuse_init_in`, both words
-/// of flags).
+/// Features on which kernel and server agree at the beginning (`FUSE_*` in both words of flags in
+/// `struct fuse_init_in`).
 pub(crate) mod feature {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;

@@ -50,7 +50,7 @@ fn a_mount_without_its_daemon_is_recognised_and_refused() {
     }
     let scratch = Scratch::new("dead");
     let directory = scratch.mount_point();
-    // The channel closes here, as it does when a daemon is killed.
+    // Dropping the channel closes it, as the death of a daemon does.
     drop(endpoint_of("dead").mount(&directory).unwrap());
     assert!(endpoint::is_dead(&directory));
     let error = Session::mount(Null::new(Duration::ZERO), &endpoint_of("next"), &directory)

@@ -1,4 +1,4 @@
-//! What programs expect of a file system, on a mount through the kernel.
+//! The behaviour that programs expect of a file system, tested on a mount through the kernel.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -537,7 +537,7 @@ pub fn the_mount_reports_on_itself() {
     assert_eq!(map.zones.len() as u64, map.total);
     assert!(map.zones.iter().map(|zone| zone.valid).sum::<u64>() >= 256);
     assert!(map.zones.iter().all(|zone| zone.written <= map.zone_blocks));
-    // Only the root directory answers queries, and they are not listed.
+    // Only the root directory answers queries, and a listing does not show their attributes.
     assert!(report::ask_status(&place.at("file")).is_err());
     assert_eq!(rustix::fs::listxattr(&root, &mut [0u8; 64][..]), Ok(0));
     let statfs = rustix::fs::statvfs(&root).unwrap();

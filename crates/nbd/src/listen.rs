@@ -196,7 +196,7 @@ impl Drop for Listener {
         let Listen::Unix(path) = &self.at else { return };
         let found = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
         if found.ok() == self.file {
-            // If it cannot be removed, the next server finds it dead.
+            // If the socket cannot be removed, the next server notices that it is dead.
             let _ = std::fs::remove_file(path);
         }
     }

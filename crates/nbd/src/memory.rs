@@ -1,8 +1,8 @@
 //! A sparse volume in memory: for tests, benchmarks and trying out clients.
 //!
-//! It keeps the pages that it is given and returns them, so benchmarks with it measure the server.
-//! Blocks never written take no memory and read as zeroes. Everything is answered at once, and
-//! nothing outlives the process: a flush does nothing.
+//! The volume keeps the pages that it is given and returns them, so a benchmark with it measures
+//! only the server. Blocks never written take no memory and read as zeroes. Everything is answered
+//! at once, and nothing outlives the process: a flush does nothing.
 
 use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
@@ -163,7 +163,7 @@ impl Volume for Memory {
             true => self.free(block, count),
             false => self.check(block, count).and_then(|()| {
                 (block..block + count).try_for_each(|block| {
-                    // Each block gets a page of its own: NO_HOLE asks for allocated space.
+                    // Each block gets a separate page, because NO_HOLE asks for allocated space.
                     self.put(block, Pages::from_iter([Page::zeroed()]))
                 })
             }),

@@ -241,7 +241,7 @@ impl<V: Volume> Server<V> {
                     self.attach(socket, peer);
                     rt.yield_now().await;
                 }
-                // The client was gone before it was served.
+                // The client has disconnected before it could be served.
                 Err(Errno::CONNABORTED | Errno::INTR) => rt.yield_now().await,
                 Err(Errno::AGAIN) => {
                     let _ = either(listener.readable(rt), stopped).await;

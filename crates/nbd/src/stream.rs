@@ -96,7 +96,7 @@ impl Stream {
 
     /// Shuts the connection down: waiting tasks wake, reads see the end of input, and writes fail.
     pub(crate) fn cut(&self) {
-        // This fails only if it is shut down already.
+        // This fails only if the connection is shut down already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 

@@ -1,5 +1,6 @@
-//! Stock clients: libnbd's tools, qemu's, fio. `scripts/setup.sh test` installs them. Without them
-//! these tests fail, unless `FURROW_WITHOUT_NBD_CLIENTS=1` says that they are to be skipped.
+//! Stock clients: libnbd's tools, qemu's, fio. `scripts/setup.sh test` installs them. If the
+//! tools are missing, these tests fail, unless `FURROW_WITHOUT_NBD_CLIENTS=1` says that they
+//! should be skipped.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]

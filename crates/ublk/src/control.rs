@@ -300,7 +300,7 @@ impl Control {
 /// Whether this process can make block devices on this machine, with zones or without.
 ///
 /// # Errors
-/// `Unsupported` or `Denied`, with what to do.
+/// `Unsupported` or `Denied`, each with advice.
 pub fn available(zoned: bool) -> Result<(), Error> {
     Control::open()?.has(feature::USER_COPY | if zoned { feature::ZONED } else { 0 }, zoned)
 }

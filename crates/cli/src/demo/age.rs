@@ -87,13 +87,14 @@ impl<'a> Aging<'a> {
         }
     }
 
-    /// Overwrites one range; returns its bytes.
+    /// Overwrites one range; returns the number of its bytes.
     fn overwrite_one(&mut self, files: &dyn Files) -> anyhow::Result<u64> {
         let index = self.rng.below(self.versions.len() as u64) as usize;
         let first = self.rng.below(FILE_BLOCKS);
         let count = (1 + self.rng.below(WRITE_BLOCKS_MAX)).min(FILE_BLOCKS - first);
         let range = first as usize..(first + count) as usize;
-        // One version for the whole range, newer than that of any block in it.
+        // The whole range gets one version, which is newer than the version of any block in
+        // the range.
         let version = 1 + self.versions[index][range.clone()].iter().max().copied().unwrap_or(0);
         let data = self.plan.payload(id(index), version, first, count * BLOCK as u64);
         let path = self.path(index);
@@ -135,7 +136,7 @@ impl<'a> Aging<'a> {
     }
 }
 
-/// A file of the aging as the plan names it: no writer of the load has this number.
+/// The id of a file for the plan. Its writer number is that of no writer of the load.
 fn id(index: usize) -> FileId {
     FileId { writer: u32::MAX, index: index as u32 }
 }

@@ -36,7 +36,7 @@ pub trait Files: Sync {
     fn set_attributes(&self, path: &str, attributes: &Attributes) -> io::Result<()>;
     fn make_link(&self, path: &str, target: &str) -> io::Result<()>;
     fn read_link(&self, path: &str) -> io::Result<String>;
-    /// Opens a file for reading and writing; `create` makes it, and fails if it exists.
+    /// Opens a file for reading and writing. With `create`, makes the file, and fails if it exists.
     fn open(&self, path: &str, create: bool) -> io::Result<Box<dyn OpenFile + '_>>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, path: &str) -> io::Result<()>;
@@ -124,7 +124,8 @@ impl Files for Mounted {
         let file = if create {
             OpenOptions::new().read(true).write(true).create_new(true).open(path)?
         } else {
-            // Source trees hold files that their owner may not write; those are opened for reading.
+            // Source trees contain files that their owner may not write; such files are opened only
+            // for reading.
             let both = OpenOptions::new().read(true).write(true).open(&path);
             match both {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path)?,

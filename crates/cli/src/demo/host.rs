@@ -16,13 +16,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most time the load may take for its first fsync, and the kernel for a kill.
+/// Time limit for the load to reach its first fsync, and for the kernel to complete a kill.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Runs the file system.
 pub trait Host {
-    /// Makes the file system reachable; after a crash this recovers it.
+    /// Makes the file system reachable, which includes recovery after a crash.
     fn start(&mut self) -> anyhow::Result<()>;
     /// The file system, while it is reachable.
     fn files(&self) -> anyhow::Result<&dyn Files>;
@@ -52,7 +52,7 @@ impl Round<'_> {
         (self.load)(files).run(&mut journal, &AtomicBool::new(false))
     }
 
-    /// Waits until an fsync was acknowledged. False if `ended` reports that none will come.
+    /// Waits until an fsync was acknowledged. Returns false if `ended` reports that none will be.
     fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
         let since = Instant::now();
         loop {
@@ -190,7 +190,7 @@ impl Host for MountHost<'_> {
     }
 }
 
-/// The library in this process, and in a child of it while there is load.
+/// The library in this process, and during the load in a child process.
 pub struct LibraryHost<'a> {
     places: &'a Places,
     library: Option<Library>,
@@ -258,7 +258,7 @@ fn has_ended(child: &mut Child) -> bool {
     !matches!(child.try_wait(), Ok(None))
 }
 
-/// Why nothing can be mounted here; `None` if it can.
+/// Why nothing can be mounted here; `None` if mounts are possible.
 pub fn mount_problem() -> Option<String> {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         return Some(format!("/dev/fuse: {error}"));

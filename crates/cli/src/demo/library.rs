@@ -26,7 +26,7 @@ impl Library {
     /// Opens the file system on the drive whose image is `image`, and recovers what a crash left.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the file system cannot be opened.
     pub fn open(image: &Path) -> anyhow::Result<Library> {
         let spec: DeviceSpec = super::spec_of(image)?.parse()?;
         let (sender, receiver) = channel();
@@ -35,7 +35,7 @@ impl Library {
             let engine = rt.clone();
             let options = MountOptions::default();
             let fs = rt.block_on(async move { Fs::mount(&engine, device, options).await })?;
-            // The receiver waits for it below.
+            // The receiver waits for this message below, so the send succeeds.
             let _ = sender.send(fs.pool().clone());
             Ok::<Fs, Error>(fs)
         })?;
@@ -65,7 +65,7 @@ impl Library {
         self.call(|fs| async move { Ok(look(&fs)) })
     }
 
-    /// Runs a request on the engine and waits for it.
+    /// Runs a request on the engine and waits for its result.
     fn call<T, F>(&self, request: impl FnOnce(Fs) -> F + Send + 'static) -> io::Result<T>
     where
         T: Send + 'static,
@@ -213,7 +213,7 @@ impl Files for Library {
     }
 }
 
-/// An open file, whose content is kept if it is removed.
+/// An open file. If the file is removed, its content stays until this value is dropped.
 struct Open<'a> {
     library: &'a Library,
     ino: Ino,

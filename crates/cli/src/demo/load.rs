@@ -2,9 +2,9 @@
 //!
 //! Writers step through the files of a [`Plan`]. After each fsync that returned, a line goes to the
 //! journal, a file outside of the file system under test, before the writer does anything else. The
-//! check afterwards compares every file with the durability contract: each block has the fsynced
-//! version or a later one, likewise the size; there is one name and not two, and no content of
-//! other files.
+//! check afterwards compares every file with the durability contract: each block and the size have
+//! the fsynced version or a later one, the file has one name and not two, and it shows no content
+//! of other files.
 
 use super::files::{Files, OpenFile};
 use super::plan::{BLOCK, Block, FileId, Follow, Plan, State, Step};
@@ -15,7 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Files a writer works on at the same time, so that an fsync of one finds others dirty.
+/// Number of files on which a writer works at the same time, so that other files are dirty at the
+/// fsync of one.
 const FILES_IN_HAND: usize = 6;
 
 /// Bytes that may be written ahead of the rate.
@@ -212,8 +213,8 @@ impl Load<'_> {
         names.contains(&format!("w{writer}/{name}")).then_some(file)
     }
 
-    /// The states that a file may be in: that of the last acknowledged fsync, and those of all
-    /// later steps up to the next fsync, which was not acknowledged.
+    /// The states in which a file may be: the state at the last acknowledged fsync, and the states
+    /// after all later steps up to the next fsync, which was not acknowledged.
     fn allowed(&self, file: FileId, acknowledged: u64) -> Vec<State> {
         let (mut state, mut renamed_since_sync) = (State::created(), false);
         let mut states = Vec::new();

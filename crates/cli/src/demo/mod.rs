@@ -41,7 +41,7 @@ const THREADS: usize = 2;
 const WRITERS: u32 = 4;
 /// Most bytes per second that the load writes, so that the drive does not run full.
 const LOAD_RATE_MAX: u64 = 16 << 20;
-/// Aging fills the drive until this share of it is available, in percent.
+/// Aging fills the drive until only this percentage of it is available.
 const AGED_AVAILABLE: u64 = 15;
 /// The drive is aged when this many superzones have been cleaned.
 const AGED_VICTIMS: u64 = 8;
@@ -422,7 +422,7 @@ impl Demo<'_> {
         self.print_counters(host, out)
     }
 
-    /// Kills the process once under load and checks what is found.
+    /// Kills the process once under load, and checks the files that are left.
     fn kill(&self, round: u32, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<Report> {
         let journal = self.places.journal(round);
         let load = load(self.seed, round);

@@ -16,7 +16,7 @@ const LIFE: (u64, u64) = (6, 40);
 /// One file of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
-    /// Which writer owns it.
+    /// The number of the writer that owns the file.
     pub writer: u32,
     /// The number of the file among those of its writer.
     pub index: u32,
@@ -29,7 +29,7 @@ pub enum Step {
     Write { first: u64, length: u64 },
     /// Truncates the file to `size` bytes.
     Truncate { size: u64 },
-    /// Gives the file its other name.
+    /// Renames the file to its second name.
     Rename,
     /// Removes the file.
     Remove,
@@ -60,9 +60,9 @@ pub struct Block {
 pub struct State {
     /// Number of steps done.
     pub steps: u64,
-    /// Length in bytes; `None` after its removal.
+    /// Length of the file in bytes; `None` after the removal of the file.
     pub size: Option<u64>,
-    /// True if it has its second name.
+    /// True if the file has its second name.
     pub renamed: bool,
     /// One entry per block below `size`; `None` is a hole.
     pub blocks: Vec<Option<Block>>,
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// What follows step number `step`, which did `done`.
+    /// What follows step number `step`, which has done `done`.
     pub fn follow(self, file: FileId, step: u64, done: Step, renamed_since_sync: bool) -> Follow {
         if done == Step::Remove {
             Follow::SyncFolder

@@ -148,7 +148,8 @@ fn acknowledged(journal: &str) -> BTreeMap<FileId, u64> {
     lines.collect()
 }
 
-/// A file that has not changed since its last fsync, with at least `size` bytes; and its path.
+/// A file of at least `size` bytes that has not changed since its last fsync, and the path of
+/// that file.
 fn victim(folder: &Path, plan: Plan, journal: &str, size: u64) -> (FileId, PathBuf) {
     for (file, steps) in acknowledged(journal) {
         let mut state = State::created();

@@ -124,7 +124,7 @@ impl<'a> Tree<'a> {
     /// times, targets of links and every byte.
     ///
     /// # Errors
-    /// The first difference, or what could not be read.
+    /// The first difference, or the first error of a read.
     pub fn compare(
         &self,
         target: &dyn Files,
@@ -155,7 +155,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Every name is found by looking it up, and listings show no others.
+    /// Checks that every name is found by a lookup, and that listings show no other names.
     fn compare_names(&self, target: &dyn Files, under: &str) -> anyhow::Result<()> {
         let mut found = 0;
         let folders = self.entries.iter().filter(|e| e.attributes.kind == Kind::Folder);

@@ -50,7 +50,7 @@ pub(super) struct CheckArgs {
     json: bool,
 }
 
-/// What mounts need of the kernel.
+/// The device of the kernel that mounts need.
 const FUSE: &str = "/dev/fuse";
 
 /// A front end, and why it cannot use the drive.
@@ -184,7 +184,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 /// Why no file system can be made on the soft zones that `device` names; `None` if one can.
 ///
 /// # Errors
-/// If they cannot be opened.
+/// If the soft zones cannot be opened.
 pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(RtConfig::real());
@@ -195,7 +195,7 @@ pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
     Ok(why)
 }
 
-/// Opens soft zones, to mend them or only to look.
+/// Opens soft zones; with `repair`, their damage is repaired.
 fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, Error> {
     let opened = match repair {
         true => crate::soft::accept_loss(rt, spec),
@@ -204,7 +204,7 @@ fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, 
     opened.map_err(|error| crate::in_use::explain(spec, error))
 }
 
-/// Why the drive does not suit a front end; `None` if it does.
+/// For each front end, why the drive does not suit it; `None` if it does.
 struct Tried {
     fs: Option<Error>,
     volume: Option<Error>,
@@ -240,7 +240,8 @@ async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Tried {
     Tried { fs, volume, store, zoned }
 }
 
-/// All front ends: what was tried on the drive, or why nothing was, and what this machine has.
+/// The results for all front ends, from the attempts on the drive (or the reason why there were
+/// none) and from the abilities of this machine.
 fn all_fits(tried: Result<Tried, String>) -> Vec<Fit> {
     let tell = |error: Option<Error>| error.map(|error| error.to_string());
     let [fs, volume, store, zoned] = match tried {

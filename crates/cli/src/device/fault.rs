@@ -238,7 +238,7 @@ pub fn check_words(words: &[String]) -> anyhow::Result<()> {
     parse_words("-", words).map(drop)
 }
 
-/// Parses `words`, which lack the device: it is called `name`.
+/// Parses `words`, which lack the device's name; `name` takes its place.
 fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
     use clap::Parser as _;
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -248,10 +248,10 @@ fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
     Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error)))
 }
 
-/// Applies `words` to an open `drive` called `name`. A power cut of all commands happens at once,
-/// and commands in flight meet fates drawn from `seed`: so several drives can lose power at the
-/// same moment. After its last fault is cleared, a drive that had lost power or disappeared answers
-/// again.
+/// Applies `words` to an open `drive` called `name`. A power cut without further conditions happens
+/// at once, and the fates of commands in flight are drawn from `seed`; so several drives can lose
+/// power at the same moment. After its last fault is cleared, a drive that had lost power or
+/// disappeared answers again.
 ///
 /// # Errors
 /// If the words are invalid, or the drive cannot inject faults or cannot store them.

@@ -172,7 +172,7 @@ fn whole(name: &str, preset: &Preset) -> Value {
     value
 }
 
-/// The model as a file from which the same model is read.
+/// The model as the text of a file from which the same model can be read.
 fn toml(preset: &Preset) -> String {
     let mut text = format!(
         "# A timing model. Use it in a device spec: mem:zn540-1t,timing=realtime,model=FILE.toml\n\

@@ -39,7 +39,7 @@ pub struct ServeArgs {
     record: Option<PathBuf>,
 }
 
-/// Serves the drive until a signal comes.
+/// Serves the drive until a signal arrives.
 ///
 /// # Errors
 /// If the drive cannot be opened or served, or its device was removed by somebody else.

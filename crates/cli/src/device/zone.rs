@@ -115,7 +115,7 @@ fn report(rt: &Rt, drive: &Rc<dyn ZonedDevice>, zone: u32) -> anyhow::Result<Zon
     }
 }
 
-/// Executes `what` and returns how much was written.
+/// Carries out `what`, and returns the number of bytes written.
 async fn perform(
     drive: &Rc<dyn ZonedDevice>,
     what: What,

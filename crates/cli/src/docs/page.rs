@@ -1,12 +1,13 @@
 //! A page of `docs` as a manual page: headings, paragraphs, lists, tables and code.
 //!
-//! Enough of Markdown for pages that are written for it, not all of it: a table becomes a list,
-//! whose entries have the first cell as their name.
+//! This covers the part of Markdown that the project's pages use: a table becomes a list whose
+//! entries have the first cell as their name.
 
-/// Lines are neither stretched nor hyphenated: a command is copied as it stands.
+/// Turns off the stretching and hyphenation of lines, so that commands can be copied unchanged.
 pub const RAGGED: &str = ".nh\n.ad l\n";
 
-/// `page`, in Markdown, as roff. Its first heading is left out: `about` is the line of NAME.
+/// Converts `page` from Markdown to roff. The first heading is left out, since `about` is the text
+/// of the NAME section.
 pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
     let (title, version) = (name.to_uppercase(), env!("CARGO_PKG_VERSION"));
     let mut text = format!(".TH {title} {section} \"\" \"furrow {version}\" \"Furrow\"\n");
@@ -91,7 +92,7 @@ fn plain(line: &str) -> String {
     escaped(&text.replace(['`', '*'], ""))
 }
 
-/// A line of text that roff takes as it is.
+/// A line of text, escaped so that roff prints it unchanged.
 fn escaped(line: &str) -> String {
     // roff has no ASCII replacement for the ellipsis character.
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('…', "...");

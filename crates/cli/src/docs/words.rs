@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Most time that arrays may take to answer: somebody waits at the keyboard.
+/// Time limit for the answers of arrays: the user waits at the keyboard.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What to list, a word on each line.

@@ -167,7 +167,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow
     Ok(())
 }
 
-/// Shows what is wrong, and what becomes of it.
+/// Shows each finding, and what happens to it.
 fn show_findings(
     out: &mut dyn Write,
     repair: &Repair,
@@ -252,7 +252,7 @@ fn print_rows<const N: usize>(
     print_table(out, &shown)
 }
 
-/// One line with the result.
+/// Prints one line with the result.
 fn conclude(
     out: &mut dyn Write,
     name: &str,

@@ -47,7 +47,7 @@ impl Looked {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is none; the error says what the drive holds.
+    /// If there is no store; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Looked> {
         Looked::open_with(device, false)
     }
@@ -79,7 +79,7 @@ impl Looked {
         &self.store
     }
 
-    /// Reads from a file; less than `bytes` at its end.
+    /// Reads `bytes` bytes from a file; fewer only at its end.
     ///
     /// # Errors
     /// If a block is not as it was written.
@@ -95,7 +95,7 @@ impl Drop for Looked {
     }
 }
 
-/// The path as the store has it: without empty parts.
+/// The path in the form in which the store has it: without empty parts.
 pub fn plain(path: &str) -> String {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -112,7 +112,7 @@ impl Changed {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is none; the error says what the drive holds.
+    /// If there is no store; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Changed> {
         Changed::open_with(device, Options::default())
     }
@@ -140,7 +140,7 @@ impl Changed {
         &self.store
     }
 
-    /// What a path names, if it exists.
+    /// The file or directory that a path names, if it exists.
     ///
     /// # Errors
     /// If the path leads out of the store.
@@ -155,7 +155,7 @@ impl Changed {
     /// All paths below a directory, ascending.
     ///
     /// # Errors
-    /// If it is no directory.
+    /// If the path is not a directory.
     pub fn below(&self, directory: &str) -> Result<Vec<(String, Node)>> {
         let mut all = Vec::new();
         let mut left = vec![plain(directory)];
@@ -172,7 +172,7 @@ impl Changed {
         Ok(all)
     }
 
-    /// Makes a directory and its missing parents. Returns those that it made.
+    /// Makes a directory and its missing parents. Returns the directories that it made.
     ///
     /// # Errors
     /// If a file is in the way; then none was made.
@@ -264,7 +264,7 @@ impl Changed {
     /// Makes all names durable.
     ///
     /// # Errors
-    /// If the drive does not take them.
+    /// If the drive fails to write them.
     pub fn sync_names(&self) -> Result<()> {
         Ok(self.run(|store| async move { store.sync_names().await })?)
     }

@@ -87,7 +87,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// The file to be made; in a directory it gets its name in the store.
+/// The path of the file to make; in a directory, the file keeps its name from the store.
 fn destination(args: &Args) -> PathBuf {
     let path = plain(&args.path);
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -98,7 +98,7 @@ fn destination(args: &Args) -> PathBuf {
     }
 }
 
-/// Lets `copy` write a file, which appears under its name when it is complete.
+/// Makes a file that `copy` writes. The file appears under its name only when it is complete.
 fn create(
     to: &Path,
     force: bool,

@@ -12,7 +12,7 @@ pub enum Kind {
     Sst,
     /// The write-ahead log.
     Wal,
-    /// The database's own state: which files it consists of.
+    /// The database's own state: the list of its files.
     Manifest,
     /// Everything else.
     Other,

@@ -112,7 +112,7 @@ fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
     kinds
 }
 
-/// How a zone is drawn: as the kind with the most blocks in it.
+/// The zone as it is drawn: its use is the kind with the most blocks in it.
 fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
     let most = kinds.iter().max_by_key(|(_, blocks)| **blocks);
     let usage = match zone.usage {

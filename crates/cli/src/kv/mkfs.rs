@@ -38,7 +38,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the drive holds something and is not to be overwritten, or is not fit for a store.
+/// If the drive holds something and `--force` is missing, or the drive does not suit a store.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(config()?);
     let device = drive::open(&rt, &args.device, OpenMode::ReadWrite)?;

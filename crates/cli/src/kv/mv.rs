@@ -44,7 +44,7 @@ struct Names {
     verbose: bool,
 }
 
-/// Renames.
+/// Runs `furrow kv mv`.
 ///
 /// # Errors
 /// If a path cannot be renamed; then none is.
@@ -81,7 +81,7 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
     end(&changed, &args.names, &pairs, "->", out)
 }
 
-/// Links.
+/// Runs `furrow kv ln`.
 ///
 /// # Errors
 /// If a name cannot be made; then none is.

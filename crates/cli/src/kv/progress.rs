@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For a command that does `what`; shows nothing if the output is JSON.
+    /// The progress of a command that does `what`; shows nothing if the output is JSON.
     pub fn new(what: &'static str, json: bool) -> Progress {
         let shown = !json && std::io::stderr().is_terminal();
         Progress { what, shown, next: Cell::new(Instant::now() + EVERY) }

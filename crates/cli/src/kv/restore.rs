@@ -144,7 +144,7 @@ fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
             sizes.insert(number, size);
         }
     }
-    // There is at most one block of checksums for 998 blocks of content.
+    // A file has at most one block of checksums for every 998 blocks of content.
     let blocks = sizes.values().map(|size| size.div_ceil(4096) + size.div_ceil(998 * 4096));
     Ok((blocks.sum(), sizes.values().sum()))
 }

@@ -84,7 +84,7 @@ struct Zone {
     kinds: Vec<u64>,
 }
 
-/// The use of a zone by its name.
+/// The use of a zone that has this name.
 fn usage_of(name: &str) -> Option<ZoneUse> {
     ZoneUse::ALL.into_iter().find(|usage| usage.name() == name)
 }
@@ -360,7 +360,7 @@ impl Running {
     }
 }
 
-/// The metrics of a store with one call.
+/// The metrics of a store after a single call.
 #[cfg(test)]
 pub fn sample() -> String {
     let kind = json!({

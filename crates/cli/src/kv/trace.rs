@@ -25,7 +25,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Calls of one kind.
+/// Number, errors, bytes and times of the calls of one kind.
 #[derive(Clone, Copy, Default)]
 struct Calls {
     count: u64,

@@ -84,7 +84,7 @@ impl View {
     /// Passes the bytes of a file to `each`, in pieces.
     ///
     /// # Errors
-    /// If a block is not as it was written, or an error of `each`.
+    /// If a block is damaged, or an error of `each`.
     pub fn read(&self, file: &FileInfo, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut at = 0;
         while at < file.size {

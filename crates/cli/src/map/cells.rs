@@ -3,7 +3,7 @@
 use super::{Style, fill, style};
 use furrow_fuse::report::MapPage;
 
-/// What is drawn in one place.
+/// The content of one cell of the picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// Index of the cell's use in the styles.

@@ -1,8 +1,8 @@
 //! A map of zones as an SVG picture, for a light and for a dark page.
 //!
-//! Equal neighbours are one rectangle, filled with a pattern of cells: the size of the file follows
-//! the runs of equal cells, not the number of zones. The same map gives the same bytes. Uses differ
-//! in letters as well as in colour.
+//! Equal neighbours are one rectangle, filled with a pattern of cells, so the size of the file
+//! depends on the number of runs of equal cells, not on the number of zones. The same map gives the
+//! same bytes. Uses differ in letters as well as in colour.
 
 use super::cells::{Cell, cells, zones_per_cell};
 use super::{Style, style};
@@ -160,7 +160,7 @@ fn areas(out: &mut String, row: &[Cell], y: usize) {
     let mut at = 0;
     for run in row.chunk_by(|one, other| one.open == other.open) {
         if run[0].open {
-            // A frame around each cell, in one path.
+            // One path contains the frames around all these cells.
             let frames: String = (at..at + run.len())
                 .map(|at| format!("M{}.5 {y}.5h10v10h-10z", LEFT + at * PITCH))
                 .collect();
@@ -170,7 +170,7 @@ fn areas(out: &mut String, row: &[Cell], y: usize) {
     }
 }
 
-/// The letters of a row, and the number of its first zone.
+/// Writes the letters of a row, and the number of its first zone.
 fn letters(out: &mut String, row: &[Cell], styles: &[Style], y: usize, first: usize) {
     let letters: String = row.iter().map(|cell| letter(&styles[cell.style], cell.fill)).collect();
     let (x, long) = (LEFT + 3, row.len() * PITCH - 6);

@@ -177,7 +177,7 @@ fn a_cell_of_several_zones_has_their_most_frequent_use_but_free() {
     let found = cells(&many, &STYLES, 4);
     let cell = |name, fill, open| Cell { style: at(name), fill, open };
     assert_eq!(found[..2], [cell("data-warm", 0.25, false), cell("free", 0.0, false)]);
-    // The last has two zones only, each use once: the first of the styles stands for both.
+    // The last cell has only two zones, with two uses: the first use in the styles stands for both.
     assert_eq!((found[2].style, found[2].open), (at("data-warm"), true));
     assert!((found[2].fill - 0.545).abs() < 1e-9, "{}", found[2].fill);
     assert_eq!(found.len(), 3);
@@ -213,7 +213,7 @@ fn the_svg_is_small_the_same_each_time_and_right_in_the_dark() {
         assert!(picture.contains(&format!(">{} ", style.name)), "{}", style.name);
     }
     assert!(picture.contains("A cell is 64 zones (25.0 MiB)"), "{picture}");
-    // Every cell has its letter.
+    // Every cell has a letter.
     let letters: usize = picture
         .split("textLength=")
         .skip(1)

@@ -1,7 +1,7 @@
 //! A map of zones as text: letters, in colour where a terminal shows it.
 //!
-//! Letters tell uses apart everywhere; colour only helps. So nothing but ASCII is printed, whatever
-//! the locale is.
+//! Letters distinguish uses everywhere; colour only helps. Only ASCII is printed, whatever the
+//! locale is.
 
 use super::cells::{Cell, cells, zones_per_cell};
 use super::{Style, style};
@@ -15,7 +15,7 @@ use std::io;
 pub enum Part {
     /// Only the table.
     Summary,
-    /// A picture that fits the screen together with what is below it.
+    /// A picture that fits the screen together with the text below it.
     Fitting,
     /// A picture with a cell for each zone.
     AllZones,
@@ -153,7 +153,7 @@ fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<String
         show::print_table(&mut text, &narrow)?;
     }
     let mut out = String::new();
-    // Colour is added after the layout of the table: it would count as width.
+    // Colour is added after the layout of the table, because colour sequences would count as width.
     for (at, line) in String::from_utf8_lossy(&text).lines().enumerate() {
         let row = at.checked_sub(1).and_then(|at| rows.get(at)).filter(|_| screen.colour);
         let _ = match row {

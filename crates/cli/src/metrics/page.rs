@@ -103,7 +103,7 @@ fn part(families: &[Family]) -> String {
     text
 }
 
-/// The exporters: heading, and what each prints.
+/// All exporters: for each its heading on the page, and the text that it prints.
 fn exporters() -> Vec<(&'static str, String)> {
     let (array, server) = array();
     vec![

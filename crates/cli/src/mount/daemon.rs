@@ -46,7 +46,8 @@ impl Plan {
     }
 }
 
-/// Serves the mount until it is unmounted. Calls `ready` once it works.
+/// Mounts the file system and serves the mount until it is unmounted. Calls `ready` once the
+/// mount works.
 ///
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
@@ -97,7 +98,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
     no_more_metrics();
     match (&served, &ended) {
         (Ok(()), Ok(())) => log(&format!("{} unmounted", plan.source)),
-        // The first error is returned; the second one must not be lost.
+        // The first error is returned; the second one is logged, so that it is not lost.
         (Err(_), Err(error)) => log(&format!("{error:#}")),
         _ => {}
     }

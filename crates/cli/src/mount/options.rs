@@ -165,7 +165,7 @@ fn forms() -> String {
     let forms: Vec<&str> = KNOWN.iter().map(|known| known.form).collect();
     forms.join(", ")
 }
-/// Smallest cache in bytes; a smaller one cannot hold one large request.
+/// Smallest size of the cache in bytes; a smaller cache cannot hold a large request.
 const MIN_CACHE: u64 = 16 << 20;
 
 /// The options given with `-o`.
@@ -175,7 +175,7 @@ pub struct Options {
     pub engine: MountOptions,
     /// Options of the kernel; the source is filled in later.
     pub endpoint: Endpoint,
-    /// How long the kernel may cache names and attributes, if said.
+    /// How long the kernel may cache names and attributes, if an option says so.
     ttl: Option<Duration>,
     /// The source in the mount table; `None`: the device.
     pub fsname: Option<String>,
@@ -352,7 +352,7 @@ fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
     }
 }
 
-/// Suffixes of names, separated by colons; there may be none.
+/// Parses suffixes of names, separated by colons; an empty value means none.
 fn extensions(name: &str, value: &str) -> Result<Vec<String>, String> {
     let ends = value.split(':').filter(|end| !end.is_empty()).map(|end| {
         let end = end.trim_start_matches('.');

@@ -107,7 +107,7 @@ fn is_changeable(name: &str) -> bool {
 /// The options in `wanted` that differ from those in force with `now`, separated by commas.
 ///
 /// # Errors
-/// Why they may not change.
+/// The reason why one of them may not change.
 fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
     let running = parse([now])?;
     let mut changed: Vec<&str> = Vec::new();

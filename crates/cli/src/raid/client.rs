@@ -24,22 +24,22 @@ const ENDING: &str = ".control";
 const NAME_ENDING: &str = ".name";
 /// Upper limit for the bytes of an array's name.
 const NAME_MAX: u64 = 256;
-/// Most time an array may take to report its state.
+/// Time limit for an array to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often to retry if a daemon takes no more connections.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Most time that a daemon may take to end after its last answer.
+/// Time limit for a daemon to end after its last answer.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// Time in which a daemon that has closed its socket removes it.
+/// Time that a daemon may take between closing its socket and removing the socket's file.
 const LEAVING: Duration = Duration::from_millis(100);
 /// Longest answer in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
 
 /// A running array.
 pub struct Running {
-    /// Its control socket.
+    /// The control socket of the array.
     pub socket: PathBuf,
-    /// Its state.
+    /// The state of the array.
     pub status: Status,
 }
 
@@ -125,7 +125,7 @@ pub fn runtime_dir() -> PathBuf {
 /// Makes the runtime directory, for this user alone, if it is missing.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If the directory cannot be made.
 pub fn make_runtime_dir() -> Result<PathBuf> {
     let path = runtime_dir();
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -176,10 +176,10 @@ pub fn running() -> Vec<Running> {
     visible().unwrap_or_default().running
 }
 
-/// The arrays that have a daemon. All are asked at once.
+/// The arrays that have a daemon. Asks all daemons at the same time.
 ///
 /// # Errors
-/// If this user may not see the sockets, or not use one of them.
+/// If this user may not see the sockets, or may not use one of them.
 pub fn visible() -> Result<Seen> {
     let folder = runtime_dir();
     let entries = match std::fs::read_dir(&folder) {
@@ -395,8 +395,8 @@ pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> 
     result(socket, exchange(socket, request, limit)?.0)
 }
 
-/// As [`ask`]. If the daemon ends after its answer, whether that is a success or an error, this
-/// returns only when the daemon has ended.
+/// As [`ask`]. If the daemon ends after its answer (a success or an error), this function returns
+/// only when the daemon has ended.
 ///
 /// # Errors
 /// As [`ask`].

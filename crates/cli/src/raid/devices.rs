@@ -96,18 +96,18 @@ pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
     Ok(all)
 }
 
-/// One device, with the path of an image made absolute.
+/// Parses one device, and makes the path of an image absolute.
 ///
 /// # Errors
-/// If it is invalid, or a drive in memory.
+/// If the argument is invalid, or names a drive in memory.
 pub fn one(argument: &str) -> Result<DeviceSpec> {
     let spec: DeviceSpec = argument.parse()?;
     check_lasting(&spec)?;
     absolute(spec)
 }
 
-/// Refuses a drive in memory: it would be gone with the process that made it, and its part of the
-/// array as well.
+/// Refuses a drive in memory, because it disappears with the process that made it, and its part of
+/// the array with it.
 ///
 /// # Errors
 /// `Invalid` for such a drive.
@@ -229,7 +229,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn Zon
     Ok(drive)
 }
 
-/// How long one look at a drive may take.
+/// Time limits for one inspection of a drive.
 #[derive(Clone, Copy)]
 pub struct Patience {
     /// Time to wait for a named drive whose image is in use.

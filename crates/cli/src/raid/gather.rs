@@ -46,7 +46,7 @@ pub struct Chosen {
 pub struct Remark {
     /// The event of the remark: [`LEFT_OUT`], [`UNUSABLE`], [`FOUND`], or an event of the assembly.
     pub event: &'static str,
-    /// The member concerned, if it is known.
+    /// The number of the member concerned, if it is known.
     pub member: Option<u32>,
     /// The remark in one sentence.
     pub text: String,
@@ -86,7 +86,8 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 ///
 /// With a wait, the drives are inspected every second until every member that has not failed is
 /// there or the waiting time has passed. Then the drives found so far are returned. Missing members
-/// are also searched on drives that nobody named, because a replacement is in no list.
+/// are also searched on drives that nobody named, because a list of drives may not contain a
+/// replacement yet.
 ///
 /// # Errors
 /// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
@@ -194,7 +195,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if must(&named) => {
                     return Err(error.into());
                 }
-                // The drive belongs to no array: reported only if it was named.
+                // The drive belongs to no array; that is reported only if the drive was named.
                 ErrorKind::NotFound if !named.by_name => {}
                 _ => left_out.push(Remark::unusable(&error)),
             },

@@ -324,7 +324,7 @@ pub fn scrub_to_the_end(array: &Running, repair: bool, out: &mut dyn Write) -> R
     wait_for_scrub(array, out)
 }
 
-/// Shows the progress of a scrub, and then what it found.
+/// Shows the progress of a scrub, and then its findings.
 fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.scrub {

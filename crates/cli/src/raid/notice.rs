@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most notices that wait for the hook; later ones are not passed to it.
+/// Most notices that wait for the hook; further ones are not passed to the hook.
 const WAITING: usize = 256;
 /// Most time that a hook may run.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ impl Notices {
         Ok(notices)
     }
 
-    /// Also runs `program` for each notice; it is killed after `patience`.
+    /// Also runs `program` for each notice; a run is killed after `patience`.
     fn add_hook(
         &mut self,
         program: &Path,
@@ -123,8 +123,8 @@ impl Notices {
         }
     }
 
-    /// Takes no more notices. Waiting ones are delivered within `limit`; then a running hook is
-    /// killed, and the rest goes only to the log.
+    /// Takes no more notices. The waiting notices are delivered within `limit`; then a running hook
+    /// is killed, and the remaining notices go only to the log.
     pub fn end(self, limit: Duration) -> Ending {
         let _ = self.until.set(Instant::now() + limit);
         Ending(self.tellers.into_iter().map(|(_, thread)| thread).collect())
@@ -194,8 +194,8 @@ mod tests {
     use std::fs;
 
     /// Notices to the file `events` and a hook, in a folder for the test `test`. For the event
-    /// `hangs` the hook never ends and writes its process id to `hanging`; for other events it
-    /// appends the name to `told`.
+    /// `hangs` the hook writes its process id to `hanging` and never ends; for other events it
+    /// appends the event's name to `told`.
     fn told_to_a_hook(test: &str, patience: Duration) -> (PathBuf, Notices) {
         let folder = std::env::temp_dir().join(format!("furrow-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         (folder, notices)
     }
 
-    /// The process id of the hanging hook, once it runs.
+    /// Waits until the hook for `hangs` runs, and returns its process id.
     fn hanging(folder: &Path) -> Pid {
         let text = wait_for(&folder.join("hanging"), 1);
         Pid::from_raw(text.trim().parse().unwrap()).unwrap()
@@ -275,8 +275,8 @@ mod tests {
         let (folder, notices) = told_to_a_hook("hook-runs", Duration::from_secs(100_000));
         tell(&notices, "hangs");
         let process = hanging(&folder);
-        // More notices than can wait for the hook: the sender is not delayed, and the file gets all
-        // of them.
+        // These are more notices than can wait for the hook: the sender is not delayed, and the
+        // file gets all of them.
         for number in 0..2 * WAITING {
             tell(&notices, &number.to_string());
             wait_for(&folder.join("events"), number + 2);

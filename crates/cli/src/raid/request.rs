@@ -18,12 +18,12 @@ pub enum Request {
     Metrics,
     /// Take a member out of service.
     Fail {
-        /// Its number, or its device.
+        /// The member's number, or its device.
         member: String,
     },
     /// Replace a failed member by a drive.
     Replace {
-        /// Its number, or its device.
+        /// The member's number, or its device.
         member: String,
         /// Device spec with an absolute path.
         device: String,
@@ -59,7 +59,7 @@ pub enum Request {
     },
     /// Inject faults into emulated drives.
     Fault {
-        /// Number or device of the member; all members without it.
+        /// Number or device of the member; `None` means all members.
         member: Option<String>,
         /// The arguments of `furrow device fault` without the device.
         words: Vec<String>,

@@ -51,7 +51,7 @@ pub type BlockDevice = furrow_ublk::Server<furrow_ublk::Exported>;
 /// A drive the daemon has open.
 #[derive(Clone)]
 pub struct Drive {
-    /// Its spec.
+    /// The drive's spec.
     pub spec: DeviceSpec,
     /// The open drive.
     pub device: Rc<dyn ZonedDevice>,
@@ -59,7 +59,7 @@ pub struct Drive {
 
 /// A member that the array counted on, but was started without.
 pub struct Absent {
-    /// UUID of its drive.
+    /// UUID of the member's drive.
     pub uuid: Uuid,
     /// The reason why the member is missing.
     pub why: String,
@@ -103,7 +103,7 @@ pub struct Parts {
     pub name: String,
     /// The array.
     pub volume: Volume,
-    /// The server of its export.
+    /// The NBD server of the array's export.
     pub server: Server<Volume>,
     /// The kernel's block device of the volume.
     pub block_device: Option<BlockDevice>,
@@ -383,7 +383,7 @@ impl Daemon {
         })
     }
 
-    /// The number of the member that `name` stands for: a number, or a drive.
+    /// The number of the member that `name` stands for; `name` is a number or a drive.
     fn member(&self, name: &str) -> Result<u32> {
         let drives = self.drives.borrow();
         if let Ok(number) = name.parse::<u32>()
@@ -445,8 +445,8 @@ impl Daemon {
         Ok(Drive { spec, device })
     }
 
-    /// Adds to `error`, of a drive that must be empty, what the drive holds. For a former member of
-    /// this array the advice is `--force`: no command can use the old content of such a drive.
+    /// Adds the content of a drive to the `error` that the drive is not empty. For a former member
+    /// of this array the advice is `--force`: no command can use the old content of such a drive.
     async fn explain_used(&self, device: &dyn ZonedDevice, error: Error) -> Error {
         if error.kind() == ErrorKind::Exists
             && let Ok(Holds::Member(examined)) = Holds::of(device).await

@@ -195,7 +195,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         return Err(misused(why));
     }
     if args.ready {
-        // The daemon gets a session of its own, so that signals from the terminal do not reach it.
+        // The daemon begins a new session, so that signals from the terminal do not reach it.
         let _ = rustix::process::setsid();
     }
     match serve(args) {

@@ -332,7 +332,7 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!well))
 }
 
-/// The columns of members; on a narrow screen those of errors are left out.
+/// The columns of members; on a narrow screen the columns of errors are left out.
 const MEMBERS: [Column; 6] = [
     Column::word("member", 0),
     Column::word("state", 0),
@@ -360,7 +360,7 @@ fn table_of(members: &[Member], width: usize) -> Vec<String> {
 /// Prints one array as text.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Errors of writing.
 pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let mut line = |what: &str, text: String| writeln!(out, "{what:>7}: {text}");
     line("array", format!("{}, UUID {}", status.array, status.uuid))?;
@@ -538,7 +538,7 @@ pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     format!("{stopped}{read} read in {:.1} s, {damaged}{lost}", scrub.seconds)
 }
 
-/// Names the block, and what is wrong with it.
+/// Describes a damaged block: which block it is, and what is wrong with it.
 pub fn describe_damage(damage: &Damage) -> String {
     let drive = damage.device.as_deref().unwrap_or("-");
     let mended = match (damage.repaired, damage.lost) {

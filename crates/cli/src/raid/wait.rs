@@ -12,11 +12,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often drives are looked at while they are waited for.
+/// How often drives are inspected during a wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The time in which drives are waited for, if any. The time begins when this is made, and is one
-/// for all drives together.
+/// The wait for drives, if there is one. Its time begins when this value is made, and applies to
+/// all drives together.
 pub struct Wait {
     until: Option<Instant>,
     said: Cell<bool>,
@@ -27,8 +27,8 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Waits for `time`, or until `ended` is readable; with `None` no drive is waited for. With
-    /// `is_started` the wait also ends when nobody reads standard output any more.
+    /// A wait that lasts for `time`, or until `ended` is readable; with `None` there is no wait.
+    /// With `is_started` the wait also ends when nobody reads standard output any more.
     pub fn new(time: Option<Duration>, ended: Arc<OwnedFd>, is_started: bool) -> Wait {
         let until = time.map(|time| Instant::now() + time);
         Wait { until, said: Cell::new(false), ended, is_started }
@@ -40,11 +40,11 @@ impl Wait {
     }
 
     /// Sleeps for a second, or for the rest of the waiting time if that is shorter. Returns true if
-    /// the caller is to look at the drives again, and false, without a sleep, if the waiting time
-    /// is over. `why` is the reason for the wait; the first call prints `why`.
+    /// the caller should inspect the drives again, and false, without a sleep, if the waiting time
+    /// is over. The first call prints `why`, the reason for the wait.
     ///
     /// # Errors
-    /// If the program is to end. The error comes without a further sleep.
+    /// If the program should end; then it does not sleep on.
     pub fn pause(&self, why: &str) -> Result<bool> {
         let Some(until) = self.until else { return Ok(false) };
         let left = until.saturating_duration_since(Instant::now());
@@ -62,7 +62,7 @@ impl Wait {
     /// Waits for `time`.
     ///
     /// # Errors
-    /// At once if the program is to end.
+    /// If the program should end; then it returns at once.
     fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
@@ -81,11 +81,11 @@ impl Wait {
         }
     }
 
-    /// Opens a drive that was found, for writing. A drive that is busy is waited for: a program
-    /// that only looks at it (as udev does) must not cost the array a member.
+    /// Opens a drive that was found for writing. Waits for a drive that is busy: a program that
+    /// only looks at the drive (as udev does) must not cost the array a member.
     ///
     /// # Errors
-    /// The outer result is an error if the program is to end. The inner result has the errors of
+    /// The outer result is an error if the program should end. The inner result has the errors of
     /// [`open_drive`]: `Busy` means that the drive was still busy at the end of the waiting time.
     pub fn open(&self, rt: &Rt, spec: &DeviceSpec) -> Result<furrow_zone::Result<Drive>> {
         loop {
@@ -100,7 +100,7 @@ impl Wait {
         }
     }
 
-    /// How long one look at a drive may wait for it.
+    /// How long one inspection may wait for a busy drive.
     pub fn patience(&self) -> Duration {
         match self.is_wanted() {
             true => Duration::ZERO,

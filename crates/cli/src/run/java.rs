@@ -1,9 +1,9 @@
 //! RocksDB for Java: finds the plugin that was built for the jar a program uses.
 //!
 //! The loader (`java/loader.c` of the plugin), which is preloaded into the Java virtual machine,
-//! compares the library in the jar with the libraries that plugins were built for, byte by byte,
-//! and decides. This module only reads the class path first, so that a program without a plugin
-//! fails before it begins.
+//! compares the library in the jar byte by byte with the libraries that plugins were built for, and
+//! chooses the plugin. This module only reads the class path first, so that a program without a
+//! plugin fails before it begins.
 
 use anyhow::{Result, bail};
 use std::ffi::OsString;
@@ -73,7 +73,7 @@ fn class_path(arguments: &[OsString], environment: Option<String>) -> Vec<PathBu
     parts.split(':').filter(|part| !part.is_empty()).flat_map(jars).collect()
 }
 
-/// The files that a part of a class path stands for: `lib/*` is each jar in `lib`.
+/// The files that a part of a class path stands for: `lib/*` stands for each jar in `lib`.
 fn jars(part: &str) -> Vec<PathBuf> {
     let Some(directory) = part.strip_suffix("/*").or((part == "*").then_some(".")) else {
         return vec![PathBuf::from(part)];

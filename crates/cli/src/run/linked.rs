@@ -1,7 +1,8 @@
 //! Checks that a program is linked to the RocksDB that the plugin was built for.
 //!
-//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher checks
-//! first: it has the program's own dynamic linker list the libraries, without running the program.
+//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher
+//! checks first: it makes the program's own dynamic linker list the libraries, without running
+//! the program.
 
 use anyhow::{Result, bail};
 use std::ffi::OsStr;
@@ -23,7 +24,7 @@ const FRONT: u64 = 64 << 10;
 /// that is not in this machine's program format, such as a script, is not checked.
 ///
 /// # Errors
-/// If they differ, or the plugin's is not installed.
+/// If the two differ, or the plugin's RocksDB is not installed.
 pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
     let Some(path) = find(program) else { return Ok(()) };
     let Some(linker) = linker(&path) else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! `furrow scrub --all`: every array, mount and store that runs on this machine, in this order.
 //!
-//! One that cannot be scrubbed is reported, and the others are scrubbed all the same.
+//! If one of them cannot be scrubbed, that is reported, and the others are scrubbed all the same.
 
 use super::{Place, scrub_to_the_end};
 use crate::kv::running;
@@ -27,7 +27,7 @@ pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
         };
     };
     let Seen { running: arrays, silent } = client::visible()?;
-    // Arrays come first: what is mounted may be on one of them.
+    // Arrays come first, because a mounted file system may be on one of them.
     for array in &arrays {
         note(manage::scrub_to_the_end(array, repair, out));
         out.flush()?;

@@ -193,7 +193,7 @@ mod tests {
         Requests { per_second, mean_ns }
     }
 
-    /// Two mounts and two arrays, one busy and one idle of each.
+    /// A frame with two mounts and two arrays: of each, one is busy and one is idle.
     fn frame() -> Frame {
         let mount = |directory: &str, busy: bool| Mount {
             directory: directory.to_owned(),

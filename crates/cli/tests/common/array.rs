@@ -81,7 +81,7 @@ impl Place {
         }
     }
 
-    /// Makes an array called `a` of these drives.
+    /// Makes an array called `a` from the drives with these numbers.
     pub fn create(&self, level: &str, numbers: &[usize]) {
         let drives = self.drives(numbers);
         let mut words = vec!["raid", "create", "--level", level, "--name", "a"];
@@ -98,7 +98,7 @@ impl Place {
         words
     }
 
-    /// Assembles these drives.
+    /// Assembles the array from the drives with these numbers.
     pub fn assemble(&self, numbers: &[usize], more: &[&str]) {
         let words = self.assembly(numbers, more);
         self.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! What a name means in documents that are put together in a function: the same in all of them.
+//! The meanings of names in documents that a function puts together: a name means the same in all
+//! of them.
 
 /// Names in ascending order, with their meanings.
 pub const WORDS: &[(&str, &str)] = &[

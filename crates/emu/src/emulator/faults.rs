@@ -67,7 +67,8 @@ impl Emulator {
         self.faults_changed()
     }
 
-    /// Removes fault number `index` (as in [`Emulator::faults`]); `None`: all faults.
+    /// Removes the fault with the number `index` in [`Emulator::faults`]; `None` removes
+    /// all faults.
     ///
     /// # Errors
     /// If there is no such fault, or the change cannot be stored.

@@ -61,7 +61,7 @@ impl Timed {
         self.origin.after(elapsed)
     }
 
-    /// Starts a command that did `work`. It is answered with `outcome` when it ends.
+    /// Starts a command that has done `work`. When the command ends, it is answered with `outcome`.
     #[inline]
     pub fn start(
         &mut self,

@@ -265,9 +265,9 @@ impl Model {
 /// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Measured on such a drive, or published for it.
+    /// Measured on a drive of this kind, or published for it.
     Measured,
-    /// Inferred from the behaviour of such a drive.
+    /// Inferred from the behaviour of a drive of this kind.
     Inferred,
     /// Assumed, without a source.
     Assumed,

@@ -76,8 +76,8 @@ fn decimal(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let scale = 10u128.pow(part.len() as u32);
     let part: u128 = if part.is_empty() { 0 } else { part.parse().map_err(|_| too_large())? };
     let value = (u128::from(whole) * scale + part) * u128::from(*factor);
-    // Rounded to the nearest whole: `2.35us` is exact, and no parameter needs a fraction of a
-    // nanosecond.
+    // The value is rounded to the nearest whole unit: `2.35us` stays exact, and no parameter needs
+    // a fraction of a nanosecond.
     u64::try_from((value + scale / 2) / scale).map_err(|_| too_large())
 }
 

@@ -95,7 +95,8 @@ pub(super) struct Writes {
     /// answer.
     flushes: VecDeque<(u32, u32, u64)>,
     epoch: u32,
-    /// Number of units not programmed yet, by epoch, from the oldest epoch with such units on.
+    /// Number of units that are not programmed yet, by epoch; the first entry is the oldest epoch
+    /// with such units.
     outstanding: VecDeque<(u32, u64)>,
 }
 

@@ -191,7 +191,7 @@ impl Outbox {
         zerocopy::transmute!(bytes)
     }
 
-    /// The first `length` bytes of the payload of `entry`; all of the payload if it is shorter.
+    /// The first `length` bytes of the payload of `entry`; the whole payload if it is shorter.
     ///
     /// # Safety
     /// The request has come, and its answer writes no payload while the slice lives.
@@ -215,7 +215,8 @@ impl Outbox {
         }
     }
 
-    /// Puts `given` where the kernel looks for it. `unique` is the number of the request.
+    /// Writes the answer `given` to the memory where the kernel looks for it. `unique` is the
+    /// number of the request.
     pub(crate) fn write(&self, given: &Given, unique: u64) {
         let (head, payload) = (self.memory.head(given.entry), self.memory.payload(given.entry));
         let mut header = Header::new_zeroed();

@@ -1,4 +1,4 @@
-//! Shared by the tests: a server on a thread of its own, and a client under the test's control.
+//! Shared by the tests: a server on a separate thread, and a client under the test's control.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -109,8 +109,8 @@ enum Order {
     Stop,
 }
 
-/// A server on its own thread, with exports `disk` and `fixed` (read-only) of one volume, and
-/// `other`. It ends with the test.
+/// A server on a separate thread. It has the exports `disk` and `fixed` (read-only) of one volume,
+/// and `other` of another volume. It ends with the test.
 pub struct Fixture {
     pub folder: PathBuf,
     pub mood: Arc<Mood>,

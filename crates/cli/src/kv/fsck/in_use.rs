@@ -34,10 +34,11 @@ impl Violation for Damage<'_> {
     }
 }
 
-/// Checks the store by the program that uses it.
+/// Asks the program that uses the store to check it.
 ///
 /// # Errors
-/// If the program does not read it to the end, or the arguments are for a store not in use.
+/// If the program does not complete the check, or the arguments are only for a store that is not
+/// in use.
 pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
     let (device, process) = (source_name(&args.device), store.process());
     for (given, option) in
