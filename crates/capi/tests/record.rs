@@ -52,7 +52,7 @@ fn work(store: &Shared, number: u8) {
 
 fn open(options: &str) -> i32 {
     let (device, options, mut store) = (c("mem:zones=32,zone-size=1MiB"), c(options), null_mut());
-    // SAFETY: as above.
+    // SAFETY: the strings end with a zero, and the store is closed once and not used after that.
     unsafe {
         let kind = furrow_store_open(device.as_ptr(), options.as_ptr(), &mut store, NOBODY);
         if kind == 0 {
@@ -67,7 +67,7 @@ fn calls_are_recorded_in_their_order() {
     let path = std::env::temp_dir().join(format!("furrow-record-{}", std::process::id()));
     let (device, mut store) = (c("mem:zones=64,zone-size=1MiB"), null_mut());
     let options = c(&format!("record={}", path.display()));
-    // SAFETY: as above.
+    // SAFETY: the strings end with a zero, and the store stays open during all of these calls.
     unsafe {
         assert_eq!(furrow_store_open(device.as_ptr(), options.as_ptr(), &mut store, NOBODY), 0);
         assert_eq!(furrow_make_directory(store, c("d").as_ptr(), NOBODY), 0);
@@ -87,7 +87,7 @@ fn calls_are_recorded_in_their_order() {
     }
     let sooner = Recording::decode(&std::fs::read(&path).unwrap()).expect("it can be read");
     assert!(sooner.whole);
-    // SAFETY: as above.
+    // SAFETY: no other thread uses the store any more, and it is closed once.
     unsafe {
         assert_eq!(furrow_store_close(store, NOBODY), 0);
     }

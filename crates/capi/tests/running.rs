@@ -147,7 +147,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     // A silent client does not keep the store from closing; the socket is removed all the same.
     let silent = UnixStream::connect(&found[0]).unwrap();
     let begun = Instant::now();
-    // SAFETY: it is not used after this.
+    // SAFETY: the store is not used after this.
     assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(sockets(&folder).is_empty());
@@ -159,13 +159,13 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert!(UnixStream::connect(&dead).is_err());
     let store = open();
     assert_eq!(sockets(&folder).len(), 2);
-    // SAFETY: it is not used after this.
+    // SAFETY: the store is not used after this.
     assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::write(&folder, "a file").unwrap();
     let store = open();
     write(store, "000001.sst");
-    // SAFETY: it is not used after this.
+    // SAFETY: the store is not used after this.
     assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
     std::fs::remove_file(&folder).unwrap();
 }

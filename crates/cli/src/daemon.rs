@@ -100,8 +100,8 @@ pub fn utc(seconds: u64) -> String {
 /// # Errors
 /// If the parent is gone, because the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
-    // This happens before the waiting command returns: the daemon must not keep the file system
-    // busy that the command was run from.
+    // The directory is changed before the waiting command returns: the daemon must not keep the
+    // file system busy that the command was run from.
     rustix::process::chdir("/").context("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     say(&format!("ready {}\n", message.replace('\n', END_OF_LINE)))

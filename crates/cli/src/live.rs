@@ -157,7 +157,7 @@ impl Terminal {
     fn begin() -> Result<Terminal> {
         let (ended, ends) = UnixStream::pair().context("a socket for signals")?;
         Signals::block(true)?.on_first(move |_| {
-            // This fails only if the program is ending already.
+            // The write fails only if the program is ending already.
             let _ = (&ends).write_all(b"s");
         })?;
         let mut terminal = Terminal { before: None, ended, shown: false };

@@ -36,7 +36,7 @@ const REQUEST_MAX: usize = 8 << 10;
 pub enum Metrics {
     /// `GET /metrics` at this address.
     Address(SocketAddr),
-    /// This file.
+    /// A file at this path.
     File(PathBuf),
 }
 

@@ -31,9 +31,9 @@ pub enum Fate {
 pub enum Unflushed {
     /// Drawn from the seed for each zone: all lost, all kept, or kept up to some block between.
     Seeded,
-    /// All lost.
+    /// All blocks are lost.
     Lost,
-    /// All kept.
+    /// All blocks are kept.
     Kept,
     /// The drive has kept its power: the blocks are in its cache as before, and no zone was closed.
     /// Only the program that used the drive was killed.

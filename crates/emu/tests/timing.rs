@@ -306,7 +306,7 @@ fn real_time_is_scaled() {
         assert!(rt.block_on(submit(&drive, 0, write(0, 1))).is_ok());
         let taken = rt.now().since(began);
         let least = scale * 20 * Nanos::MILLI - 100;
-        // It takes longer only by the wake-up time of a busy host.
+        // The answer comes later only by the wake-up time of a busy host.
         assert!((least..least + 2 * Nanos::SECOND).contains(&taken), "{scale}: {taken}");
         rt.clear();
     }

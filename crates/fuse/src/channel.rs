@@ -33,12 +33,12 @@ const PAGE: u32 = 4096;
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By rings if the owner of the machine has allowed them, else by `/dev/fuse`.
+    /// Requests come by rings if the owner of the machine has allowed rings, else by `/dev/fuse`.
     #[default]
     Offered,
-    /// By `/dev/fuse`.
+    /// Requests come by `/dev/fuse`.
     Channel,
-    /// By rings; if there are none, the mount fails.
+    /// Requests come by rings; if there are no rings, the mount fails.
     Rings,
 }
 

@@ -282,7 +282,7 @@ pub(crate) struct GetAttributes {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct SetAttributes {
-    /// See [`valid`].
+    /// The attributes to change, see [`valid`].
     pub valid: u32,
     pub padding: u32,
     pub handle: u64,

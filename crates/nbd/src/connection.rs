@@ -136,7 +136,7 @@ impl Link {
         *self.refused.borrow_mut() = why;
     }
 
-    /// See [`Link::note_refused`].
+    /// The reason that [`Link::note_refused`] has recorded, if any.
     pub(crate) fn refused(&self) -> Option<Why> {
         self.refused.borrow().clone()
     }

@@ -310,7 +310,7 @@ fn clip(found: &[Extent], limit: usize, header: &Header) -> Vec<(u32, bool)> {
     let mut left = u64::from(header.length);
     let mut skip = header.offset % BLOCK;
     for extent in found.iter().filter(|extent| extent.blocks > 0) {
-        // This is at most the request's length, which fits in 32 bits.
+        // `bytes` is at most the request's length, which fits in 32 bits.
         let bytes = extent.blocks.saturating_mul(BLOCK).saturating_sub(skip).min(left);
         skip = 0;
         left -= bytes;

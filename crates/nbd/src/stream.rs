@@ -96,7 +96,7 @@ impl Stream {
 
     /// Shuts the connection down: waiting tasks wake, reads see the end of input, and writes fail.
     pub(crate) fn cut(&self) {
-        // This fails only if the connection is shut down already.
+        // The shutdown fails only if the connection is shut down already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
@@ -118,7 +118,7 @@ impl Stream {
             }
             tls.read_tls(&mut Raw(&self.socket)).map_err(|error| errno(&error))?;
             if tls.process_new_packets().is_err() {
-                // This sends the client the reason; the connection ends in any case.
+                // The call sends the client the reason; the connection ends in any case.
                 let _ = tls.write_tls(&mut Raw(&self.socket));
                 return Err(Errno::PROTO);
             }

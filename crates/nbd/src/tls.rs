@@ -88,7 +88,7 @@ impl Tls {
     pub(crate) fn connection(&self) -> Option<ServerConnection> {
         match self {
             Tls::Off => None,
-            // This fails only for configurations that this module cannot make.
+            // The call fails only for configurations that this module cannot make.
             Tls::On(identity) | Tls::Require(identity) => {
                 ServerConnection::new(identity.0.clone()).ok()
             }

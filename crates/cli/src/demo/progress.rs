@@ -57,8 +57,8 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
                 }
             }
         });
-        // This is set also if `work` panics; otherwise the scope would wait forever for the other
-        // thread.
+        // The flag is set even if `work` panics; otherwise the scope would wait forever for the
+        // other thread.
         struct Done<'a>(&'a AtomicBool);
         impl Drop for Done<'_> {
             fn drop(&mut self) {

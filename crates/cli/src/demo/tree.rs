@@ -92,7 +92,8 @@ impl<'a> Tree<'a> {
             progress.add(u64::from(entry.attributes.kind != Kind::Folder), entry.attributes.size);
             result.with_context(|| format!("copying {path}"))
         })?;
-        // This comes last, because every name made in a folder changes the folder's time.
+        // The attributes of folders are set last, because every name made in a folder changes the
+        // folder's time.
         for entry in folders() {
             target.set_attributes(&at(entry), &entry.attributes).with_context(|| at(entry))?;
         }

@@ -58,7 +58,7 @@ enum Action {
     },
 }
 
-/// Where the faults are kept.
+/// Help of the argument that says which drive keeps the faults.
 const DEVICE: &str = "Image of an emulated drive (disk.zns)";
 
 impl Action {

@@ -66,7 +66,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
     signals.on_first(move |_| {
-        // This fails only if the server has ended already.
+        // The write fails only if the server has ended already.
         let _ = (&ended).write_all(b"s");
     })?;
     let engine = rt.clone();

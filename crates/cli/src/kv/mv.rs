@@ -28,7 +28,7 @@ pub struct LinkArgs {
     names: Names,
 }
 
-// Not a comment for the help: it would replace those of the commands.
+// A comment for the help here would replace those of the commands.
 #[derive(clap::Args)]
 struct Names {
     #[arg(help = crate::target::DEVICE)]

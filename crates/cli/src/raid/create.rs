@@ -105,7 +105,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let arguments = [&args.devices[..], &args.spare[..]].concat();
     let specs = devices::listed(&arguments)?;
-    // This is checked before any drive is opened.
+    // The level and the number of drives are checked before any drive is opened.
     furrow_raid::Placement::new(args.level, args.devices.len() as u32)?;
     if let Some(other) = client::running().iter().find(|other| other.status.array == args.name) {
         bail!(

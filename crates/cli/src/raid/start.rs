@@ -230,7 +230,7 @@ fn serve(args: &Args) -> Result<()> {
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     signals.on_first(move |signal| {
         daemon::log(&format!("{signal}: stopping"));
-        // This fails only if the daemon has stopped already.
+        // The write fails only if the daemon has stopped already.
         let _ = (&ended).write_all(b"s");
     })?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
@@ -338,7 +338,8 @@ fn start(
     }
     let suspects = left_out.iter().any(|remark| remark.event == UNUSABLE);
     let absent = absent(args, &says, [&unusable, &unnamed], suspects);
-    // This check comes after the drives are open: a daemon that is still running would hold them.
+    // The kept device is looked for after the drives are open: a daemon that is still running would
+    // hold them.
     let to_drop = match says.first().map(|drive| drive.array) {
         Some(array) if args.drop_kept => kept::waiting(rt, array)?,
         Some(array) if !args.keep && !args.read_only => {
@@ -395,8 +396,8 @@ fn start(
     let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::listen(rt, places, exports, server_options)?;
-    // This comes after everything that can refuse the array: otherwise a refusal would lose the
-    // writes in the device.
+    // The kept device is dropped after everything that can refuse the array: otherwise a refusal
+    // would lose the writes in the device.
     if let Some(device) = to_drop {
         kept::discard(rt, device.clone())?;
         daemon::log(&format!("{device}, which was kept, is removed (--drop-kept)"));
@@ -405,8 +406,8 @@ fn start(
         true => Some(block_device(args, rt, &volume)?),
         false => None,
     };
-    // The server begins after this: writes that wait in a kept device are older than those
-    // of clients.
+    // The server begins after the block device: writes that wait in a kept device are older than
+    // those of clients.
     server.begin();
     let mut remarks: Vec<Remark> = Vec::new();
     for (index, (uuid, state, _)) in (0..).zip(&members) {

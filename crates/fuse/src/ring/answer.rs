@@ -46,7 +46,7 @@ struct Memory {
 
 // SAFETY: who may use which part is in the invariants above.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: who may use which part is in the invariants above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -447,7 +447,7 @@ mod tests {
             let expected = [&[7; 96][..], &[0; 4096], &[7; 100], &[0; 3900]].concat();
             // SAFETY: all answers are given.
             assert!(unsafe { outbox.payload(0, 8192) } == expected, "with nothing after the end");
-            // SAFETY: as above.
+            // SAFETY: all answers are given.
             assert!(unsafe { outbox.payload(1, 100) } == [0; 100], "nothing of it is copied");
             fs.unmount().await.unwrap();
         });
