@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Most sessions at once.
+/// Maximum number of sessions at once.
 const SESSIONS: usize = 4;
-/// Most bytes that one request reads.
+/// Maximum number of bytes that one request reads.
 const READ_MAX: u64 = 1 << 20;
 /// Number of bytes that are read at a time, so that other callers get the engine in between.
 const PIECE: u64 = 256 << 10;

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
-/// Most pages for copies of callers' bytes, in addition to those of the engine.
+/// Maximum number of pages for copies of callers' bytes, in addition to those of the engine.
 const PAGES: usize = 16 << 10;
 
 /// True in the child of a fork.

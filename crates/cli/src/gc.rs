@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 
 /// Superzones cleaned at a time.
 const ROUND: u32 = 8;
-/// Most unreadable blocks that are named.
+/// Maximum number of unreadable blocks that are named.
 const FAILURES_MAX: usize = 20;
 
 /// Clean a mounted file system now

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(10);
 /// Time limit for a client to send its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most connections at a time.
+/// Maximum number of connections at a time.
 const CONNECTIONS: usize = 64;
 /// Longest request in bytes.
 const REQUEST_MAX: usize = 8 << 10;

@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the progress is printed without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Most time for a store to answer.
+/// Longest time for a store to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Read everything that counts and verify it, while it is in use

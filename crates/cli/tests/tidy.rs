@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const LINE_LENGTH_MAX: usize = 100;
 /// Longest Rust file, in lines. A longer file probably has more than one subject.
 const FILE_LINES_MAX: usize = 800;
-/// Most files in the largest import circle of the file system.
+/// Maximum number of files in the largest import circle of the file system.
 const CIRCLE_MAX: u32 = 8;
 
 /// One text file of the project.

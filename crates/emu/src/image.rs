@@ -29,7 +29,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use zerocopy::IntoBytes;
 
-/// Most pieces of one vectored read or write; the system's limit is 1024.
+/// Maximum number of pieces of one vectored read or write; the system's limit is 1024.
 const PIECES: usize = 64;
 
 /// How an image is opened.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct Agreement {
     offered: u64,
     agreed: u64,
-    /// Most background requests, such as read-ahead, that the kernel has in flight.
+    /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
     pub max_background: u16,
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most errors of the drive that are logged; `furrow stat` counts the others.
+/// Maximum number of errors of the drive that are logged; `furrow stat` counts the others.
 const LOGGED_MAX: usize = 1000;
 
 /// State shared by the callbacks and the tasks they start.

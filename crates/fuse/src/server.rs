@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromZeros as _;
 
-/// Most background requests, such as read-ahead, that the kernel has in flight.
+/// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
 const MAX_BACKGROUND: u16 = 64;
 /// Entries fetched at a time.
 const LISTING: usize = 128;

@@ -128,7 +128,7 @@ pub fn direct_io_and_maps_see_one_file() {
     buffered.write_all_at(&[8; 4096], 16_384).unwrap();
     direct.read_exact_at(&mut block[..4096], 16_384).unwrap();
     assert_eq!(block[..4096], [8; 4096]);
-    // A common program maps files: shared maps change the file, private ones do not.
+    // An ordinary program maps files: shared maps change the file, private maps do not.
     let script = "import mmap,os,sys
 f=os.open(sys.argv[1],os.O_RDWR)
 shared=mmap.mmap(f,65536,mmap.MAP_SHARED)

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// Most bytes of an option's data that are parsed.
+/// Maximum number of bytes of an option's data that are parsed.
 const OPTION_MAX: usize = 32 << 10;
 
 /// The client's choices.

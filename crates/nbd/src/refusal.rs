@@ -8,7 +8,7 @@ use rustls::{AlertDescription, CertificateError, Error as TlsError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Most reports that wait to be asked for; later ones are only counted.
+/// Maximum number of reports that wait to be asked for; later ones are only counted.
 const KEPT: usize = 64;
 /// Longest text of a report, which may contain text from the client.
 const TEXT_MAX: usize = 200;

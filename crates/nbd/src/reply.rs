@@ -13,9 +13,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Most buffers of one call; the system takes up to 1024.
+/// Maximum number of buffers of one call; the system takes up to 1024.
 const SLICES_MAX: usize = 512;
-/// Most bytes of an error's message that are sent.
+/// Maximum number of bytes of an error's message that are sent.
 const MESSAGE_MAX: usize = 512;
 
 /// Bytes in pages: `length` bytes from byte `from` of the first page on.

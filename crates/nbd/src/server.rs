@@ -24,14 +24,14 @@ use std::rc::Rc;
 /// + 64 KiB) + shared`, plus 1 MiB for each connection under TLS.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most connections; further ones are closed at once.
+    /// Maximum number of connections; further ones are closed at once.
     pub connections: usize,
-    /// Most connections of one client: a process, or an address. A connection that has sent
-    /// nothing yet is closed in favour of a new one; if there is none, the new connection is
+    /// Maximum number of connections of one client: a process, or an address. A connection that has
+    /// sent nothing yet is closed in favour of a new one; if there is none, the new connection is
     /// closed at once.
     pub per_client: usize,
-    /// Most connections in the handshake. To make space for a new one, the client with the most of
-    /// them loses one: a connection that has sent nothing yet, else its oldest.
+    /// Maximum number of connections in the handshake. To make space for a new one, the client with
+    /// the most handshakes loses a connection: one that has sent nothing yet, else its oldest.
     pub handshakes: usize,
     /// Nanoseconds that a client may be silent between two requests; 0: no limit.
     pub idle: u64,
@@ -43,7 +43,7 @@ pub struct Limits {
     pub grace: u64,
     /// Bytes of payload in flight that are reserved for each connection.
     pub reserve: u64,
-    /// Most bytes of payload that one connection may have in flight, at least 32 MiB.
+    /// Maximum number of bytes of payload that one connection may have in flight, at least 32 MiB.
     pub connection: u64,
     /// Bytes beyond their reserves that all connections together may have in flight.
     pub shared: u64,

@@ -19,7 +19,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Most extents in one answer to BLOCK_STATUS.
+/// Maximum number of extents in one answer to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 2048;
 /// Blocks freed in one piece: 256 MiB.
 const FREED: u64 = 1 << 16;

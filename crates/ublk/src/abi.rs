@@ -155,9 +155,9 @@ pub(crate) struct Discard {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct ZonedLimits {
-    /// Most open zones; 0 for no limit.
+    /// Maximum number of open zones; 0 for no limit.
     pub max_open: u32,
-    /// Most active zones; 0 for no limit.
+    /// Maximum number of active zones; 0 for no limit.
     pub max_active: u32,
     /// Largest append in sectors, never 0.
     pub max_append: u32,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// Largest transfer in bytes.
 const TRANSFER: u64 = 1 << 20;
 
-/// Most zones of one report.
+/// Maximum number of zones of one report.
 const REPORT: u32 = (TRANSFER / size_of::<ZoneDescriptor>() as u64) as u32;
 
 /// Number of pages kept for reuse.

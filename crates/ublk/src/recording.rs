@@ -43,7 +43,7 @@ struct Header {
     zone_capacity: U64,
     block_bytes: U32,
     conventional_zones: U32,
-    /// Most open zones; all ones for no limit, as in `max_active` and `max_append`.
+    /// Maximum number of open zones; all ones for no limit, as in `max_active` and `max_append`.
     max_open: U32,
     max_active: U32,
     max_append: U32,
@@ -86,7 +86,7 @@ mod kind {
     pub const MARK: u8 = 8;
 }
 
-/// Most bytes of a mark's text.
+/// Maximum number of bytes of a mark's text.
 pub const MARK_MAX: usize = 256;
 
 /// One entry of a recording.

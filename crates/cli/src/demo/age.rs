@@ -9,7 +9,7 @@ use furrow_rt::Rng;
 
 /// Blocks of one file: 1 MiB.
 pub const FILE_BLOCKS: u64 = 256;
-/// Most blocks of one overwrite.
+/// Maximum number of blocks of one overwrite.
 const WRITE_BLOCKS_MAX: u64 = 16;
 /// Overwrites between two checks of how much was cleaned.
 const ROUND: u32 = 256;

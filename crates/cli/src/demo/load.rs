@@ -28,7 +28,7 @@ pub struct Load<'a> {
     pub folder: String,
     pub plan: Plan,
     pub writers: u32,
-    /// Most bytes per second that all writers together write.
+    /// Maximum number of bytes per second that all writers together write.
     pub rate_max: u64,
 }
 

@@ -39,7 +39,7 @@ const COPY: &str = "tree";
 const THREADS: usize = 2;
 /// Threads of the load.
 const WRITERS: u32 = 4;
-/// Most bytes per second that the load writes, so that the drive does not run full.
+/// Maximum number of bytes per second that the load writes, so that the drive does not run full.
 const LOAD_RATE_MAX: u64 = 16 << 20;
 /// Aging fills the drive until only this percentage of it is available.
 const AGED_AVAILABLE: u64 = 15;

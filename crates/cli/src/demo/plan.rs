@@ -8,9 +8,9 @@ use furrow_rt::Rng;
 
 /// Bytes per block of content.
 pub const BLOCK: usize = 4096;
-/// Most blocks of one write.
+/// Maximum number of blocks of one write.
 const WRITE_BLOCKS_MAX: u64 = 16;
-/// Fewest and most steps of a file.
+/// Minimum and maximum number of steps of a file.
 const LIFE: (u64, u64) = (6, 40);
 
 /// One file of the load.

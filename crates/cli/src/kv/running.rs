@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Suffix of the control sockets of stores, after the UUID.
 const ENDING: &str = "store";
-/// Most time a store may take to answer.
+/// Longest time a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The answer of a store.

@@ -16,7 +16,7 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Most time for the program to answer.
+/// Longest time for the program to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest line of an answer. The names of a store fit its record ring, which is smaller.
 const LINE_MAX: u64 = 1 << 30;

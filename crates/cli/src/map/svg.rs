@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 /// Cells of a row: a multiple of the usual numbers of zones in a superzone.
 const ROW: usize = 48;
-/// Most rows.
+/// Maximum number of rows.
 const ROWS: usize = 24;
 /// Width and height of a cell with the gap around it, in pixels.
 const PITCH: usize = 12;

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most connections at a time; further ones are closed at once.
+/// Maximum number of connections at a time; further ones are closed at once.
 const CONNECTIONS: u32 = 64;
 /// Nanoseconds within which a request must arrive, or an answer must be read.
 const PATIENCE: u64 = 30 * Nanos::SECOND;

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a script's first line that name its interpreter.
+/// Maximum number of bytes of a script's first line, which names its interpreter.
 const FIRST_LINE: usize = 256;
 
 /// The full path of a hook; a name without a slash is searched in PATH.

@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most notices that wait for the hook; further ones are not passed to the hook.
+/// Maximum number of notices that wait for the hook; further ones are not passed to the hook.
 const WAITING: usize = 256;
-/// Most time that a hook may run.
+/// Longest time that a hook may run.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// An event.

@@ -8,7 +8,7 @@ use furrow_rt::Nanos;
 
 /// Length of a period in nanoseconds.
 const PERIOD: u64 = 600 * Nanos::SECOND;
-/// Most clients that are reported one by one in a period.
+/// Maximum number of clients that are reported one by one in a period.
 const MOST: u32 = 5;
 
 /// The number of clients reported in the present period, and of those that were not.

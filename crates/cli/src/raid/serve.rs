@@ -30,19 +30,19 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most events in a status.
+/// Maximum number of events in a status.
 const EVENTS: usize = 32;
 /// The event of refused clients; a status has at most [`REFUSED_KEPT`] of them.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
-/// Most damaged blocks that a status lists.
+/// Maximum number of damaged blocks that a status lists.
 const FINDINGS: usize = 1000;
 /// Nanoseconds that a stop waits until no client is connected: the server notices a disconnection
 /// only some time after the client has disconnected.
 const LEAVING: u64 = Nanos::SECOND;
 /// Nanoseconds that a volume may take to stop; a volume whose drives are gone may never manage it.
 pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
-/// Most time for hooks after the array has stopped.
+/// Longest time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
 
 /// The volume as a block device of the kernel.

@@ -33,7 +33,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Least memory for the map in bytes: the minimum of [`Options::map_memory`].
+/// Minimum of [`Options::map_memory`] in bytes.
 const MAP_MEMORY_MIN: u64 = 24 << 10;
 /// Seconds that two time-outs of the kernel can take (`io_timeout`, 30 s, in sysfs): after the
 /// first one the NVMe driver aborts the command, after the second one it resets the controller.

@@ -431,9 +431,9 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Most events shown.
+/// Maximum number of events shown.
 const EVENTS_SHOWN: usize = 5;
-/// Most damaged blocks shown.
+/// Maximum number of damaged blocks shown.
 const FINDINGS_SHOWN: usize = 20;
 
 /// Says what remains unknown until a scrub has read everything, since losses are remembered in

@@ -23,7 +23,7 @@ pub struct TimingCounters {
     pub read_stage: u64,
     /// Writes and appends that had to wait for space in the buffer.
     pub buffer_waits: u64,
-    /// Most bytes in the buffer at once, in whole units.
+    /// Highest number of bytes in the buffer at once, in whole units.
     pub buffer_peak: u64,
     /// Programs of units.
     pub programs: u64,

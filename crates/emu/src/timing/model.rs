@@ -319,7 +319,7 @@ const FILES: &[(&str, &str)] = &[
     ("plain", include_str!("../../presets/plain.toml")),
 ];
 
-/// Most levels in a chain of presets that derive from each other.
+/// Maximum number of levels in a chain of presets that derive from each other.
 const DEPTH_MAX: u32 = 4;
 
 impl Preset {

@@ -107,7 +107,8 @@ impl From<StreamInfo> for Stream {
     }
 }
 
-/// Most lines about damage that is not shown: a report has to fit into an extended attribute.
+/// Maximum number of lines about damage that is not shown: a report has to fit into an
+/// extended attribute.
 const NOT_SHOWN_MAX: usize = 50;
 
 /// Lines about the content that a read-only mount does not show.
