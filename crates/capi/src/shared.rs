@@ -227,8 +227,8 @@ impl Shared {
             port: None,
             reader: Some(reader),
             pages: Pool::new(0),
-            // Each such value is a separate view, which must not be shared as if it were the
-            // open store.
+            // Each read-only view is separate. The view has no name, since nobody may share it as
+            // if it were the open store.
             name: String::new(),
             uuid,
             label,
@@ -248,7 +248,7 @@ impl Shared {
     }
 
     /// The store on `device`: the one that this process has open already, or else one opened now.
-    /// In that case its calls are recorded in the file `record`, if one is given.
+    /// If it is opened now, its calls are recorded in the file `record`, if one is given.
     pub(crate) fn open(
         device: &str,
         options: Options,

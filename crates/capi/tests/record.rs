@@ -27,7 +27,7 @@ fn c(text: &str) -> CString {
 /// The work of a thread: it makes its own file, appends, writes at an offset, and syncs.
 fn work(store: &Shared, number: u8) {
     let (path, mut file) = (c(&format!("d/{number}")), null_mut());
-    // SAFETY: strings end with a zero, buffers are as long as is said, handles are closed once.
+    // SAFETY: strings end with a zero, buffers have the stated lengths, handles are closed once.
     unsafe {
         assert_eq!(furrow_create(store.0, path.as_ptr(), 2, &mut file, NOBODY), 0);
         for round in 0..20u8 {

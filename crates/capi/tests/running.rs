@@ -137,8 +137,8 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     lower.join().unwrap();
     let after = counters(store);
     assert_eq!(after.handed - before.handed, 80);
-    // Other threads carried out all of its calls, and this thread's calls stayed here, unless
-    // by chance.
+    // Other threads carried out all calls of the thread with low priority. They carry out a call of
+    // this thread only by chance.
     let hops = after.append.hops - before.append.hops;
     assert_eq!((after.append.calls - before.append.calls, hops), (20, 20));
     write(store, "mine");

@@ -107,7 +107,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// From count and total nanoseconds, before and now.
+    /// Computes rate and mean from the count and the total nanoseconds, before and now.
     fn since(before: (u64, u64), now: (u64, u64), seconds: f64) -> Requests {
         let more = now.0.saturating_sub(before.0);
         let mean_ns = now.1.saturating_sub(before.1).checked_div(more);

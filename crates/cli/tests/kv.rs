@@ -317,7 +317,7 @@ fn what_is_there_instead_is_said_and_nothing_is_overwritten() {
     let r: Vec<String> = (0..3).map(|i| place.at(&format!("r{i}.zns"))).collect();
     place.ok(&["raid", "create", "-l", "5", "-n", "a", &r[0], &r[1], &r[2]]);
     all_say(&r[1], &["it holds member 1 of the array a", "furrow raid"]);
-    // In turn, every other command recognises a store.
+    // Conversely, every other command recognises a store.
     let made = place.ok(&["kv", "mkfs", "-f", &d, "-L", "db"]);
     let uuid = made.lines().find_map(|line| line.trim().strip_prefix("UUID")).unwrap().trim();
     let it = format!("a Furrow file store (UUID {uuid})");

@@ -280,7 +280,8 @@ fn dangerous_options_are_told() {
     place.refused(&["mount", "-o", "cache=99TiB", "d", "m"], &memory);
 }
 
-/// A log file among images is recognised as text, and nothing advises to make a drive of it.
+/// A log file among images is recognised as text, and no message advises the user to make a drive
+/// of it.
 #[test]
 fn a_log_is_no_drive() {
     let place = Place::new("log", 2);

@@ -199,8 +199,8 @@ fn work(ops: &[Op], volatile: bool, seed: u64) -> (u64, u64) {
     }));
     for op in ops.iter().chain([&Op::Sync]) {
         let request = submitted(&geometry, &mut bounds.submitted.borrow_mut(), op);
-        // As in engines, no other command is in flight together with a reset or an append.
-        // Otherwise an append could be placed where a lost write left the pointer.
+        // As the engines do, the test has no other command in flight together with a reset or an
+        // append. Otherwise an append could be placed where a lost write left the pointer.
         let alone = matches!(op, Op::Reset { .. } | Op::Append { .. });
         if alone {
             rt.run_ready();

@@ -255,8 +255,8 @@ fn with_length(mut entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
     /// Offset of `len` in `struct io_uring_sqe` (include/uapi/linux/io_uring.h).
     const AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
-    // SAFETY: the entry is the kernel's structure, `repr(C)`, of which these four bytes are a
-    // number that any value may have.
+    // SAFETY: the entry is the kernel's structure (`repr(C)`); these four bytes of it are a number,
+    // and a number may have any value.
     unsafe { (&raw mut entry).byte_add(AT).cast::<u32>().write(length) };
     entry
 }

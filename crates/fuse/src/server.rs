@@ -113,7 +113,7 @@ impl Operations for FuseServer {
         }
         let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
         self.shared.no_open.store(no_open, Ordering::Relaxed);
-        // With this feature the kernel looks up an inode that it has forgotten by its number.
+        // With this feature the kernel can look up a forgotten inode by its number.
         if self.shared.handles {
             agreement.want(feature::EXPORT_SUPPORT);
         }

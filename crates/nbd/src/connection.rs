@@ -146,8 +146,8 @@ impl Link {
         self.was_cut.get()
     }
 
-    /// Waits for permission to begin a request on `blocks` blocks, of a kind with a limit
-    /// in flight.
+    /// Waits for permission to begin a request on `blocks` blocks, of a kind whose number in flight
+    /// is limited.
     pub(crate) async fn turn(&self, blocks: u64) -> Permit {
         self.turns.acquire(blocks.div_ceil(4096).clamp(1, TURNS / 4)).await
     }

@@ -110,7 +110,8 @@ impl Control {
     }
 
     /// Makes a device, which has no block device yet. If `number` is `None`, the kernel chooses it.
-    /// With `kept_for` the device outlives its server, and [`Control::kept`] finds it by that key.
+    /// With `kept_for` the device outlives its server, and [`Control::kept`] finds the device by
+    /// that key.
     ///
     /// # Errors
     /// `Unsupported` if the kernel cannot have such devices; `Denied`; `Exists`; `Io`.

@@ -264,7 +264,7 @@ impl Changed {
     /// Makes all names durable.
     ///
     /// # Errors
-    /// If the drive fails to write them.
+    /// If the drive fails to write the names.
     pub fn sync_names(&self) -> Result<()> {
         Ok(self.run(|store| async move { store.sync_names().await })?)
     }

@@ -44,7 +44,7 @@ impl Wait {
     /// is over. The first call prints `why`, the reason for the wait.
     ///
     /// # Errors
-    /// If the program should end; then it does not sleep on.
+    /// If the program should end; then the sleep stops at once.
     pub fn pause(&self, why: &str) -> Result<bool> {
         let Some(until) = self.until else { return Ok(false) };
         let left = until.saturating_duration_since(Instant::now());
@@ -62,7 +62,7 @@ impl Wait {
     /// Waits for `time`.
     ///
     /// # Errors
-    /// If the program should end; then it returns at once.
+    /// If the program should end; then the wait stops at once.
     fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];

@@ -30,7 +30,7 @@ pub fn plugins() -> Result<PathBuf> {
 /// A jar inside another jar is not found.
 ///
 /// # Errors
-/// If there is none for it, and how to build one.
+/// If there is no plugin for that RocksDB; the message says how to build one.
 pub fn check(arguments: &[OsString], plugins: &Path) -> Result<()> {
     let paths = class_path(arguments, std::env::var("CLASSPATH").ok());
     for name in paths.iter().filter_map(|path| artifact(path)) {
