@@ -336,7 +336,7 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
     })
 }
 
-/// Advice for a file or device that is no drive: how to make one.
+/// Advice for a file or device without zones: how to make a drive.
 const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in a \
                      new file, and with --soft soft zones, also on a block device";
 
@@ -364,7 +364,7 @@ fn is_text(front: &[u8]) -> bool {
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// Why `path` is no drive of Furrow's; `None` if it is an image after all, or has zones.
+/// Why `path` is not a drive of Furrow; `None` if it is an image after all, or has zones.
 fn without_zones(path: &Path) -> Option<Error> {
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;

@@ -6,7 +6,7 @@
 //! | names: after fsync of a directory, each name in it is the file that it was then, or what a later call began to make it | fsync(2): "an explicit fsync() on a file descriptor for the directory" |
 //! | file: a file with a durable name that is only renamed afterwards is not lost | rename(2) is one transaction in each of these file systems |
 //! | foreign: a file contains nothing that was never written to it | no user sees what another has deleted |
-//! | readable: what is there can be read | a power cut is no damage |
+//! | readable: each file that has a name can be read | a power cut does no damage |
 //! | mount: the file system can be mounted without a repair | each has a log for that |
 //! | use: it takes a new file, an fsync and an unmount after that | |
 //!

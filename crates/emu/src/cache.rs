@@ -126,7 +126,7 @@ impl Cache {
     }
 
     /// The earlier content of the blocks that a power cut takes back, in the order in which to
-    /// restore it. Of each write, all blocks survive, or none, or each by chance.
+    /// restore it. All blocks of a write survive, or none, or each by chance.
     pub fn taken_back(&self, fate: Unflushed, rng: &mut Rng) -> TakenBack {
         let mut survived = BTreeSet::new();
         let mut back = Vec::new();

@@ -8,35 +8,27 @@
 //! has changed nothing.
 
 use crate::alloc::Allocator;
-use crate::blocked::{Blocked, Fetch, NotApplied};
+use crate::blocked::{Blocked, NotApplied};
 use crate::clean::options::CleanState;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::fetch::{Fetches, Pins};
-use crate::format::{HOLE, INCOMPAT_CHANGES, Pointer};
+use crate::format::INCOMPAT_CHANGES;
 use crate::health::Health;
 use crate::layout::Layout;
 use crate::reserve::queue::{SpaceQueue, Tried};
 use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::tree::Tree;
-use crate::tree::cache::{Cache, Entry, Key};
-use crate::tree::node;
-use crate::types::{Ino, Kind, MountOptions, OnDamage, Time};
-use furrow_log::address::BlockAddr;
-use furrow_log::record::crc32c;
+use crate::tree::cache::Cache;
+use crate::types::{MountOptions, Time};
 use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
-use furrow_policy::FsDefect;
 use furrow_rt::{Nanos, Notify, Semaphore};
-use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
+use furrow_rt::{PAGE_SIZE, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// Bytes of name changes since the last checkpoint after which the next checkpoint is due. Renaming
-/// a file back and forth makes no page dirty, so the dirty limit alone would not bound the log.
-pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
 /// The state of a mounted file system. The fields of each part are private to the part's folder,
 /// except for the fields of [`Env`], which never change, the counters of [`Stats`], and the delta
@@ -165,54 +157,11 @@ impl Core {
         ))
     }
 
-    /// Refuses a user's change if the engine accepts none.
-    pub(crate) fn writable(&self) -> Result<(), NotApplied> {
-        match self.health.stopping() {
-            Some(error) if self.health.failed().is_none() => {
-                let message = format!("read-only after an error: {error}");
-                Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)))
-            }
-            _ => self.may_write(),
-        }
-    }
-
-    /// Refuses to write changes that were accepted earlier, if the engine may no longer write.
-    pub(crate) fn may_write(&self) -> Result<(), NotApplied> {
-        if let Some(error) = self.health.failed().or(self.health.broken()) {
-            let message = format!("read-only after an error: {error}");
-            return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)));
-        }
-        if self.env.options.read_only && !self.health.replaying() {
-            return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, "mounted read-only")));
-        }
-        Ok(())
-    }
-
     /// The time of day.
     pub(crate) fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.env.rt.wall();
         self.alloc.set_seconds(seconds as u32);
         Time { seconds, nanoseconds }
-    }
-
-    /// True if dirty pages should be written back, even though no writer is throttled yet.
-    fn write_back_is_due(&self) -> bool {
-        let limit = self.env.dirty_limit();
-        let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
-        let due = self.cache.dirty_pages() > begin
-            || self.durability.names_bytes() > NAMES_MAX
-            || self.many_are_recorded();
-        due && !self.health.replaying() && self.may_write().is_ok()
-    }
-
-    /// Blocks a writer while too many pages are dirty.
-    pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
-        if !self.health.replaying()
-            && self.cache.dirty_pages() + self.durability.in_flight() > self.env.dirty_limit()
-        {
-            return Err(Blocked::Throttle.into());
-        }
-        Ok(())
     }
 
     /// True if the present stretch has taken so long that other tasks should run.
@@ -226,71 +175,6 @@ impl Core {
 
     fn end_step(&mut self) {
         self.stats.end_step(self.cache.looked(), &self.env.rt);
-    }
-
-    /// The pointer to the content of `key`, if the content is on the drive and its place is known.
-    fn place_of(&mut self, key: Key) -> Option<Pointer> {
-        match key {
-            Key::Node(nid) => {
-                let entry = self.tables.nat().get(nid);
-                (entry.ino.get() != 0 && entry.addr.get() != HOLE)
-                    .then_some(Pointer { addr: entry.addr, crc: entry.crc })
-            }
-            Key::Data(ino, block) => self.pointer(Ino(ino), block).ok(),
-        }
-    }
-
-    /// Puts a page read for `fetch` into the cache, unless the content has moved in the meantime.
-    pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
-        if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
-            return Ok(());
-        }
-        self.verify(fetch, &page)?;
-        let owner = match fetch.key {
-            Key::Node(nid) => self.tables.nat().get(nid).ino.get(),
-            Key::Data(ino, block) => {
-                self.verify_directory(Ino(ino), block, &page)?;
-                ino
-            }
-        };
-        let crc = Some(fetch.pointer.crc.get());
-        self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
-        Ok(())
-    }
-
-    fn verify(&self, fetch: &Fetch, page: &Page) -> Result<()> {
-        let addr = BlockAddr(fetch.pointer.addr.get());
-        let place = || {
-            let (zone, offset) = (addr.zone(&self.env.geometry), addr.offset(&self.env.geometry));
-            let whose = fetch.key.owner();
-            format!("{}: zone {zone} offset {offset}: {whose}", self.env.device.name())
-        };
-        let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
-        if expected != found && !self.env.options.variant.has(FsDefect::DroppedCrc) {
-            let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
-            return Err(Error::new(ErrorKind::Corrupt, message));
-        }
-        if let Key::Node(nid) = fetch.key {
-            node::check(page, nid, self.tables.nat().get(nid).ino.get())
-                .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
-        }
-        Ok(())
-    }
-
-    /// Checks that a block of a directory is valid, before any operation changes it.
-    fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
-        let directory = match self.inode(ino) {
-            Ok(inode) => inode.head.kind == Kind::Directory.code(),
-            Err(_) => false,
-        };
-        if !directory {
-            return Ok(());
-        }
-        crate::tree::dirent::check(page.bytes()).map_err(|error| {
-            let name = self.env.device.name();
-            let message = format!("{name}: directory {ino} block {block}: {error}");
-            Error::new(ErrorKind::Corrupt, message)
-        })
     }
 }
 
@@ -397,58 +281,5 @@ impl Inner {
             return Err(Error::new(ErrorKind::Io, "the file system is unmounted"));
         }
         Ok(())
-    }
-
-    /// Records that a block could not be read, or differs from the block that was written.
-    fn note_damage(self: &Rc<Self>, error: &Error) {
-        if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
-            return;
-        }
-        let stops = {
-            let core = &mut *self.core.borrow_mut();
-            core.stats.counters.damaged_reads += 1;
-            core.note_damaged_block(error.to_string());
-            core.env.options.on_damage == OnDamage::ReadOnly
-        };
-        if stops {
-            self.stop_writing(error);
-        }
-    }
-
-    /// Stops accepting changes, and stops writing once everything accepted is durable: no damaged
-    /// content is in memory, so the checkpoint is as safe as with `errors=continue`. Recovery has
-    /// accepted nothing that is not durable, and stops at once.
-    fn stop_writing(self: &Rc<Self>, error: &Error) {
-        {
-            let core = &mut *self.core.borrow_mut();
-            if core.health.stopping().is_some() {
-                return;
-            }
-            if core.health.is_in_use() && core.writable().is_ok() {
-                core.health.stop(error.clone());
-            }
-        }
-        if self.core.borrow().health.stopping().is_none() {
-            return self.fail(error);
-        }
-        let (inner, error) = (self.clone(), error.clone());
-        self.rt.spawn_detached(async move { inner.stop_after_checkpoint(error).await });
-    }
-
-    /// Stops writing if one of the engine's accounts went below zero.
-    pub(crate) fn fail_if_broken(&self) {
-        let broken = self.core.borrow().health.broken().cloned();
-        if let Some(error) = broken {
-            self.fail(&error);
-        }
-    }
-
-    /// Stops writing, with `error` as the reason.
-    pub(crate) fn fail(&self, error: &Error) {
-        let mut core = self.core.borrow_mut();
-        core.health.fail(error.clone());
-        core.env.writer.give_up();
-        drop(core);
-        self.progress.notify_all();
     }
 }

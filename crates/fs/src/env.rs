@@ -20,10 +20,3 @@ pub(crate) struct Env {
     /// The writer that every write to the drive goes through.
     pub(crate) writer: Writer,
 }
-
-impl Env {
-    /// Most pages that may be dirty or in flight before writers are throttled.
-    pub(crate) fn dirty_limit(&self) -> usize {
-        self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
-    }
-}

@@ -7,10 +7,15 @@
 //! the leaf only after the die had sensed it ten times.
 
 use crate::blocked::Fetch;
-use crate::core::Inner;
-use crate::tree::cache::Ticket;
+use crate::core::{Core, Inner};
+use crate::format::{HOLE, Pointer};
+use crate::tree::cache::{Entry, Key, Ticket};
+use crate::tree::node;
+use crate::types::{Ino, Kind};
 use furrow_log::address::{BlockAddr, read_blocks};
-use furrow_rt::{Notified, Notify, Pages};
+use furrow_log::record::crc32c;
+use furrow_policy::FsDefect;
+use furrow_rt::{Notified, Notify, Page, Pages};
 use furrow_zone::{Error, ErrorKind, QueueId, Result};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -196,5 +201,72 @@ impl Inner {
             pins.hold(std::slice::from_ref(fetch));
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// The pointer to the content of `key`, if the content is on the drive and its place is known.
+    fn place_of(&mut self, key: Key) -> Option<Pointer> {
+        match key {
+            Key::Node(nid) => {
+                let entry = self.tables.nat().get(nid);
+                (entry.ino.get() != 0 && entry.addr.get() != HOLE)
+                    .then_some(Pointer { addr: entry.addr, crc: entry.crc })
+            }
+            Key::Data(ino, block) => self.pointer(Ino(ino), block).ok(),
+        }
+    }
+
+    /// Puts a page read for `fetch` into the cache, unless the content has moved in the meantime.
+    pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
+        if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
+            return Ok(());
+        }
+        self.verify(fetch, &page)?;
+        let owner = match fetch.key {
+            Key::Node(nid) => self.tables.nat().get(nid).ino.get(),
+            Key::Data(ino, block) => {
+                self.verify_directory(Ino(ino), block, &page)?;
+                ino
+            }
+        };
+        let crc = Some(fetch.pointer.crc.get());
+        self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
+        Ok(())
+    }
+
+    fn verify(&self, fetch: &Fetch, page: &Page) -> Result<()> {
+        let addr = BlockAddr(fetch.pointer.addr.get());
+        let place = || {
+            let (zone, offset) = (addr.zone(&self.env.geometry), addr.offset(&self.env.geometry));
+            let whose = fetch.key.owner();
+            format!("{}: zone {zone} offset {offset}: {whose}", self.env.device.name())
+        };
+        let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
+        if expected != found && !self.env.options.variant.has(FsDefect::DroppedCrc) {
+            let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        if let Key::Node(nid) = fetch.key {
+            node::check(page, nid, self.tables.nat().get(nid).ino.get())
+                .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a block of a directory is valid, before any operation changes it.
+    fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
+        let directory = match self.inode(ino) {
+            Ok(inode) => inode.head.kind == Kind::Directory.code(),
+            Err(_) => false,
+        };
+        if !directory {
+            return Ok(());
+        }
+        crate::tree::dirent::check(page.bytes()).map_err(|error| {
+            let name = self.env.device.name();
+            let message = format!("{name}: directory {ino} block {block}: {error}");
+            Error::new(ErrorKind::Corrupt, message)
+        })
     }
 }

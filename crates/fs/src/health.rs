@@ -1,6 +1,8 @@
 //! The health of the engine: whether it may write, and whether a contradiction that it finds is its
 //! own defect.
 
+mod damage;
+
 use crate::accounts::{Broken, Count};
 use furrow_zone::Error;
 

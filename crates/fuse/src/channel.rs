@@ -3,14 +3,14 @@
 //! A request takes one read(2), and its answer one writev(2) by the thread that gives the answer.
 //! If requests come by rings (`ring.rs`), only forgets and interrupts still come this way.
 
+use crate::capabilities;
+use crate::decode::{ARGUMENT, Request};
 use crate::endpoint::MAX_WRITE;
-use crate::operations::{Agreement, Operations};
+use crate::operations::Operations;
 use crate::reply::To;
-use crate::request::{ARGUMENT, Request};
-use crate::ring;
 use crate::wire::{
     self, Accepted, AnswerHeader, DropInode, Forget, ForgetOne, Forgets, Node, Offer,
-    RequestHeader, feature, op,
+    RequestHeader, op,
 };
 use anyhow::{Result, bail};
 use furrow_fs::ReadData;
@@ -27,9 +27,6 @@ pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
 /// Bytes of the longest message: a WRITE, with its header and structure.
 const LONGEST: usize = MAX_WRITE as usize + 4096;
-/// Bytes of a page of the kernel's page cache.
-const PAGE: u32 = 4096;
-
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -107,7 +104,7 @@ pub(crate) fn handshake(
                 wire::MINOR_LEAST
             );
         }
-        return match agree(&offer, server, rings) {
+        return match capabilities::agree(&offer, server, rings) {
             Ok(accepted) => {
                 answer.send(&accepted);
                 Ok(())
@@ -118,39 +115,6 @@ pub(crate) fn handshake(
             }
         };
     }
-}
-
-fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepted> {
-    let upper = match u64::from(offer.flags) & feature::INIT_EXT {
-        0 => 0,
-        _ => u64::from(offer.flags2) << 32,
-    };
-    let mut agreement = Agreement::of(u64::from(offer.flags) | upper);
-    for wish in [feature::INIT_EXT, feature::MAX_PAGES, feature::ASYNC_READ, feature::BIG_WRITES] {
-        agreement.want(wish);
-    }
-    server.init(&mut agreement)?;
-    if rings && !agreement.want(feature::OVER_IO_URING) {
-        bail!(ring::help());
-    }
-    let (flags, background) = (agreement.agreed(), agreement.max_background);
-    let most = MAX_WRITE.max(offer.max_readahead);
-    Ok(Accepted {
-        major: wire::MAJOR,
-        minor: wire::MINOR,
-        max_readahead: offer.max_readahead,
-        flags: flags as u32,
-        max_background: background,
-        // The kernel chooses this value too if a server sets none.
-        congestion_threshold: (u32::from(background) * 3 / 4) as u16,
-        max_write: MAX_WRITE,
-        granularity: 1,
-        max_pages: u16::try_from(most.div_ceil(PAGE)).unwrap_or(u16::MAX),
-        map_alignment: 0,
-        flags2: (flags >> 32) as u32,
-        max_stack_depth: 0,
-        unused: [0; 6],
-    })
 }
 
 /// Passes requests to `server` until the mount has ended. With `rings`, only forgets and interrupts

@@ -64,7 +64,7 @@ pub struct Operation {
     pub name: String,
     /// Their number.
     pub count: u64,
-    /// Of these, answered with an error. A missing name or attribute is no error.
+    /// Requests among them that failed. A missing name or attribute is not a failure.
     pub errors: u64,
     /// Sum of all times.
     pub total_ns: u64,

@@ -9,8 +9,11 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a server")]
 
+mod capabilities;
 mod channel;
 mod convert;
+mod decode;
+mod dispatch;
 pub mod endpoint;
 mod known;
 mod latency;
@@ -21,15 +24,13 @@ mod pass_on;
 mod posix;
 mod reply;
 pub mod report;
-mod request;
+mod requests;
 mod ring;
-mod serve;
-mod server;
 mod session;
 mod wire;
 
+pub use dispatch::{FuseServer, Reporter, usual_ttl};
 pub use endpoint::{Endpoint, Holder, Mounted, Transport, Unmount};
 pub use report::Info;
 pub use ring::is_allowed as rings_are_allowed;
-pub use serve::{FuseServer, Reporter, usual_ttl};
 pub use session::{Background, Ending, Session, Signals};

@@ -5,8 +5,9 @@
 //! data is dropped. Requests go through the same endpoint, session and options as those of a
 //! mounted file system, so the ratio of the times of both shows the engine's share.
 
+use crate::capabilities::Agreement;
 use crate::endpoint::MAX_WRITE;
-use crate::operations::{Agreement, Asker, Changes, NewName, Operations};
+use crate::operations::{Asker, Changes, NewName, Operations};
 use crate::reply::{Reply, Space, kind};
 use crate::wire::{self, Node, feature};
 use rustix::fs::OFlags;

@@ -4,6 +4,7 @@
 //! the server, and carries the answer that the server gives to the [`Reply`]. Requests that the
 //! kernel answers itself with the options used here, such as locks, are missing.
 
+use crate::capabilities::Agreement;
 use crate::channel::Notifier;
 use crate::reply::{Reply, kind};
 use crate::wire::{Handle, Node};
@@ -11,41 +12,6 @@ use furrow_fs::Time;
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
-
-/// The features on which kernel and server agree at the beginning of a mount.
-#[derive(Clone, Copy, Debug)]
-pub struct Agreement {
-    offered: u64,
-    agreed: u64,
-    /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
-    pub max_background: u16,
-}
-
-impl Agreement {
-    /// No agreement on any feature yet; `offered` are the features of the
-    /// kernel ([`crate::wire::feature`]).
-    pub(crate) fn of(offered: u64) -> Agreement {
-        Agreement { offered, agreed: 0, max_background: 16 }
-    }
-
-    /// Whether the kernel offers `feature`.
-    pub(crate) fn offers(&self, feature: u64) -> bool {
-        self.offered & feature == feature
-    }
-
-    /// Adds `feature` to the agreement, if the kernel offers it. Returns whether it does.
-    pub(crate) fn want(&mut self, feature: u64) -> bool {
-        let offered = self.offers(feature);
-        if offered {
-            self.agreed |= feature;
-        }
-        offered
-    }
-
-    pub(crate) fn agreed(&self) -> u64 {
-        self.agreed
-    }
-}
 
 /// The process behind a request.
 #[derive(Clone, Copy, Debug)]

@@ -11,9 +11,9 @@
 
 use crate::channel::Notifier;
 use crate::convert::node;
+use crate::dispatch::{FuseServer, Shared};
 use crate::latency::Op;
 use crate::reply::{Reply, kind};
-use crate::serve::{FuseServer, Shared};
 use furrow_fs::{Fs, Ino, Seek};
 use furrow_zone::Result;
 use rustix::io::Errno;

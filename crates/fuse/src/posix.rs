@@ -2,9 +2,9 @@
 //! outlive their last name, `.` and `..`.
 
 use crate::channel::GATHER;
+use crate::dispatch::Shared;
 use crate::operations::Asker;
-use crate::serve::Shared;
-use crate::server::DOTS;
+use crate::requests::DOTS;
 use furrow_fs::{
     Allocate, Attr, DirEntry, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode,
 };

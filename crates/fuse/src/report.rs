@@ -22,8 +22,8 @@ pub mod prometheus;
 mod scrub;
 mod stat;
 
+use crate::dispatch::Shared;
 use crate::endpoint;
-use crate::serve::Shared;
 use anyhow::{Context as _, Result, anyhow};
 pub use counters::{Counted, Traffic};
 use furrow_fs::{CleanOptions, CleanReport, Fs, ScrubOrder, StatFs, ZoneInfo, ZoneUse};

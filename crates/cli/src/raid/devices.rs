@@ -29,7 +29,7 @@ pub enum Says {
     Member(Box<Examined>),
     /// The drive is a member or spare none of whose records is whole; the error says so.
     Damaged(Damaged, Error),
-    /// The drive is no member, or cannot be read: the reason, and in one word what it holds.
+    /// The drive is not a member, or cannot be read: the reason, and in one word what it holds.
     Nothing(Error, Option<&'static str>),
 }
 

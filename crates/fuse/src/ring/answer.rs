@@ -16,9 +16,9 @@
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
+use crate::decode::Request;
 use crate::operations::Operations;
 use crate::reply::To;
-use crate::request::Request;
 use crate::wire::{AnswerHeader, Header, RequestHeader, op};
 use furrow_fs::ReadData;
 use rustix::event::{EventfdFlags, eventfd};

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint can hold one open summary for each stream. So before a power cut at most one head
 //! per stream is within a segment. The power cut may take the last blocks of further heads, and
-//! these further heads are then within a segment as well. Of each class, as many heads continue as
+//! these further heads are then within a segment as well. As many heads of each class continue as
 //! the class has streams: the heads with the most unwritten blocks in their segments. Recovery pads
 //! the segments of the other heads. Padding therefore takes no more space than the power cut gave
 //! back, and the space kept for recovery suffices (`space`).

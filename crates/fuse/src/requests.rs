@@ -11,16 +11,17 @@
 //! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
 //! in `docs/use/mounting.md`.
 
+use crate::capabilities::{Agreement, choose};
 use crate::channel::Notifier;
 use crate::convert::{generation, ino, kind_of_mode, node, type_bits};
+use crate::dispatch::{FuseServer, Shared, sized};
 use crate::latency::Op;
-use crate::operations::{Agreement, Asker, Changes, NewName, Operations, When};
+use crate::operations::{Asker, Changes, NewName, Operations, When};
 use crate::pass_on::Search;
 use crate::posix::{Caller, Listed};
 use crate::reply::{Reply, Space, kind};
 use crate::report;
-use crate::serve::{FuseServer, Shared, sized};
-use crate::wire::{self, Handle, Node, feature};
+use crate::wire::{self, Handle, Node};
 use furrow_fs::{
     Allocate, Attr, Fs, Ino, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode,
 };
@@ -31,8 +32,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromZeros as _;
 
-/// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
-const MAX_BACKGROUND: u16 = 64;
 /// Entries fetched at a time.
 const LISTING: usize = 128;
 const LISTING_PLUS: usize = 32;
@@ -95,36 +94,7 @@ async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
 
 impl Operations for FuseServer {
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()> {
-        // Features that this kernel lacks stay off. Only KILLPRIV_V2 matters for correctness:
-        // without it the kernel clears set-id bits itself.
-        for wish in [
-            feature::PARALLEL_DIROPS,
-            feature::DO_READDIRPLUS,
-            feature::READDIRPLUS_AUTO,
-            feature::CACHE_SYMLINKS,
-            // Avoids a getxattr(security.capability) per write.
-            feature::HANDLE_KILLPRIV_V2,
-            // With access lists the kernel checks permissions, and leaves the umask to the server,
-            // which knows whether a directory has a default list.
-            feature::POSIX_ACL,
-            feature::DONT_MASK,
-        ] {
-            agreement.want(wish);
-        }
-        let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
-        self.shared.no_open.store(no_open, Ordering::Relaxed);
-        // With this feature the kernel can look up a forgotten inode by its number.
-        if self.shared.handles {
-            agreement.want(feature::EXPORT_SUPPORT);
-        }
-        if self.shared.async_dio {
-            agreement.want(feature::ASYNC_DIO);
-        }
-        if self.shared.writeback_cache && !agreement.want(feature::WRITEBACK_CACHE) {
-            anyhow::bail!("this kernel has no write-back cache: leave the option out");
-        }
-        agreement.max_background = MAX_BACKGROUND;
-        Ok(())
+        choose(&self.shared, agreement)
     }
 
     fn connected(self: &Arc<Self>, kernel: Notifier) {
