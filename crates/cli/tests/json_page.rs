@@ -340,42 +340,81 @@ fn items_of(path: &str) -> Vec<Item> {
     items(&fs::read_to_string(crates().join(path)).unwrap())
 }
 
-/// The generated part of the page, and the fields without a meaning.
-fn fields() -> (String, Vec<String>) {
+/// A field of a document, and its meaning.
+type Row = (String, String);
+
+/// The type of which [`METRICS`] has the meanings.
+const TRAFFIC: (&str, &str) = ("fuse/src/report/counters.rs", "Traffic");
+/// Where the page of metrics explains the counters of a mount.
+const METRICS: &str = "[metrics.md](metrics.md#mounts)";
+
+/// The rows of a document, its counters that are metrics, and its fields without a meaning.
+fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Vec<String>, Vec<String>) {
     let words: BTreeMap<&str, &str> = WORDS.iter().copied().collect();
-    let (mut page, mut missing) = (format!("{BEGINS}\n"), Vec::new());
-    for (command, parts) in DOCUMENTS {
-        page.push_str(&format!("\n### {command}\n\n| field | meaning |\n|---|---|\n"));
-        let mut seen = BTreeSet::new();
-        for (path, names) in *parts {
-            let found = items_of(path);
-            for name in *names {
-                // A function may put together several objects.
-                let of_name: Vec<&Item> = found.iter().filter(|item| item.name == *name).collect();
-                let maps: Vec<_> =
-                    MAPS.iter().filter(|map| (map.0, map.1) == (*path, *name)).collect();
-                assert!(!of_name.is_empty() || !maps.is_empty(), "{path}: {name} has no fields");
-                for (field, meaning) in of_name.iter().flat_map(|item| &item.fields) {
-                    let known = meaning.as_deref().or_else(|| words.get(&**field).copied());
-                    let Some(meaning) = known else {
-                        missing.push(format!("{path}: {name}: {field}"));
-                        continue;
-                    };
-                    let meaning = meaning.replace('|', "\\|").replace(['[', ']'], "");
-                    let row = format!("| `{field}` | {} |\n", meaning.trim_end_matches('.'));
-                    if seen.insert(row.clone()) {
-                        page.push_str(&row);
-                    }
+    let (mut rows, mut counters, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, names) in parts {
+        let found = items_of(path);
+        for name in *names {
+            // A function may put together several objects.
+            let of_name: Vec<&Item> = found.iter().filter(|item| item.name == *name).collect();
+            let maps: Vec<_> = MAPS.iter().filter(|map| (map.0, map.1) == (*path, *name)).collect();
+            assert!(!of_name.is_empty() || !maps.is_empty(), "{path}: {name} has no fields");
+            for (field, meaning) in of_name.iter().flat_map(|item| &item.fields) {
+                let known = meaning.as_deref().or_else(|| words.get(&**field).copied());
+                let Some(meaning) = known else {
+                    missing.push(format!("{path}: {name}: {field}"));
+                    continue;
+                };
+                if (*path, *name) == TRAFFIC {
+                    counters.push(field.clone());
+                    continue;
                 }
-                for (_, _, _, of, names) in maps {
-                    for (field, meaning) in names() {
-                        page.push_str(&format!("| `{of}.{field}` | {meaning} |\n"));
-                    }
+                let meaning = meaning.replace(['[', ']'], "");
+                let row = (field.clone(), meaning.trim_end_matches('.').to_owned());
+                if !rows.contains(&row) {
+                    rows.push(row);
                 }
+            }
+            for (_, _, _, of, names) in maps {
+                let names = names().into_iter();
+                rows.extend(names.map(|(field, meaning)| (format!("{of}.{field}"), meaning)));
             }
         }
     }
-    (page, missing)
+    (rows, counters, missing)
+}
+
+fn listed(rows: &[Row]) -> String {
+    rows.iter().map(|(field, meaning)| format!("- `{field}`: {meaning}\n")).collect()
+}
+
+/// The part of the page that is made here, and the fields without a meaning. A field that means
+/// the same in several documents is explained once, before them.
+fn fields() -> (String, Vec<String>) {
+    let documents: Vec<_> = DOCUMENTS.iter().map(|(_, parts)| document(parts)).collect();
+    let shared = WORDS.iter().map(|(field, meaning)| ((*field).to_owned(), (*meaning).to_owned()));
+    let shared: Vec<Row> = shared
+        .filter(|row| documents.iter().filter(|(rows, ..)| rows.contains(row)).count() > 1)
+        .collect();
+    let mut page = format!("{BEGINS}\n\n### Several commands\n\n{}", listed(&shared));
+    let mut all_missing = Vec::new();
+    for ((command, _), (rows, counters, missing)) in DOCUMENTS.iter().zip(documents) {
+        page.push_str(&format!("\n### {command}\n"));
+        let (known, own): (Vec<Row>, Vec<Row>) =
+            rows.into_iter().partition(|row| shared.contains(row));
+        let mut names = |intro: &str, names: Vec<String>| {
+            if !names.is_empty() {
+                page.push_str(&format!("\n{intro}: `{}`.\n", names.join("`, `")));
+            }
+        };
+        names("Shared", known.into_iter().map(|(field, _)| field).collect());
+        names(&format!("Counters, as in {METRICS}"), counters);
+        if !own.is_empty() {
+            page.push_str(&format!("\n{}", listed(&own)));
+        }
+        all_missing.extend(missing);
+    }
+    (page, all_missing)
 }
 
 #[test]

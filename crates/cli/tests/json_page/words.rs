@@ -196,7 +196,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("start_lba", "First block of the zone"),
     ("state", "State"),
     ("state_before", "State of the zone before the command"),
-    ("statistics", "How much was checked, as the following fields"),
+    ("statistics", "How much was checked: an object of counts"),
     ("strikes_left", "How often the fault will still strike; null: always"),
     ("structure", "Kind of the structure, by its name in the format"),
     ("summaries", "Summaries of segments compared"),
