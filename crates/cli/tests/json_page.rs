@@ -28,7 +28,7 @@ const DOCUMENTS: &[Document] = &[
         &[
             ("cli/src/df.rs", &["Document", "Mount"]),
             ("fuse/src/report.rs", &["Status", "Silence", "Info", "Space"]),
-            ("fuse/src/report/counters.rs", &["Traffic"]),
+            ("fuse/src/report/counters.rs", &["Traffic", "Counters"]),
         ],
     ),
     ("furrow map", &[("fuse/src/report.rs", &["MapPage", "Zone"])]),
@@ -219,7 +219,7 @@ fn items(source: &str) -> Vec<Item> {
         }
         // A macro makes the counters of a mount from names and meanings.
         if line == "counters! {" {
-            items.push(Item { name: "Traffic".to_owned(), fields: Vec::new() });
+            items.push(Item { name: "Counters".to_owned(), fields: Vec::new() });
             counters = true;
             continue;
         }
@@ -343,15 +343,21 @@ fn items_of(path: &str) -> Vec<Item> {
 /// A field of a document, and its meaning.
 type Row = (String, String);
 
-/// The type of which [`METRICS`] has the meanings.
-const TRAFFIC: (&str, &str) = ("fuse/src/report/counters.rs", "Traffic");
+/// The counters of a mount, which the page of metrics explains.
+const COUNTERS: (&str, &str) = ("fuse/src/report/counters.rs", "Counters");
 /// Where the page of metrics explains the counters of a mount.
-const METRICS: &str = "[metrics.md](metrics.md#mounts)";
+const OF_MOUNTS: &str = "Fields of `counters`, explained in [metrics.md](metrics.md#mounts)";
+/// The same for those of an array, which have other units there.
+const OF_ARRAYS: &str = "Fields of `counters`, explained in [metrics.md](metrics.md#arrays), which \
+                         has bytes for blocks, and seconds for nanoseconds";
+
+/// Names of fields, and what stands before them on the page.
+type Names = (&'static str, Vec<String>);
 
 /// The rows of a document, its counters that are metrics, and its fields without a meaning.
-fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Vec<String>, Vec<String>) {
+fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Names, Vec<String>) {
     let words: BTreeMap<&str, &str> = WORDS.iter().copied().collect();
-    let (mut rows, mut counters, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut counters, mut missing) = (Vec::new(), ("", Vec::new()), Vec::new());
     for (path, names) in parts {
         let found = items_of(path);
         for name in *names {
@@ -365,8 +371,9 @@ fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Vec<String>, Vec<String>) {
                     missing.push(format!("{path}: {name}: {field}"));
                     continue;
                 };
-                if (*path, *name) == TRAFFIC {
-                    counters.push(field.clone());
+                if (*path, *name) == COUNTERS {
+                    counters.0 = OF_MOUNTS;
+                    counters.1.push(field.clone());
                     continue;
                 }
                 let meaning = meaning.replace(['[', ']'], "");
@@ -377,7 +384,11 @@ fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Vec<String>, Vec<String>) {
             }
             for (_, _, _, of, names) in maps {
                 let names = names().into_iter();
-                rows.extend(names.map(|(field, meaning)| (format!("{of}.{field}"), meaning)));
+                if *of == "counters" {
+                    counters = (OF_ARRAYS, names.map(|(field, _)| field).collect());
+                } else {
+                    rows.extend(names.map(|(field, meaning)| (format!("{of}.{field}"), meaning)));
+                }
             }
         }
     }
@@ -408,7 +419,7 @@ fn fields() -> (String, Vec<String>) {
             }
         };
         names("Shared", known.into_iter().map(|(field, _)| field).collect());
-        names(&format!("Counters, as in {METRICS}"), counters);
+        names(counters.0, counters.1);
         if !own.is_empty() {
             page.push_str(&format!("\n{}", listed(&own)));
         }

@@ -87,8 +87,15 @@ fn part(families: &[Family]) -> String {
     let of_all: Vec<&str> =
         of_first.filter(|label| families.iter().all(|family| has(family, label))).collect();
     let mut text = format!("All samples have the labels `{}`.\n\n", of_all.join("`, `"));
-    text.push_str("| metric | type | unit | more labels | meaning |\n|---|---|---|---|---|\n");
+    text.push_str("| metric | meaning |\n|---|---|\n");
     for family in families {
+        // The page says that a name tells type and unit.
+        let implied = match family.name.ends_with("_total") {
+            true => "counter",
+            false if has(family, "quantile") => "summary",
+            false => "gauge",
+        };
+        assert_eq!(family.kind, implied, "{}", family.name);
         let own = family.labels.iter().filter(|(label, _)| !of_all.contains(&label.as_str()));
         let own: Vec<String> = own
             .map(|(label, values)| match NAMED.contains(&label.as_str()) {
@@ -96,9 +103,12 @@ fn part(families: &[Family]) -> String {
                 false => format!("`{label}`"),
             })
             .collect();
-        let (name, kind, help) = (&family.name, &family.kind, family.help.trim_end_matches('.'));
-        let (unit, labels) = (family.unit().unwrap_or("number"), own.join("; "));
-        text.push_str(&format!("| `{name}` | {kind} | {unit} | {labels} | {help} |\n"));
+        let labels = match own.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", own.join("; ")),
+        };
+        let help = family.help.trim_end_matches('.');
+        text.push_str(&format!("| `{}` | {help}{labels} |\n", family.name));
     }
     text
 }
