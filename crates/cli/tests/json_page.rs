@@ -378,7 +378,8 @@ fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Names, Vec<String>) {
                 }
                 let meaning = meaning.replace(['[', ']'], "");
                 let row = (field.clone(), meaning.trim_end_matches('.').to_owned());
-                if !rows.contains(&row) {
+                // Its own part of the page says that each document has a version.
+                if field != "version" && !rows.contains(&row) {
                     rows.push(row);
                 }
             }
