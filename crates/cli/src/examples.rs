@@ -81,7 +81,7 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
     ("device check", &["furrow device check disk.zns"]),
     ("device show", &["furrow device show /dev/nvme0n2"]),
     ("device report", &["furrow device report --first 8 --count 4 /dev/nvme0n2"]),
-    ("device serve", &["furrow device serve --ublk disk.zns"]),
+    ("device serve", &["furrow device serve disk.zns"]),
     ("device presets", &["furrow device presets pm1731a", "furrow device presets zn540-1t --toml"]),
     ("device zone", &["furrow device zone disk.zns finish 12"]),
     ("device fault add", &["furrow device fault add disk.zns bit-flip --lba 20580+1"]),

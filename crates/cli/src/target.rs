@@ -1,7 +1,7 @@
 //! Resolves DIR or DEVICE: a mounted file system, or a drive that is opened here.
 
 use crate::{holds, tags};
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::report::{self, Info, MapPage, Status};
@@ -61,7 +61,10 @@ impl Target {
         let source = source_name(&text(name)?);
         Ok(match mounted.into_iter().rfind(|mount| mount.source == source) {
             Some(mount) => Target::Mounted(mount.directory),
-            None => Target::Device(text(name)?),
+            None => {
+                refuse_array(path)?;
+                Target::Device(text(name)?)
+            }
         })
     }
 
@@ -90,6 +93,19 @@ impl Target {
             }
         }
     }
+}
+
+/// Refuses the name of a running array, which no drive has.
+fn refuse_array(path: &Path) -> Result<()> {
+    let alone = path.components().count() == 1 && !path.exists();
+    let Some(name) = path.to_str().filter(|_| alone) else { return Ok(()) };
+    if crate::raid::client::running().iter().any(|array| array.status.array == name) {
+        bail!(
+            "{name}: an array, not a file system or a store: it has commands of its own, such as \
+             furrow raid status {name}"
+        );
+    }
+    Ok(())
 }
 
 /// The mounts with this label or UUID.

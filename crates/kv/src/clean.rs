@@ -8,7 +8,7 @@ use crate::file::{Block, Extent, FileId, SUMS_INLINE, Sums};
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
-use crate::zone_allocator::{Policy, Want, garbage_left};
+use crate::zone_allocator::{Policy, RESERVE, Want, garbage_left};
 use furrow_log::record::crc32c;
 use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
@@ -25,6 +25,9 @@ struct Run {
     /// The blocks' content; `None` if the user declared them dead.
     pages: Option<Pages>,
 }
+
+/// Free zones from which on nobody counts what cleaning a zone moves: it fits.
+const FREE_UNCOUNTED: u32 = 16;
 
 impl Store {
     /// Starts the background task that cleans.
@@ -73,6 +76,12 @@ impl Store {
         if !waited_for && !self.is_low() {
             return Ok(false);
         }
+        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a group
+        // commit empties come first.
+        if zones.pool.free_count() <= RESERVE && !self.0.retired.borrow().is_empty() {
+            self.join_group_commit(None).await?;
+            return Ok(true);
+        }
         if let Some(victim) = self.victim() {
             self.clean_zone(victim).await?;
             return Ok(true);
@@ -103,7 +112,23 @@ impl Store {
             _ => zones.victim().map(|zone| (zone, zones.valid(zone)))?,
         };
         let garbage = zones.account("garbage of a zone", zones.capacity().checked_sub(moved));
-        (garbage > garbage_left(zones.capacity())).then_some(victim)
+        let pays = garbage > garbage_left(zones.capacity());
+        (pays && self.has_space_to_clean(victim)).then_some(victim)
+    }
+
+    /// Whether the extents that cleaning the zone moves fit in the free zones and those open for
+    /// cleaning. They may take more than the zone: an extent moves whole, even if only its
+    /// checksums lie there, as they do under policies that keep a zone for each open file.
+    fn has_space_to_clean(&self, victim: ZoneId) -> bool {
+        let zones = &self.0.zones;
+        if zones.pool.free_count() >= FREE_UNCOUNTED {
+            return true;
+        }
+        let files = self.0.files.borrow();
+        let of_files = zones.files_in(victim).into_iter().filter_map(|id| files.get(&id));
+        let moved = of_files.flat_map(|file| &file.extents).filter(|e| self.is_in(victim, e));
+        let moved: u64 = moved.map(|extent| u64::from(extent.blocks)).sum();
+        moved <= zones.space_for_cleaning()
     }
 
     pub(crate) fn may_clean(&self) -> bool {
@@ -151,11 +176,13 @@ impl Store {
     /// Finds an extent of the file that has its blocks or its checksums in the zone.
     fn extent_in(&self, zone: ZoneId, id: FileId) -> Option<Extent> {
         let files = self.0.files.borrow();
-        let inside = |extent: &&Extent| {
-            let sums = matches!(extent.sums, Sums::At(at) if self.zone_of(at) == zone);
-            !extent.is_hole() && (self.zone_of(extent.at) == zone || sums)
-        };
-        files.get(&id)?.extents.iter().find(inside).cloned()
+        files.get(&id)?.extents.iter().find(|extent| self.is_in(zone, extent)).cloned()
+    }
+
+    /// Whether an extent has its blocks or its checksums in the zone.
+    fn is_in(&self, zone: ZoneId, extent: &Extent) -> bool {
+        let sums = matches!(extent.sums, Sums::At(at) if self.zone_of(at) == zone);
+        !extent.is_hole() && (self.zone_of(extent.at) == zone || sums)
     }
 
     /// Moves an extent, given as its runs. A run of dead blocks gets no new place.

@@ -304,12 +304,12 @@ impl Store {
             if waiting == 0 {
                 return Ok(());
             }
-            if self.room(want.claim) == 0 {
+            if self.space_for(want.claim) == 0 {
                 self.count(|counters| counters.refused += 1);
                 return Err(self.no_space_left());
             }
             let zone = self.zone_for(want).await?;
-            let room = self.room(want.claim);
+            let room = self.space_for(want.claim);
             if room == 0 {
                 continue;
             }

@@ -10,9 +10,9 @@ use furrow_log::pool::SuperzoneState;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Blocks of room from which on [`Store::room`] leaves out blocks that the next group commit
+/// Blocks that may still be placed from which on [`Store::space_for`] leaves out blocks that the next group commit
 /// retires: counting them takes time.
-const ROOM_UNCOUNTED: u64 = 4096;
+const LEFT_UNCOUNTED: u64 = 4096;
 
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +64,9 @@ impl Store {
     /// Returns how many blocks of files with this claim may still be placed, whatever zones have
     /// room. Cleaning writes to a reserved zone, so zones alone would let in content for which
     /// nothing is left once that zone is full.
-    pub(crate) fn room(&self, claim: Claim) -> u64 {
+    pub(crate) fn space_for(&self, claim: Claim) -> u64 {
         let (valid, most) = (self.0.zones.valid_total(), self.0.zones.valid_max(claim));
-        if valid + ROOM_UNCOUNTED <= most {
+        if valid + LEFT_UNCOUNTED <= most {
             return most - valid;
         }
         // These blocks count as valid until the next group commit, and belong to no file or are

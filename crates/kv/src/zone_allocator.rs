@@ -606,6 +606,14 @@ impl ZoneAllocator {
         self.valid.get()
     }
 
+    /// Blocks that cleaning can write before it gives a zone back.
+    pub(crate) fn space_for_cleaning(&self) -> u64 {
+        let open = self.open.borrow();
+        let theirs = open.iter().filter(|open| open.usage.is_moved() && self.has_space(open));
+        let begun: u64 = theirs.map(|open| u64::from(self.writer.space_left(open.zone))).sum();
+        begun + u64::from(self.pool.free_count()) * u64::from(self.capacity())
+    }
+
     /// The most valid blocks that the store may hold for files with this claim to be written: all
     /// of the zones that work and are not reserved from it.
     pub(crate) fn valid_max(&self, claim: Claim) -> u64 {

@@ -314,7 +314,7 @@ fn what_is_no_store_is_refused_and_what_holds_something_is_not_overwritten() {
         let store = Store::open(&rt2, device, Options::default()).await.unwrap();
         assert_eq!(store.list("").unwrap(), Vec::<(String, Node)>::new());
         for (small, why) in [
-            (geometry(5, 64), "zones behind the ring"),
+            (geometry(5, 64), "of which the record ring takes"),
             (
                 Geometry { max_open: Some(3), max_active: Some(3), ..geometry(40, 64) },
                 "active zones",

@@ -134,7 +134,12 @@ impl Status {
         let in_flight: u64 = self.connections.iter().map(|c| c.in_flight_bytes).sum();
         page.one("connections", "gauge", "Connections", self.connections.len() as u64);
         page.one("accepted_total", "counter", "Connections accepted", self.accepted);
-        page.one("refused_total", "counter", "Connections refused", self.refused);
+        page.one(
+            "refused_total",
+            "counter",
+            "Connections refused because too many were open",
+            self.refused,
+        );
         page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
         let name = "refused_clients_total";
         page.family(name, "counter", "Clients that were not let in, by reason");

@@ -20,6 +20,9 @@ pub struct MakeArgs {
     /// Make missing parents, and accept directories that exist
     #[arg(short, long)]
     parents: bool,
+    /// Name each directory that is made
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 /// Remove empty directories
@@ -33,13 +36,16 @@ pub struct RemoveArgs {
     /// Directories in the store
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
+    /// Name each directory that is removed
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 /// Makes directories.
 ///
 /// # Errors
 /// If one of them cannot be made; then none is.
-pub fn make(args: &MakeArgs, _: &mut dyn Write) -> Result<u8> {
+pub fn make(args: &MakeArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut made = Vec::new();
     let done = args.paths.iter().try_for_each(|path| {
@@ -58,14 +64,18 @@ pub fn make(args: &MakeArgs, _: &mut dyn Write) -> Result<u8> {
         }
     }
     changed.sync_names()?;
-    done.map(|()| 0)
+    done?;
+    for path in made.iter().filter(|_| args.verbose) {
+        writeln!(out, "made {}/", show::printable(path))?;
+    }
+    Ok(0)
 }
 
 /// Removes directories.
 ///
 /// # Errors
 /// If one of them cannot be removed; then none is.
-pub fn remove(args: &RemoveArgs, _: &mut dyn Write) -> Result<u8> {
+pub fn remove(args: &RemoveArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut gone: Vec<String> = Vec::new();
     for path in &args.paths {
@@ -89,5 +99,8 @@ pub fn remove(args: &RemoveArgs, _: &mut dyn Write) -> Result<u8> {
     }
     gone.iter().try_for_each(|path| changed.store().remove_directory(path))?;
     changed.sync_names()?;
+    for path in gone.iter().filter(|_| args.verbose) {
+        writeln!(out, "removed {}/", show::printable(path))?;
+    }
     Ok(0)
 }

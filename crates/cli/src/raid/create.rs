@@ -259,7 +259,8 @@ fn print(
     let metadata = match shape.meta {
         MetaPlace::InBand => {
             "in stripes of its own, as the drives have no out-of-band area: at least 1/64 of the \
-             space, and each write waits for such a stripe (docs/use/volumes.md)"
+             space, and each write waits for such a stripe (docs/use/volumes.md in \
+             /usr/share/doc/furrow)"
         }
         MetaPlace::OutOfBand => "in the out-of-band area of each block",
     };

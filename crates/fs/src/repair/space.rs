@@ -9,6 +9,7 @@ use crate::format::{HOLE, SitEntry};
 use crate::tree::node;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_rt::Rt;
+use furrow_zone::words::count;
 use furrow_zone::{Result, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,7 +34,8 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         core.alloc.repair_segment(segment, map);
     }
     if entries > 0 {
-        let problem = format!("{entries} entries are wrong about {blocks} blocks");
+        let (entries, blocks) = (count(entries, "entry"), count(blocks.into(), "block"));
+        let problem = format!("{entries} wrong about {blocks}");
         log.mended("SIT entry", (0, "all".into()), problem, "made again from the trees");
     }
     core.alloc.count_valid();

@@ -392,11 +392,11 @@ fn announce(
         seconds => format!("about {} min", seconds.div_ceil(60)),
     };
     let text = format!(
-        "{} claims of size {}, {} runs, {} of them in the cache: {takes} on {} processors; \
+        "{} of size {}, {}, {} of them in the cache: {takes} on {} processors; \
          names of claims (furrow-lab list) or fewer --seeds make it shorter",
-        claims.len(),
+        show::count(claims.len() as u64, "claim"),
         order.size,
-        plan.runs,
+        show::count(plan.runs as u64, "run"),
         plan.cached,
         order.threads
     );
