@@ -12,6 +12,7 @@ mod data;
 mod variant;
 mod verdict;
 
+pub(crate) use claim::elsewhere;
 pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial};
 pub use variant::Variant;
 pub use verdict::Verdict;
@@ -24,7 +25,7 @@ use crate::scenario::Traces;
 use crate::text;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use claim::{elsewhere, label};
+use claim::label;
 use data::{Data, File};
 use furrow_emu::timing::quantity::Bytes;
 use furrow_zone::DeviceSpec;

@@ -1,5 +1,5 @@
-//! The pages about claims, from figures that are kept: `docs/research/claims.md` with a line for
-//! each claim, and for each paper an appendix and a picture below `docs/research/claims/`.
+//! The pages about claims, from figures that are kept: `docs/research/claims.md` with what holds of
+//! each paper, and for each paper an appendix and a picture below `docs/research/claims/`.
 //!
 //! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
 //! so a change of the rule takes effect on all pages at once.
@@ -12,14 +12,11 @@ use crate::catalogue::{Catalogue, Claim, Figure, Verdict};
 use crate::plot::{Axis, Mark, Plot, Point};
 use crate::result::Sample;
 use crate::stored::{self, Kept};
-use crate::text::{self, anchor, cell, put};
+use crate::text::{self, put};
 use std::fmt::Write as _;
 
 /// Papers in the order of the pages, as names of sources.
 const PAPERS: [&str; 4] = ["z-lfs", "hzfs", "zapraid", "same-victim"];
-
-/// Number of figures in a claim's line; the appendix has all figures.
-const SHOWN: usize = 3;
 
 /// A file of the pages.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,32 +61,10 @@ impl<'a> Shown<'a> {
         self.published().filter(|row| row.verdict == verdict).count()
     }
 
-    /// The verdict in words: one verdict, or how many of each.
-    fn verdict(&self) -> String {
-        let counts = Verdict::ALL.map(|verdict| (verdict, self.count(verdict)));
-        let some: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
-        match some[..] {
-            [] => "not run".to_owned(),
-            [(verdict, _)] => verdict.to_string(),
-            _ => {
-                let words = some.iter().map(|(verdict, count)| format!("{count} {verdict}"));
-                words.collect::<Vec<_>>().join(", ")
-            }
-        }
-    }
-
-    /// The cause, or the statement that none is known.
-    fn cause(&self) -> String {
-        let missed = self.count(Verdict::NotReproduced) > 0;
-        match (&self.claim.incomparable, &self.claim.cause) {
-            (Some(why), _) => cell(why),
-            (None, Some(cause)) if missed => match self.claim.moved.is_empty() {
-                true => format!("{} (no experiment moved it)", cell(cause)),
-                false => cell(cause),
-            },
-            (None, None) if missed => "No cause found.".to_owned(),
-            _ => String::new(),
-        }
+    /// The verdict of all published figures, if they have the same.
+    fn only_verdict(&self) -> Option<Verdict> {
+        let first = self.published().next()?.verdict;
+        self.published().all(|row| row.verdict == first).then_some(first)
     }
 }
 
@@ -117,7 +92,7 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
             continue;
         }
         let Some(source) = catalogue.sources.get(*paper) else { continue };
-        let text = ended(appendix::page(paper, source, claims, kept, &catalogue.variants));
+        let text = ended(appendix::page(catalogue, paper, source, claims, kept));
         files.push(File { path: format!("claims/{paper}.md"), text });
         let text = picture(&source.title, claims).svg();
         files.push(File { path: format!("claims/{paper}.svg"), text });
@@ -127,6 +102,14 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
 
 fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     let mut out = String::from("# What holds of four papers\n\n");
+    let all = |verdict| {
+        papers
+            .iter()
+            .flat_map(|(_, claims)| claims)
+            .map(|claim| claim.count(verdict))
+            .sum::<usize>()
+    };
+    let [reproduced, direction, missed, ..] = Verdict::ALL.map(all);
     let timed =
         |(paper, _): &&(&str, _)| catalogue.sources.get(*paper).is_some_and(|s| s.real_time);
     let timed: Vec<&str> = papers.iter().filter(timed).map(|(paper, _)| *paper).collect();
@@ -136,16 +119,15 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     };
     put!(
         out,
-        "Made by `furrow-lab pages docs/research` from [data/claims.jsonl](data/claims.jsonl), \
-         which has the commit and the command of every figure. All figures are of emulated drives, \
-         not of hardware, and in virtual time{except}. How they are made: [lab.md](lab.md).\n"
+        "{reproduced} published figures are reproduced, {direction} in their direction only, \
+         {missed} are not. All are of emulated drives, not of hardware, and in virtual time\
+         {except}. The appendix of each paper has all figures, and why those are missed that are \
+         missed. Both are made by `furrow-lab pages docs/research` from \
+         [data/claims.jsonl](data/claims.jsonl), which has the commit and the command of each \
+         figure; [lab.md](lab.md) says how to run a claim.\n"
     );
-    put!(out, "A figure has one of five verdicts, which a program computes from the numbers:\n");
-    for verdict in Verdict::ALL {
-        put!(out, "- **{verdict}**: {}", verdict.rule());
-    }
     let heads = Verdict::ALL.map(|verdict| format!(" {verdict} |")).concat();
-    put!(out, "\n| published figures |{heads} not run |\n|---|--:|--:|--:|--:|--:|--:|");
+    put!(out, "| published figures |{heads} not run |\n|---|--:|--:|--:|--:|--:|--:|");
     for (paper, claims) in papers {
         let count = |verdict| claims.iter().map(|claim| claim.count(verdict)).sum::<usize>();
         let counts = Verdict::ALL.map(|verdict| format!(" {} |", count(verdict))).concat();
@@ -154,13 +136,24 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
         let run: usize = claims.iter().map(|claim| claim.published().count()).sum();
         put!(out, "| [{paper}](#{paper}) |{counts} {} |", all - run);
     }
+    put!(out, "\nA program computes the verdict of a figure from the numbers:\n");
+    for verdict in Verdict::ALL {
+        put!(out, "- **{verdict}**: {}", verdict.rule());
+    }
+    out.push('\n');
     for (paper, claims) in papers {
-        put!(out, "\n## {paper}\n");
+        put!(out, "## {paper}\n");
+        let run = claims.iter().any(|claim| !claim.rows.is_empty());
         if let Some(source) = catalogue.sources.get(*paper) {
-            put!(out, "{}.\n", source.title);
-            put!(out, "{}\n", source.holds.join(" "));
+            let appendix = match run {
+                true => format!(" All figures: [claims/{paper}.md](claims/{paper}.md)."),
+                false => String::new(),
+            };
+            put!(out, "{}.{appendix}\n", source.title);
+            source.holds.iter().for_each(|sentence| put!(out, "- {sentence}"));
+            out.push('\n');
         }
-        if claims.iter().all(|claim| claim.rows.is_empty()) {
+        if !run {
             continue;
         }
         put!(out, "![Ours against published](claims/{paper}.svg)\n");
@@ -173,37 +166,8 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
                 without.join(", ")
             );
         }
-        put!(out, "| claim | what | ours | published | verdict | cause |");
-        put!(out, "|---|---|--:|--:|---|---|");
-        for claim in claims.iter().filter(|claim| claim.published().next().is_some()) {
-            line(&mut out, paper, claim);
-        }
     }
     out
-}
-
-/// The line of a claim.
-fn line(out: &mut String, paper: &str, claim: &Shown<'_>) {
-    let rows: Vec<&Row<'_>> = claim.published().collect();
-    let more = if rows.len() > SHOWN { format!(" … ({})", rows.len()) } else { String::new() };
-    let join = |text: &dyn Fn(&Row<'_>) -> String| {
-        let texts: Vec<String> = rows.iter().take(SHOWN).map(|row| text(row)).collect();
-        format!("{}{more}", texts.join(" · "))
-    };
-    let with_unit = |row: &Row<'_>| {
-        format!("{} {}", text::quantity(row.ours.mean), text::unit(&row.figure.unit))
-    };
-    put!(
-        out,
-        "| [{}](claims/{paper}.md#{}) | {} | {} | {} | {} | {} |",
-        claim.claim.id,
-        anchor(claim.claim),
-        cell(&claim.claim.what),
-        join(&with_unit),
-        join(&|row| text::published(row.figure)),
-        claim.verdict(),
-        claim.cause(),
-    );
 }
 
 /// A figure's place in the picture, if it has one: the published value and ours.

@@ -9,6 +9,8 @@ use toml::{Table, Value};
 
 /// Most words that a cause may have.
 const CAUSE_WORDS: usize = 15;
+/// Most words of what was found.
+const FOUND_WORDS: usize = 75;
 
 /// A claim, as in the data file.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,7 +43,10 @@ pub struct Claim {
     /// For a claim that misses: the reason, and the evidence for it.
     #[serde(default)]
     pub explanation: Option<String>,
-    /// For a claim that is not reproduced: the cause in one line of at most 15 words.
+    /// What holds of it now, for the pages, 75 words at most.
+    #[serde(default)]
+    pub found: Option<String>,
+    /// If it is not reproduced: the cause in a line, 15 words at most.
     #[serde(default)]
     pub cause: Option<String>,
     /// The figures that moved when the cause was changed; a figure of another claim is written as
@@ -302,6 +307,8 @@ impl Claim {
         );
         let words = self.cause.as_deref().unwrap_or_default().split_whitespace().count();
         ensure!(words <= CAUSE_WORDS, "a `cause` of {words} words, {CAUSE_WORDS} at most");
+        let words = self.found.as_deref().unwrap_or_default().split_whitespace().count();
+        ensure!(words <= FOUND_WORDS, "`found` has {words} words, {FOUND_WORDS} at most");
         ensure!(self.cause.is_some() || self.moved.is_empty(), "`moved`, but no `cause`");
         for name in self.moved.iter().filter(|name| elsewhere(name).is_none()) {
             let found = self.figures.iter().any(|figure| figure.name == *name && figure.is_trial());
@@ -379,9 +386,8 @@ impl Claim {
     }
 }
 
-/// Splits an entry of [`Claim::moved`] that names a figure of another claim into the claim and the
-/// figure's name.
-pub(super) fn elsewhere(name: &str) -> Option<(&str, &str)> {
+/// The claim and the name of a figure of another claim, in [`Claim::moved`].
+pub(crate) fn elsewhere(name: &str) -> Option<(&str, &str)> {
     name.split_once(": ")
 }
 

@@ -60,8 +60,8 @@ impl Verdict {
                  \"up to\" an amount, and a wide range must be met exactly."
             }
             Verdict::NotReproduced => {
-                "neither. The line names the cause, and the appendix the experiment that moved it; \
-                 where no experiment did, both say so."
+                "neither. The appendix names the cause and the experiment that moved it, or says \
+                 that there is none."
             }
             Verdict::Incomparable => "it was tried with something else than was published.",
             Verdict::Calibrated => {

@@ -1,45 +1,44 @@
-//! The appendix of a paper: all figures of its claims, trials, what was found, and history.
+//! The appendix of a paper: each claim with its published figures, their cause and what was found.
+//!
+//! Not here: trials, expectations, earlier figures and variants. They stay in the data.
 
 use super::{Row, Shown};
-use crate::catalogue::{Source, Variant, Verdict};
-use crate::result::Sample;
+use crate::catalogue::{Catalogue, Figure, Source, Verdict, elsewhere};
 use crate::stored::{self, Kept};
-use crate::text::{self, anchor, cell, put};
+use crate::text::{self, cell, put};
 use std::fmt::Write as _;
 
 /// The page about the claims of `paper`.
 pub(super) fn page(
+    catalogue: &Catalogue,
     paper: &str,
     source: &Source,
     claims: &[Shown<'_>],
     all: &[Kept],
-    variants: &[Variant],
 ) -> String {
-    let mut out = format!("# {paper}: figures, trials, history\n\n");
+    let mut out = format!("# {paper}: the claims\n\n");
     let title = &source.title;
     let clock = if source.real_time { "by the real clock" } else { "in virtual time" };
-    put!(out, "{title}. The summary, and what the verdicts mean: [claims.md](../claims.md).\n");
     put!(
         out,
-        "Ours is the mean over the seeds, ± half of the range, on an emulated drive, {clock}. \
-         *Expected* was written before the first run of a claim; what was found was written after \
-         it.\n"
+        "{title}, {clock} on an emulated drive. What the verdicts mean: [claims.md](../claims.md). \
+         Ours is the mean over the seeds, ± half of their range.\n"
     );
-    put!(out, "| claim | figure | ours | ± | unit | published | ratio | verdict |");
-    put!(out, "|---|---|--:|--:|---|--:|--:|---|");
-    for claim in claims {
-        for row in claim.rows.iter().filter(|row| !row.figure.is_trial()) {
-            figure(&mut out, claim, row);
-        }
+    if claims.iter().any(|shown| shown.claim.is_runnable()) {
+        put!(
+            out,
+            "`furrow-lab report ID` runs a claim and shows the rest: what was expected, the \
+             scenario, all trials, and what was found at length. Earlier figures and variants are \
+             in [data/claims.jsonl](../data/claims.jsonl).\n"
+        );
     }
+    setups(&mut out, claims);
     for claim in claims {
-        section(&mut out, claim);
-        sensitivity(&mut out, claim, all, variants);
-        history(&mut out, claim, all);
+        section(&mut out, catalogue, claim, all);
     }
-    let missing: Vec<&Shown<'_>> = claims.iter().filter(|claim| claim.rows.is_empty()).collect();
+    let missing: Vec<&Shown<'_>> = claims.iter().filter(|claim| claim.kept.is_none()).collect();
     if !missing.is_empty() {
-        put!(out, "\n## Not run\n\n| claim | what | needs |\n|---|---|---|");
+        put!(out, "## Not run\n\n| claim | what | needs |\n|---|---|---|");
         for shown in missing {
             let needs = shown.claim.needs.as_deref().unwrap_or("a run that is kept");
             put!(out, "| {} | {} | {} |", shown.claim.id, cell(&shown.claim.what), cell(needs));
@@ -48,95 +47,85 @@ pub(super) fn page(
     out
 }
 
-fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
-    let near = row.figure.paper.map(|paper| paper.nearest(row.ours.mean));
-    let ratio = near.filter(|near| *near > 0.0).map(|near| row.ours.mean / near);
-    put!(
-        out,
-        "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {} |",
-        claim.claim.id,
-        anchor(claim.claim),
-        cell(&row.figure.name),
-        text::quantity(row.ours.mean),
-        text::spread(&row.ours),
-        text::unit(&row.figure.unit),
-        text::published(row.figure),
-        text::ratio(ratio),
-        row.verdict,
-    );
-}
-
-/// Writes the section with all details of a claim.
-fn section(out: &mut String, shown: &Shown<'_>) {
-    let Some(kept) = shown.kept else { return };
-    let claim = shown.claim;
-    put!(out, "\n## {} {}\n", claim.id, claim.what);
-    let seeds = kept.seeds.len();
-    put!(
-        out,
-        "Commit `{}`, {} size, {seeds} {}: `{}`.{}{}\n",
-        kept.commit,
-        kept.size,
-        if seeds == 1 { "seed" } else { "seeds" },
-        kept.command,
-        if kept.note.is_empty() { "" } else { " " },
-        kept.note
-    );
-    if let Some(forecast) = &claim.forecast {
-        put!(out, "Expected: {forecast}\n");
-    }
-    if shown.count(Verdict::NotReproduced) > 0 {
-        cause(out, shown);
-    }
-    if let Some(text) = &claim.explanation {
-        put!(out, "{text}\n");
-    }
-    let tried: Vec<&Row<'_>> = shown.rows.iter().filter(|row| row.figure.is_trial()).collect();
-    if !tried.is_empty() {
-        put!(out, "| tried | ours | ± | unit |\n|---|--:|--:|---|");
-        for row in tried {
-            let (name, unit) = (cell(&row.figure.name), text::unit(&row.figure.unit));
-            let (mean, spread) = (text::quantity(row.ours.mean), text::spread(&row.ours));
-            put!(out, "| {name} | {mean} | {spread} | {unit} |");
+/// The commands of all claims, and remarks; each once, the one of most claims last.
+fn setups(out: &mut String, claims: &[Shown<'_>]) {
+    let mut setups: Vec<(String, Vec<&str>)> = Vec::new();
+    for (shown, kept) in claims.iter().filter_map(|shown| Some((shown, shown.kept?))) {
+        let id = &*shown.claim.id;
+        let words = kept.command.split(' ').map(|word| if word == id { "ID" } else { word });
+        let command = words.collect::<Vec<_>>().join(" ");
+        let note = if kept.note.is_empty() { String::new() } else { format!(" {}", kept.note) };
+        let text = format!("`{command}`.{note}");
+        match setups.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, ids)) => ids.push(id),
+            None => setups.push((text, vec![id])),
         }
     }
+    setups.sort_by_key(|(_, ids)| ids.len());
+    let Some((usual, rest)) = setups.split_last() else { return };
+    for (text, ids) in rest {
+        put!(out, "- {}: {text}", ids.join(", "));
+    }
+    let whose = if rest.is_empty() { "All claims" } else { "All others" };
+    put!(out, "- {whose}: {}\n", usual.0);
 }
 
-/// Writes the published figures in each variant that was run.
-fn sensitivity(out: &mut String, shown: &Shown<'_>, all: &[Kept], variants: &[Variant]) {
-    let id = &shown.claim.id;
-    let lines = variants.iter().filter_map(|variant| stored::in_variant(all, id, &variant.name));
-    let lines: Vec<&Kept> = lines.collect();
-    let Some(first) = lines.first() else { return };
-    let seeds = match first.seeds.len() {
-        1 => "one seed only".to_owned(),
-        count => format!("{count} seeds"),
-    };
-    put!(
-        out,
-        "\n**Sensitivity**, {seeds}, commit `{}`, by `{}`. In each column one thing differs.\n",
-        first.commit,
-        first.command
-    );
-    let heads = lines.iter().map(|line| format!(" {} |", cell(&line.variant))).collect::<String>();
-    put!(out, "| figure | published |{heads}");
-    put!(out, "|---|--:|{}", "--:|".repeat(lines.len()));
-    for row in shown.published().filter(|row| !row.figure.fitted) {
-        let value = |line: &&Kept| match line.sample(row.figure) {
-            Some(sample) => format!(" {} |", text::quantity(sample.mean)),
-            None => " – |".to_owned(),
-        };
-        let values = lines.iter().map(value).collect::<String>();
-        let (name, unit) = (cell(&row.figure.name), text::unit(&row.figure.unit));
-        put!(out, "| {name}, {unit} | {} |{values}", text::published(row.figure));
+/// A claim.
+fn section(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) {
+    if shown.kept.is_none() {
+        return;
+    }
+    let claim = shown.claim;
+    let only = shown.only_verdict();
+    let verdict = only.map_or_else(String::new, |verdict| format!(" ({verdict})"));
+    put!(out, "## {} {}{verdict}\n", claim.id, claim.what);
+    figures(out, shown, only.is_none());
+    if let Some(why) = &claim.incomparable {
+        put!(out, "**Not comparable**: {why}\n");
+    } else if shown.count(Verdict::NotReproduced) > 0 {
+        cause(out, catalogue, shown, all);
+    }
+    if let Some(text) = &claim.found {
+        put!(out, "{text}\n");
     }
 }
 
-fn cause(out: &mut String, shown: &Shown<'_>) {
+/// The published figures, with their verdicts if they differ.
+fn figures(out: &mut String, shown: &Shown<'_>, differ: bool) {
+    if shown.published().next().is_none() {
+        return;
+    }
+    match differ {
+        true => put!(out, "| figure | ours | published | verdict |\n|---|--:|--:|---|"),
+        false => put!(out, "| figure | ours | published |\n|---|--:|--:|"),
+    }
+    for row in shown.published() {
+        let name = cell(&row.figure.name);
+        let verdict = if differ { format!(" {} |", row.verdict) } else { String::new() };
+        put!(out, "| {name} | {} | {} |{verdict}", ours(row), text::published(row.figure));
+    }
+    out.push('\n');
+}
+
+/// The value with its unit and how far the seeds lie apart.
+fn ours(row: &Row<'_>) -> String {
+    let (mean, unit) = (text::quantity(row.ours.mean), text::unit(&row.figure.unit));
+    match &*text::spread(&row.ours) {
+        "–" | "0.0 %" => format!("{mean} {unit}"),
+        spread if spread.contains("to") || spread.contains("not") => {
+            format!("{mean} {unit} ({spread})")
+        }
+        spread => format!("{mean} {unit} ± {spread}"),
+    }
+}
+
+fn cause(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) {
     let claim = shown.claim;
     match (&claim.cause, claim.moved.is_empty()) {
         (Some(cause), false) => {
-            put!(out, "**Cause**: {cause} Shown by: {}.\n", claim.moved.join("; "));
+            let moved = claim.moved.iter().map(|name| evidence(catalogue, shown, all, name));
+            let moved = moved.collect::<Vec<_>>().join("; ");
+            put!(out, "**Cause**: {cause} Shown by: {moved}.\n");
         }
         (Some(cause), true) => {
             put!(out, "**Suspected cause**: {cause} No experiment moved it.\n");
@@ -145,26 +134,17 @@ fn cause(out: &mut String, shown: &Shown<'_>) {
     }
 }
 
-/// Writes the earlier lines of the claim in which a published figure differs from the current line.
-fn history(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
-    let of = |line: &&Kept| line.claim == shown.claim.id && line.variant.is_empty();
-    let lines: Vec<&Kept> = all.iter().filter(of).collect();
-    let Some((_, before)) = lines.split_last().filter(|(_, before)| !before.is_empty()) else {
-        return;
-    };
-    let mut changed = Vec::new();
-    for line in before {
-        for row in shown.rows.iter().filter(|row| !row.figure.is_trial()) {
-            let Some(Sample { mean, .. }) = line.sample(row.figure) else { continue };
-            let (then, now) = (text::quantity(mean), text::quantity(row.ours.mean));
-            if then != now {
-                let name = cell(&row.figure.name);
-                changed.push(format!("| {name} | `{}` | {then} | {now} |", line.commit));
-            }
+/// The trial called `name`, which may be one of another claim, with its value.
+fn evidence(catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept], name: &str) -> String {
+    let (id, own) = elsewhere(name).unwrap_or((&*shown.claim.id, name));
+    let claim = catalogue.claim(id);
+    let figure = claim.and_then(|claim| claim.figures.iter().find(|figure| figure.name == own));
+    let sample = |figure: &Figure| stored::current(all, id)?.sample(figure);
+    match figure.and_then(|figure| Some((figure, sample(figure)?))) {
+        None => name.to_owned(),
+        Some((figure, sample)) => {
+            let (mean, unit) = (text::quantity(sample.mean), text::unit(&figure.unit));
+            format!("{name} ({mean} {unit})")
         }
-    }
-    if !changed.is_empty() {
-        put!(out, "\n| before | commit | ours | now |\n|---|---|--:|--:|");
-        put!(out, "{}", changed.join("\n"));
     }
 }

@@ -51,65 +51,79 @@ name = "r"
 }
 
 #[test]
-fn a_claim_is_one_line_with_its_cause_and_an_appendix() {
-    let pages = pages("cause = \"Slow dies.\"\nmoved = [\"tried\"]");
+fn a_paper_is_a_summary_and_an_appendix_with_what_holds_now() {
+    let pages = pages("cause = \"Slow dies.\"\nmoved = [\"tried\"]\nfound = \"Dies decide.\"");
     let paths: Vec<&str> = pages.iter().map(|page| &*page.path).collect();
     assert_eq!(paths, ["claims.md", "claims/z-lfs.md", "claims/z-lfs.svg"]);
-    let line = "| [N1](claims/z-lfs.md#n1-shown-all-of-it) | shown (all of it) | 3.9 × · 1.1 × | \
-                4 · 2 | 1 reproduced, 1 not reproduced | Slow dies. |";
-    assert!(pages[0].text.contains(line), "{}", pages[0].text);
-    assert!(pages[0].text.contains("| [z-lfs](#z-lfs) | 1 | 0 | 1 | 0 | 0 | 0 |"));
     for wanted in [
-        "**Cause**: Slow dies. Shown by: tried.",
-        "It was the drive.",
-        "Commit `new`",
-        "| tried | 8 | – | × |",
-        "| a | `old` | 1.5 | 3.9 |",
-        "| figure | published | slow |",
-        "| a, × | 4 | 2.5 |",
-        "| b, × | 2 | – |",
+        "1 published figures are reproduced, 0 in their direction only, 1 are not.",
+        "| [z-lfs](#z-lfs) | 1 | 0 | 1 | 0 | 0 | 0 |",
+        "All figures: [claims/z-lfs.md](claims/z-lfs.md).",
+    ] {
+        assert!(pages[0].text.contains(wanted), "{wanted} is not in\n{}", pages[0].text);
+    }
+    for wanted in [
+        "- All claims: `furrow-lab keep ID`.",
+        "## N1 shown (all of it)\n",
+        "| a | 3.9 × | 4 | reproduced |",
+        "| b | 1.1 × | 2 | not reproduced |",
+        "**Cause**: Slow dies. Shown by: tried (8 ×).",
+        "Dies decide.",
     ] {
         assert!(pages[1].text.contains(wanted), "{wanted} is not in\n{}", pages[1].text);
     }
-    assert!(!pages[1].text.contains("| b | `old` |"), "nothing changed");
+    for gone in ["\nmore", "It was the drive.", "old", "2.5", "| tried |"] {
+        assert!(!pages[1].text.contains(gone), "{gone} is in\n{}", pages[1].text);
+    }
     for verdict in ["reproduced", "not reproduced", "N1: a"] {
         assert!(pages[2].text.contains(verdict), "{verdict}");
     }
 }
 
 #[test]
-fn a_history_without_changes_is_no_table_and_figures_of_0_are_named() {
+fn one_verdict_is_said_once_and_figures_of_0_are_named() {
     let rest = "figures = [{ name = \"a\", unit = \"x\", paper = 4, run = \"r\" }]\n\
                 [[claim.runs]]\nname = \"r\"\n";
-    let claims = fixture::claims(&[fixture::claim("N1", "shown", "more", rest)]);
+    let claims = fixture::claims(&[
+        fixture::claim("N1", "shown", "more", rest),
+        fixture::claim("N2", "later", "more", rest),
+    ]);
     let claims = claims.replace("source = \"s\"", "source = \"z-lfs\"");
     let setup = fixture::SETUP.replace("[source.s]", "[source.z-lfs]\nreal_time = true");
     let catalogue = Catalogue::parse(&setup, &claims).unwrap();
-    let pages = files(&catalogue, &[kept("old", &[("a", 0.0)]), kept("new", &[("a", 0.0)])]);
-    assert!(!pages[1].text.contains("| before |"), "{}", pages[1].text);
+    let pages = files(&catalogue, &[kept("old", &[("a", 1.0)]), kept("new", &[("a", 0.0)])]);
     assert!(pages[0].text.contains("not in the picture: one of N1."), "{}", pages[0].text);
     assert!(pages[0].text.contains("except those of z-lfs, which are by the real clock"));
-    assert!(pages[1].text.contains("by the real clock"));
+    for wanted in [
+        "by the real clock",
+        "## N1 shown (not reproduced)\n\n| figure | ours | published |\n",
+        "| a | 0 × | 4 |\n",
+        "## Not run",
+        "| N2 | later | a run that is kept |",
+    ] {
+        assert!(pages[1].text.contains(wanted), "{wanted} is not in\n{}", pages[1].text);
+    }
 }
 
 #[test]
 fn a_missing_cause_or_experiment_is_said() {
     let open = pages("");
-    assert!(open[0].text.contains("| No cause found. |"));
     assert!(open[1].text.contains("**No cause was found.**"));
     let elsewhere = pages("cause = \"Slow dies.\"\nmoved = [\"N1: tried\"]");
-    assert!(elsewhere[1].text.contains("Shown by: N1: tried."));
+    assert!(elsewhere[1].text.contains("Shown by: N1: tried (8 ×)."));
     let guess = pages("cause = \"Slow dies.\"");
-    assert!(guess[0].text.contains("| Slow dies. (no experiment moved it) |"));
     assert!(guess[1].text.contains("**Suspected cause**: Slow dies. No experiment moved it."));
     let other = pages("incomparable = \"Another trace.\"");
-    assert!(other[0].text.contains("| cannot be compared | Another trace. |"));
+    assert!(other[1].text.contains("(cannot be compared)"));
+    assert!(other[1].text.contains("**Not comparable**: Another trace."));
     assert!(other[0].text.contains("| 0 | 0 | 0 | 2 | 0 | 0 |"));
 }
 
 #[test]
-fn causes_are_short_and_their_experiments_exist() {
+fn causes_and_findings_are_short_and_experiments_exist() {
+    let long = format!("found = \"{}\"", "a ".repeat(76));
     for wrong in [
+        &*long,
         "cause = \"a b c d e f g h i j k l m n o p\"",
         "cause = \"Slow dies.\"\nmoved = [\"a\"]",
         "cause = \"Slow dies.\"\nmoved = [\"none\"]",

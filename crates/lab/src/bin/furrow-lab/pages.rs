@@ -22,8 +22,8 @@ pub struct Keep {
     /// The folder of documents, whose data/claims.jsonl gets a line for each claim
     #[arg(long, value_name = "DIR", default_value = "docs/research")]
     docs: PathBuf,
-    /// Keep the published figures in each variant of hosts and drives (setup.toml) instead, for the
-    /// tables of sensitivity
+    /// Keep the published figures in each variant of hosts and drives (setup.toml) instead, to see
+    /// what they depend on
     #[arg(long)]
     sensitivity: bool,
     #[command(flatten)]
