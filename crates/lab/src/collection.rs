@@ -252,19 +252,9 @@ impl Run {
         (self.live_bytes + self.user_bytes).max(1)
     }
 
-    /// Bytes written to the drive for each byte that the user wrote.
-    pub fn amplification(&self) -> f64 {
-        (self.appended + self.copied) as f64 / self.written() as f64
-    }
-
-    /// Peak space, as a share of the nominal drive.
+    /// Peak use, as a share of the nominal drive.
     pub fn peak(&self) -> f64 {
         (self.peak_zones * self.zone_bytes) as f64 / self.nominal as f64
-    }
-
-    /// Space used at the end, as a share of the nominal drive.
-    pub fn end(&self) -> f64 {
-        (self.used_zones * self.zone_bytes) as f64 / self.nominal as f64
     }
 }
 

@@ -132,41 +132,50 @@ pub fn pictures(runs: &[Run], limits: &[Limit]) -> Vec<Picture> {
     shares(runs).into_iter().map(picture).collect()
 }
 
-/// The table of all runs: bytes copied by each collector, space, amplification.
+/// What runs of one scheme and setting did, in a cell: bytes copied by each collector and peak
+/// space, or when there was no space left.
+fn cell(group: &Group<'_>) -> String {
+    let over =
+        |value: fn(&Run) -> u64| group.sample(|run| value(run) as f64 / run.written() as f64).mean;
+    let count = group.runs.len();
+    let of =
+        |some: usize| if some == count { String::new() } else { format!(" in {some} of {count}") };
+    match group.failed() {
+        0 => {
+            let peak = group.sample(Run::peak).mean;
+            format!("{:.2}+{:.2} at {peak:.2}", over(Run::by_rocksdb), over(Run::by_zones))
+        }
+        some => {
+            let turns = group.sample(|run| run.user_bytes as f64 / run.nominal as f64).mean;
+            format!("full after {turns:.2}{}", of(some))
+        }
+    }
+}
+
+/// The table of all runs, a line for each scheme and setting, a column for each live share.
 pub fn runs_table(runs: &[Run]) -> String {
-    let mut text = String::from(
-        "| live | scheme | setting | runs | copied by RocksDB | copied by zones | peak space | \
-         space at the end | write amplification | |\n|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    for live in shares(runs) {
-        for group in groups(runs, live) {
-            let over = |value: fn(&Run) -> u64| {
-                group.sample(|run| value(run) as f64 / run.written() as f64).text(2)
-            };
-            let stopped = match group.failed() {
-                0 => String::new(),
-                some => {
-                    let turns = group.sample(|run| run.user_bytes as f64 / run.nominal as f64);
-                    format!(
-                        "no space: {some} of {}, after {} capacities",
-                        group.runs.len(),
-                        turns.text(2)
-                    )
-                }
-            };
-            let _ = writeln!(
-                text,
-                "| {:.0} % | {} | {} | {} | {} | {} | {} | {} | {} | {stopped} |",
-                live * 100.0,
-                group.scheme,
-                group.setting,
-                group.runs.len(),
-                over(Run::by_rocksdb),
-                over(Run::by_zones),
-                group.sample(Run::peak).text(2),
-                group.sample(Run::end).text(2),
-                group.sample(Run::amplification).text(2),
-            );
+    let shares = shares(runs);
+    let mut text = String::from("| scheme | setting |");
+    for live in &shares {
+        let _ = write!(text, " {:.0} % live |", live * 100.0);
+    }
+    let _ = writeln!(text, "\n|---|---|{}", "---|".repeat(shares.len()));
+    let all: Vec<Vec<Group<'_>>> = shares.iter().map(|live| groups(runs, *live)).collect();
+    let mut known: Vec<(&str, &str)> = Vec::new();
+    for group in all.iter().flatten() {
+        let key = (group.scheme, group.setting);
+        if !known.contains(&key) {
+            known.push(key);
+        }
+    }
+    for scheme in schemes(runs) {
+        for (_, setting) in known.iter().filter(|(of, _)| *of == scheme) {
+            let _ = write!(text, "| {scheme} | {setting} |");
+            for groups in &all {
+                let own = groups.iter().find(|g| (g.scheme, g.setting) == (scheme, *setting));
+                let _ = write!(text, " {} |", own.map_or("-".into(), cell));
+            }
+            text.push('\n');
         }
     }
     text
@@ -175,7 +184,13 @@ pub fn runs_table(runs: &[Run]) -> String {
 /// The comparison at equal peak space: the least that each scheme copied within it, in any setting,
 /// next to the bound and the clairvoyant schedule.
 pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
-    let names = schemes(runs);
+    // A scheme that never got through has no column.
+    let mut names = schemes(runs);
+    let through = |name: &&str| {
+        let all = shares(runs).into_iter().flat_map(|live| groups(runs, live));
+        all.into_iter().any(|group| group.scheme == *name && group.failed() == 0)
+    };
+    names.retain(through);
     let mut text = String::from("| live | peak space up to |");
     for name in &names {
         let _ = write!(text, " {name} |");
@@ -265,7 +280,9 @@ mod tests {
             "{table}"
         );
         assert!(table.contains("| 50 % | 1.00 | 0.50 | 0.70 | 0.20 | - |"), "{table}");
-        assert!(runs_table(&runs).contains("no space: 1 of 1, after 0.50 capacities"));
+        let all = runs_table(&runs);
+        assert!(all.contains("| a | 0.5 | 2.00+0.00 at 0.80 |"), "{all}");
+        assert!(all.contains("| b | small | full after 0.50 |"), "{all}");
         let pictures = pictures(&runs, &limits);
         assert_eq!((pictures.len(), pictures[0].file.as_str()), (1, "live-50.svg"));
         let names: Vec<&str> = pictures[0].plot.series.iter().map(|s| s.name.as_str()).collect();
