@@ -20,18 +20,19 @@ ALL = SCHEMES + ["zenfs"]
 NAMES = {"fillrandom": "fillrandom", "a": "A", "b": "B", "c": "C"}
 
 
+# The runs of a profile, in the order of the page.
 TITLES = {
-    "timed": "On the model of the paper's emulated drive",
-    "logged": "On that model, with a write-ahead log",
-    "paced": "On that model, the user at 16 MB a second: collection keeps up",
-    "open": "On that model, with 1,000 open files",
-    "untimed": "Without a timing model",
-    "zn540": "On the model of a ZN540 (V8)",
-    "small": "Zones of 8 MiB, blob files of 4 MiB, on the model of the emulated drive (V9)",
-    "full": "At the published size, without a timing model",
-    "deep": "Small levels: several lifetimes; on the model of the emulated drive",
-    "unlimited": "Without a limit of active zones, on the model of the emulated drive",
-    "printed": "Equation 1 as it is printed, on the model of the emulated drive",
+    "timed": "the model of the paper's emulated drive",
+    "untimed": "no timing model",
+    "paced": "the model, the user at 16 MB a second, so that collection keeps up",
+    "open": "the model, 1,000 open files",
+    "logged": "the model, with a write-ahead log",
+    "zn540": "the model of a ZN540 (V8)",
+    "small": "the model, zones of 8 MiB, blob files of 4 MiB (V9)",
+    "full": "the published size, no timing model",
+    "deep": "the model, small levels: several lifetimes",
+    "unlimited": "the model, no limit of active zones",
+    "printed": "the model, equation 1 as it is printed",
 }
 
 
@@ -221,31 +222,29 @@ def quantity(value):
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# Each figure of a claim: of which profile, ours with the range of the seeds, published.
+# What the appendix of the claims lacks: figures on other drives and against the other baseline.
+BESIDES = [("timed", "baseline"), ("untimed", "baseline"), ("untimed", "zenfs")]
+
+
+# A row for each figure that has others: claim, name, unit, published, ours with the seeds' range.
 def figures(by):
-    main = [
-        Runs(by[profile].all, profile, base)
-        for profile in ("timed", "untimed", "paced", "open")
-        for base in ("baseline", "zenfs")
-        if any(run["scheme"] == base for run in by[profile].all)
-    ]
     out = []
     for (claim, name), (unit, paper) in published().items():
-        value = FIGURES[claim][name]
-        profile, base = STANDS[claim]
-        for runs in main if base == "zenfs" else [by[profile]]:
-            found = value(runs)
-            if found is None:
-                continue
-            seeds = [value(one) for one in runs.seeds()]
+        if STANDS[claim] != ("timed", "zenfs"):
+            continue
+        cells = []
+        for profile, base in BESIDES:
+            runs = Runs(by[profile].all, profile, base)
+            found = FIGURES[claim][name](runs)
+            seeds = [FIGURES[claim][name](one) for one in runs.seeds()]
             each = [x for x in seeds if x is not None]
-            ours = quantity(found)
-            if len(each) > 1:
-                ours += f" ({quantity(min(each))} to {quantity(max(each))})"
-            if len(each) < len(seeds):
-                ours += f", {len(seeds) - len(each)} of {len(seeds)} seeds without"
-            profile = runs.profile + (", zenfs" if runs.base == "zenfs" else "")
-            out.append((claim, name, profile, ours, unit.replace("x", "×"), quantity(paper)))
+            cell = "–" if found is None else quantity(found)
+            if found is not None and len(each) < len(seeds):
+                cell += f" (of {len(each)} seed)" if len(each) == 1 else f" (of {len(each)} seeds)"
+            elif len(each) > 1 and min(each) != max(each):
+                cell += f" ({quantity(min(each))} to {quantity(max(each))})"
+            cells.append(cell)
+        out.append([claim, name, f"{quantity(paper)} {unit.replace('x', '×')}"] + cells)
     return out
 
 
@@ -304,38 +303,29 @@ def keep(path, lines):
     os.replace(f"{path}.new", path)
 
 
-COLUMNS = [
-    ("zones copied, blobs MiB", lambda r: copied(r), 0),
-    ("RocksDB relocated MiB", lambda r: relocated(r), 0),
-    ("in use %", used, 0),
-    ("most in use %", lambda r: 100 * r["peak_zones"] / r["zones"], 0),
-    ("compaction s", compaction, 0),
-    ("operations/s", throughput, 0),
-    ("put µs", lambda r: r["put_us"], 0),
-    ("get µs", lambda r: r["get_us"], 0),
-    ("flushes per compaction", lambda r: r["flushes"] / max(1, r["compactions"]), 1),
-    ("compactions out of level 0", lambda r: r["compactions_down"], 0),
-    ("cut-offs that were late", lambda r: r["stale"], 0),
+MEASURES = [
+    ("MiB of blobs copied by zone cleaning", copied, True),
+    ("MiB of blobs relocated by RocksDB", relocated, False),
+    ("Operations a second", throughput, False),
 ]
 
 
-def table(runs, workloads, schemes):
-    lines = [
-        "| workload | scheme | " + " | ".join(name for name, _, _ in COLUMNS) + " | runs |",
-        "|---|---|" + "--:|" * (len(COLUMNS) + 1),
-    ]
-    for workload in workloads:
-        for scheme in schemes:
-            tried = [r for r in runs.all if r["workload"] == workload and r["scheme"] == scheme]
+# A measure by profile, workload and scheme: the mean, with the range if that is asked for.
+def table(by, figure, ranges):
+    lines = ["| profile | workload | " + " | ".join(ALL) + " |", "|---|---|" + "--:|" * len(ALL)]
+    for profile in TITLES:
+        for workload in WORKLOADS:
+            tried = [r for r in by[profile].all if r["workload"] == workload]
             if not tried:
                 continue
-            failed = sum(1 for r in tried if "failed" in r)
-            cells = [
-                spread(runs.values(scheme, workload, figure), digits)
-                for _, figure, digits in COLUMNS
-            ]
-            count = f"{len(tried)}" + (f", {failed} failed" if failed else "")
-            lines.append(f"| {NAMES[workload]} | {scheme} | " + " | ".join(cells) + f" | {count} |")
+            cells = []
+            for scheme in ALL:
+                values = by[profile].values(scheme, workload, figure)
+                if not ranges or not values or spread([min(values)]) == spread([max(values)]):
+                    values = [statistics.mean(values)] if values else []
+                failed = sum(1 for r in tried if r["scheme"] == scheme and "failed" in r)
+                cells.append(spread(values) + (f", {failed} failed" if failed else ""))
+            lines.append(f"| {profile} | {NAMES[workload]} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -390,42 +380,53 @@ def main():
     page = [
         "# Same-Victim garbage collection: the runs",
         "",
-        "Made by `scripts/same-victim.sh table` from `docs/research/data/same-victim.jsonl`, one line for each run of",
-        "`scripts/same-victim.sh all`. What was found, in words: [same-victim-findings.md](same-victim-findings.md).",
-        "Verdicts on the runs that stand for the claims: [claims/same-victim.md](claims/same-victim.md).",
+        "Means of all runs of `scripts/same-victim.sh all`, by profile, workload and scheme. What they show is in",
+        "[same-victim-findings.md](same-victim-findings.md), the verdicts on those that stand for the claims in",
+        "[claims/same-victim.md](claims/same-victim.md). `scripts/same-victim.sh table` makes this page from",
+        "`docs/research/data/same-victim.jsonl`, which has a line for each run, with more measures and all seeds.",
         "",
-        "## Figures",
+        "Schemes: *baseline* is LIZA as the paper describes it, *zenfs* the rule of the released ZenFS, *baza* BAZA,",
+        "*baza+* BAZA with Same-Victim collection. Profiles, with the number of runs of a scheme and workload:",
         "",
-        "Bytes are times eight, as the drive is an eighth of the published one. Ours are made of the means over the",
-        "seeds, with the least and the most of the seeds' own. *zenfs*: compared with the rule of the released ZenFS",
-        "instead of LIZA as the paper describes it; the paper's baseline is \"current BlobDB-ZenFS\".",
+    ]
+    for profile, title in TITLES.items():
+        counts = {}
+        for run in by[profile].all:
+            counts[run["scheme"], run["workload"]] = counts.get((run["scheme"], run["workload"]), 0) + 1
+        if counts:
+            least, most = min(counts.values()), max(counts.values())
+            page.append(f"- *{profile}*: {title}; " + (f"{least}" if least == most else f"{least} to {most}"))
+    page += [
         "",
-        "| claim | figure | profile | ours | unit | published |",
-        "|---|---|---|--:|---|--:|",
+        "## Figures of the claims on other drives and baselines",
+        "",
+        "Bytes are times eight, as the drive is an eighth of the published one. In brackets the range of the seeds' own",
+        "figures; a figure of all seeds is made of their means. The appendix has *timed* compared with *zenfs*.",
+        "",
+        "| claim | figure | published | "
+        + " | ".join(f"{profile}, {base}" for profile, base in BESIDES) + " |",
+        "|---|---|--:|" + "--:|" * len(BESIDES),
     ]
     page += ["| " + " | ".join(row) + " |" for row in found]
-    for profile, title in TITLES.items():
-        if not by[profile].all:
-            continue
-        page += ["", f"## {title}", "", "Means, in brackets the range.", ""]
-        page += table(by[profile], WORKLOADS, ALL)
+    for title, figure, ranges in MEASURES:
+        page += ["", f"## {title}", ""]
+        page += table(by, figure, ranges)
     if by["sweep"].all:
         page += [
-            "", "## Cut-offs", "", "Workload A, on the model of the emulated drive; 0.25 is that of the runs above.", "",
-            "| cut-off | scheme | zones copied, blobs MiB | RocksDB relocated MiB | in use % | operations/s | runs |",
-            "|--:|---|--:|--:|--:|--:|--:|",
+            "", "## Cut-offs", "", "Workload A, *timed*; 0.25 is that of the runs above.", "",
+            "| cut-off | scheme | MiB copied by zones | relocated by RocksDB | operations a second |",
+            "|--:|---|--:|--:|--:|",
         ]
         for cutoff in [0.05, 0.1, 0.25, 0.35, 0.5]:
             profile = by["timed"] if cutoff == 0.25 else by["sweep"]
             for scheme in ["baseline", "baza"]:
                 values = [
                     profile.values(scheme, "a", figure, cutoff=cutoff)
-                    for figure in (copied, relocated, used, throughput)
+                    for figure in (copied, relocated, throughput)
                 ]
                 if values[0]:
-                    page.append(
-                        f"| {cutoff} | {scheme} | " + " | ".join(spread(v) for v in values)
-                        + f" | {len(values[0])} |")
+                    means = " | ".join(spread([statistics.mean(v)]) for v in values)
+                    page.append(f"| {cutoff} | {scheme} | {means} |")
     for profile in ["untimed", "timed", "logged"]:
         if not by[profile].good:
             continue
@@ -444,7 +445,7 @@ def main():
     with open(f"{docs}/claims-same-victim.md", "w") as file:
         file.write("\n".join(page) + "\n")
     keep(f"{docs}/data/claims.jsonl", kept(by))
-    print(f"{docs}/claims-same-victim.md: {len(runs)} runs, {len(found)} figures")
+    print(f"{docs}/claims-same-victim.md: {len(runs)} runs")
 
 
 main()
