@@ -10,8 +10,8 @@ use furrow_log::pool::SuperzoneState;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Blocks that may still be placed from which on [`Store::space_for`] leaves out blocks that the next group commit
-/// retires: counting them takes time.
+/// While more blocks than these may be placed, [`Store::space_for`] does not count the blocks that
+/// the next group commit retires: counting takes time.
 const LEFT_UNCOUNTED: u64 = 4096;
 
 /// Space of a store, in bytes.
