@@ -48,7 +48,7 @@ pub struct RemoveArgs {
 pub fn make(args: &MakeArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut made = Vec::new();
-    let done = args.paths.iter().try_for_each(|path| {
+    let done: Result<()> = args.paths.iter().try_for_each(|path| {
         if args.parents {
             made.extend(changed.make_directories(path)?);
         } else {
