@@ -9,16 +9,20 @@ use crate::hot_spare;
 use crate::level::{Level, Placement};
 use crate::lifetime::Lifetime;
 use crate::map::Map;
-use crate::member::{Errors, Member, MemberState, Refusals};
-use crate::meta::MetaPlace;
+use crate::member::state::{Errors, Member, MemberState, Refusals};
+use crate::meta::place::MetaPlace;
+use crate::options::Options;
+use crate::paging::state::Paging;
+use crate::recover::steps::{FINISH, RECOVERY};
+use crate::segment::Segment;
 use crate::shape::{Config, Shape, held, internal_chunk};
 use crate::space::Lane;
 use crate::stale_members;
 use crate::state_ring::{Damage, Found, Holds, RingRead, read_ring, ring_start};
-use crate::volume::{Inner, Options, Segment, Volume};
+use crate::volume::{Inner, Volume};
 use crate::watchdog::Watchdog;
 use crate::write::item::Use;
-use crate::write::stripe::Stream;
+use crate::write::stream::Stream;
 use furrow_log::address::blocks_begun;
 use furrow_log::record::{self, Expect, crc32c};
 use furrow_log::{BlockAddr, Uuid, read_blocks};
@@ -506,9 +510,8 @@ fn start(
         created: start.created,
         options: options.clone(),
         segments: RefCell::new(segments),
-        map: RefCell::new(Map::new(image.root.clone())),
-        paging: crate::paging::Paging::new(options.map_memory),
-        meta: crate::meta::inband::lookup::State::default(),
+        paging: Paging::new(Map::new(image.root.clone()), options.map_memory),
+        meta: crate::meta::inband::cache::State::default(),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),
@@ -536,7 +539,7 @@ fn start(
         stopped: Cell::new(false),
         counters: RefCell::default(),
         lifetimes: crate::lifetime::Lifetimes::new(&shape),
-        lost_blocks: crate::lost_blocks::LostBlocks::default(),
+        lost_blocks: crate::lost_blocks::set::LostBlocks::default(),
         watchdog: watchdog.clone(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
@@ -620,4 +623,11 @@ pub fn assemble<'a>(
         let last = steps::put_together(rt, &watchdog, &devices, options, true).await?;
         Ok(last.expect("invariant: the last try says why not"))
     })
+}
+
+/// The steps of an assembly, in order.
+pub fn assembly_steps() -> Vec<&'static str> {
+    let assembly = steps::ASSEMBLY.iter().map(|step| step.name);
+    let recovery = RECOVERY.iter().map(|step| step.name);
+    assembly.chain(recovery).chain(FINISH.iter().map(|step| step.name)).collect()
 }

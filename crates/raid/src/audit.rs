@@ -10,10 +10,11 @@ mod corruptions;
 
 use crate::drive::Drive;
 use crate::format::{NONE, block, segment};
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::meta::footer;
 use crate::recover::unfinished::Stage;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::segment::{Segment, SegmentState};
+use crate::volume::Volume;
 use crate::write::open::Open;
 use furrow_log::SuperzoneState;
 use furrow_log::audit::broken;
@@ -84,14 +85,14 @@ impl Volume {
 
     /// Every mapping block that changed is among those that a checkpoint writes.
     pub(crate) fn audit_map(&self) -> Result<()> {
-        let map = self.0.map.borrow();
+        let map = self.0.paging.map();
         map.audit().map_err(|(leaf, what)| wrong(format!("mapping block {leaf}"), "not so", what))
     }
 
     /// The number of mapping blocks in each segment is that of the ones that the root names, and of
     /// those that the newest durable checkpoint may still name.
     pub(crate) fn audit_leaves(&self) -> Result<()> {
-        let (segments, map) = (self.0.segments.borrow(), self.0.map.borrow());
+        let (segments, map) = (self.0.segments.borrow(), self.0.paging.map());
         let mut named = vec![0; segments.len()];
         let checkpoint = &self.0.checkpoint;
         let (replaced, unnamed) = (checkpoint.replaced.borrow(), checkpoint.unnamed.borrow());
@@ -240,7 +241,7 @@ impl Volume {
         if self.stage() == Some(Stage::Applying) {
             return Ok(());
         }
-        let (segments, map, shape) = (self.0.segments.borrow(), self.0.map.borrow(), &self.0.shape);
+        let (segments, map, shape) = (self.0.segments.borrow(), self.0.paging.map(), &self.0.shape);
         // Rows of each slot in which blocks may lie.
         let rows: Vec<u32> = (0u32..).zip(&*segments).map(|(slot, s)| self.rows(slot, s)).collect();
         let mut counts = vec![0u32; segments.len()];

@@ -11,8 +11,9 @@ pub(crate) mod state;
 
 use crate::checkpoint::state::Image;
 use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
-use crate::member::MemberState;
-use crate::volume::{SegmentState, Volume};
+use crate::member::state::MemberState;
+use crate::segment::SegmentState;
+use crate::volume::Volume;
 use furrow_log::record::{RecordId, seal};
 use furrow_rt::{Boxed, Permit};
 use furrow_zone::{Error, ErrorKind, Result};
@@ -41,8 +42,8 @@ impl Volume {
             state.snapshots.set(state.snapshots.get() + 1);
             let snapshot = state.snapshots.get();
             let pages = &self.0.pages;
-            let dirty = self.0.map.borrow_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
-            let mut root = self.0.map.borrow().root().to_vec();
+            let dirty = self.0.paging.map_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
+            let mut root = self.0.paging.map().root().to_vec();
             let entries = self.entries();
             let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
             state.written.set(self.0.counters.borrow().written);

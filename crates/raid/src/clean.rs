@@ -10,13 +10,14 @@ use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
-use crate::member::MemberState;
-use crate::meta::Identity;
-use crate::read::Wanted;
-use crate::reconstruct::Loud;
+use crate::member::state::MemberState;
+use crate::meta::identity::Identity;
+use crate::read::place::Loud;
+use crate::read::place::Wanted;
+use crate::segment::{Segment, SegmentState};
 use crate::shape::internal_chunk;
 use crate::space::Lane;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::Volume;
 use furrow_log::pool::{DurableSnapshot, Snapshot};
 use furrow_log::victim::{Candidate, Policy, Worth, choose};
 use furrow_rt::Boxed;
@@ -132,7 +133,7 @@ impl Volume {
         for (number, identity) in identities {
             if identity.kind == block::DATA && identity.lba < self.blocks() {
                 self.fetch(Map::leaf(identity.lba), false).await?;
-                if self.0.map.borrow().get(identity.lba) == number {
+                if self.0.paging.map().get(identity.lba) == number {
                     batch.push((number, (block::DATA, identity.lba), identity));
                 }
             }
@@ -146,7 +147,7 @@ impl Volume {
         for leaf in self.leaves_in(slot, sequence) {
             self.fetch(leaf, false).await?;
             // The next checkpoint writes the mapping block elsewhere.
-            self.0.map.borrow_mut().mark_dirty(leaf);
+            self.0.paging.map_mut().mark_dirty(leaf);
         }
         let left = || {
             let segment = &self.0.segments.borrow()[slot as usize];
@@ -175,7 +176,7 @@ impl Volume {
         if segment.leaves == 0 || segment.sequence != sequence {
             return Vec::new();
         }
-        let map = self.0.map.borrow();
+        let map = self.0.paging.map();
         let named = (0u32..).zip(map.root()).filter(|(_, number)| **number != NONE);
         named.filter(|(_, n)| self.0.shape.slot(**n) == slot).map(|(leaf, _)| leaf).collect()
     }
@@ -375,14 +376,14 @@ mod tests {
             let slot = |number: u32| volume.0.shape.slot(number);
             let first = u64::from(crate::format::MAPPED);
             rig.write(first, 1).await;
-            let data = slot(volume.0.map.borrow().get(first));
+            let data = slot(volume.0.paging.map().get(first));
             // Behind the data, in other segments: the mapping block, and then others.
             for block in 0..100 {
                 rig.write(block, 1).await;
             }
             volume.checkpoint(false).await.unwrap();
             let leaf = Map::leaf(first);
-            let victim = slot(volume.0.map.borrow().root_of(leaf));
+            let victim = slot(volume.0.paging.map().root_of(leaf));
             assert_ne!(victim, data);
             let ended = || is_ended(&volume.0.segments.borrow()[victim as usize]);
             for block in 0..100 {
@@ -392,7 +393,7 @@ mod tests {
             rig.rt.sleep(10_000_000).await;
             assert!(ended());
             volume.clean(victim).await.unwrap();
-            assert_ne!(slot(volume.0.map.borrow().root_of(leaf)), victim);
+            assert_ne!(slot(volume.0.paging.map().root_of(leaf)), victim);
             volume.audit().unwrap();
         });
     }

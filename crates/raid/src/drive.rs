@@ -4,8 +4,8 @@
 //! - One permit is reserved for the ring of state records, regardless of the needs of segments.
 
 use crate::format::RING_ZONES;
+use crate::options::Options;
 use crate::state_ring::{Holds, StateRing, ring_start};
-use crate::volume::Options;
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{DurableSnapshot, ZonePool, describe};
 pub(crate) use furrow_log::survey::reports;
@@ -26,21 +26,6 @@ const UNLIMITED: u32 = 64;
 /// Number of commands that waiting appended chunks are merged into; fewer if they would be below 16
 /// KiB.
 pub const APPEND_PIECES: u32 = 2;
-
-/// How drives are written to.
-#[derive(Clone, Copy, Debug)]
-pub struct DriveOptions {
-    /// Hardware queues of each drive.
-    pub queues: u16,
-    /// Most commands in flight per zone.
-    pub depth: u32,
-}
-
-impl Default for DriveOptions {
-    fn default() -> Self {
-        DriveOptions { queues: 4, depth: 16 }
-    }
-}
 
 /// A drive of the array.
 ///

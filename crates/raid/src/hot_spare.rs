@@ -9,7 +9,7 @@ use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
 use crate::drive::Drive;
 use crate::format::{MemberEntry, SpareBody, kind};
 use crate::level::Level;
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::state_ring::{Found, Holds};
 use crate::volume::Volume;
 use furrow_log::Uuid;

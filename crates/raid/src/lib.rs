@@ -28,6 +28,7 @@ mod lost_blocks;
 mod map;
 mod member;
 mod meta;
+mod options;
 mod paging;
 pub mod parity;
 mod read;
@@ -37,6 +38,7 @@ mod recover;
 #[cfg(test)]
 mod rig;
 mod scrub;
+mod segment;
 pub mod shape;
 mod space;
 mod split_brain;
@@ -49,18 +51,21 @@ mod volume;
 mod watchdog;
 mod write;
 
-pub use assemble::{Damaged, Examined, assemble, check_empty, create, damaged_member, examine};
+pub use assemble::{
+    Damaged, Examined, assemble, assembly_steps, check_empty, create, damaged_member, examine,
+};
 pub use counters::{Counted, Counters};
-pub use drive::{APPEND_PIECES, DriveOptions};
+pub use drive::APPEND_PIECES;
 pub use event::{Event, show_ranges};
 pub use level::{Level, Placement};
-pub use member::{Errors, MemberState};
-pub use meta::{MetaPlace, is_bare};
+pub use member::state::{Errors, MemberState};
+pub use meta::place::{MetaPlace, is_bare};
+pub use options::{DriveOptions, Options};
 pub use rebuild::Progress;
 pub use recover::unfinished::Recovered;
 pub use scrub::{Finding, Scrubbed};
+pub use segment::Segments;
 pub use shape::{Config, Shape};
 pub use split_brain::split_brain;
 pub use standing::{Judgement, Standing, judge, newest, split_refusal};
-pub use steps::assembly_steps;
-pub use volume::{Options, Segments, Volume};
+pub use volume::Volume;

@@ -11,8 +11,6 @@
 //! few segments the mean of several lifetimes separates better.
 
 use crate::shape::Shape;
-use crate::volume::Volume;
-use furrow_policy::Lifetimes as Placed;
 use std::cell::{Cell, RefCell};
 
 /// Blocks of a region, at least: 64 KiB.
@@ -33,7 +31,7 @@ pub(crate) enum Lifetime {
 }
 
 impl Lifetime {
-    const ALL: [Lifetime; 3] = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
+    pub(crate) const ALL: [Lifetime; 3] = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
 }
 
 /// The last write of a region, and the mean lifetime of the region's blocks, in units of time.
@@ -84,7 +82,7 @@ impl Lifetimes {
 
     /// Notes a user's write of `count` blocks, and says how long the first of them is likely to
     /// stay.
-    fn note(&self, block: u64, count: u64) -> Lifetime {
+    pub(crate) fn note(&self, block: u64, count: u64) -> Lifetime {
         self.now.set(self.now.get() + count);
         // Not 0: the write at time 0 would be none.
         let now = (self.now.get() / self.unit + 1) as u32;
@@ -125,41 +123,20 @@ impl Lifetimes {
 
     /// Whether an eighth or more of the recent writes, but not almost all, were of blocks that stay
     /// for a short time only. Otherwise a separation gains nothing.
-    fn differ(&self) -> bool {
+    pub(crate) fn differ(&self) -> bool {
         let (all, short) = (u64::from(self.recent.get()), u64::from(self.short.get()));
         all >= u64::from(RECENT) / 4 && short * 8 >= all && short * 8 <= all * 7
-    }
-}
-
-impl Volume {
-    /// Notes a user's write. Returns how long the blocks of the write are likely to stay, if blocks
-    /// are to be separated by lifetime now: the volume has cleaned segments, lifetimes differ, and
-    /// enough writes are under way to fill the stripes of every stream.
-    pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
-        let options = &self.0.options;
-        match options.variant.lifetimes {
-            _ if !options.clean => return None,
-            Placed::Mixed => return None,
-            Placed::Always => return Some(Lifetime::ALL[(block % 3) as usize]),
-            Placed::Apart => {}
-        }
-        let lifetime = self.0.lifetimes.note(block, count);
-        let cleans = self.0.counters.borrow().cleaned > 0;
-        (cleans && self.0.lifetimes.differ() && self.is_busy()).then_some(lifetime)
     }
 
     /// A user's write begins, and is under way until the result is dropped.
     pub(crate) fn begin_write(&self) -> UnderWay<'_> {
-        let writes = &self.0.lifetimes.under_way;
-        writes.set(writes.get() + 1);
-        UnderWay(writes)
+        self.under_way.set(self.under_way.get() + 1);
+        UnderWay(&self.under_way)
     }
 
-    /// Whether users have at least four writes under way for each stream, so that stripes of every
-    /// stream fill up soon.
-    fn is_busy(&self) -> bool {
-        let streams = self.0.streams.len() as u32;
-        self.0.lifetimes.under_way.get() >= 4 * streams
+    /// Users' writes under way.
+    pub(crate) fn under_way(&self) -> u32 {
+        self.under_way.get()
     }
 }
 

@@ -10,79 +10,16 @@
 //! waits for such writes: so the root that the checkpoint names holds everything from before the
 //! snapshot.
 
+pub(crate) mod state;
+
 use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};
-use crate::reconstruct::Loud;
+use crate::paging::state::{Pinner, Pins};
+use crate::read::place::Loud;
 use crate::volume::Volume;
-use furrow_rt::{Notify, Page, Pages, Permit, Semaphore};
+use furrow_rt::{Page, Pages, Permit};
 use furrow_zone::{ErrorKind, Result};
-use std::cell::Cell;
 use std::ops::Range;
-
-/// Fewest mapping blocks in memory: one for users, one for internal work, one to load and evict.
-const LEAST: usize = 3;
-
-/// The two kinds of callers that pin mapping blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pinner {
-    User,
-    Internal,
-}
-
-/// The memory of the map.
-///
-/// Invariants, where there is a limit
-/// - Users' requests pin at most half of `limit` mapping blocks, the volume's own work a quarter;
-///   each at least one.
-/// - `loading` is the number of mapping blocks that are being read.
-pub(crate) struct Paging {
-    /// Number of mapping blocks that may be in memory; `None`: all.
-    limit: Option<usize>,
-    users: Semaphore,
-    internal: Semaphore,
-    /// Mapping blocks a user's request may pin at once.
-    most: u64,
-    /// Held while mapping blocks are written: one task at a time.
-    pub(crate) writes: Semaphore,
-    /// Mapping blocks that are being read.
-    loading: Cell<usize>,
-    /// Signals that a mapping block may be evicted that could not be before.
-    changed: Notify,
-}
-
-impl Paging {
-    /// For `bytes` of memory; 0: no limit.
-    pub(crate) fn new(bytes: u64) -> Paging {
-        let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
-        let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));
-        let internal = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 4).max(1));
-        Paging {
-            limit,
-            users: Semaphore::new(users),
-            internal: Semaphore::new(internal),
-            most: if limit.is_some() { users.div_ceil(4) } else { u64::MAX / 2 },
-            writes: Semaphore::new(1),
-            loading: Cell::new(0),
-            changed: Notify::new(),
-        }
-    }
-}
-
-/// Mapping blocks that stay in memory during the lifetime of this value.
-pub(crate) struct Pins {
-    volume: Volume,
-    leaves: Range<u32>,
-    _permit: Permit,
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let mut map = self.volume.0.map.borrow_mut();
-        self.leaves.clone().for_each(|leaf| map.unpin(leaf));
-        drop(map);
-        self.volume.0.paging.changed.notify_all();
-    }
-}
 
 /// The mapping blocks that map `count` blocks of the volume from `lba` on.
 fn leaves(lba: u64, count: u64) -> Range<u32> {
@@ -109,7 +46,7 @@ impl Volume {
         let (range, paging) = (leaves(lba, count), &self.0.paging);
         if paging.limit.is_none() {
             for leaf in range {
-                if self.0.map.borrow().is_here(leaf) {
+                if self.0.paging.map().is_here(leaf) {
                     self.count(|counters| counters.map_hits += 1);
                 } else {
                     self.fetch(leaf, create).await?;
@@ -141,11 +78,10 @@ impl Volume {
     }
 
     async fn pin_with(&self, permit: Permit, range: Range<u32>, create: bool) -> Result<Pins> {
-        let mut pins =
-            Pins { volume: self.clone(), leaves: range.start..range.start, _permit: permit };
+        let mut pins = self.0.paging.pins(range.start, permit);
         for leaf in range {
             self.fetch(leaf, create).await?;
-            self.0.map.borrow_mut().pin(leaf);
+            self.0.paging.map_mut().pin(leaf);
             pins.leaves.end = leaf + 1;
         }
         Ok(pins)
@@ -162,7 +98,7 @@ impl Volume {
         let mut missed = false;
         loop {
             let empty = {
-                let map = self.0.map.borrow();
+                let map = self.0.paging.map();
                 if map.is_here(leaf) || (map.is_empty(leaf) && !create) {
                     self.count(|counters| {
                         counters.map_misses += u64::from(missed);
@@ -172,7 +108,7 @@ impl Volume {
                 }
                 map.is_empty(leaf)
             };
-            let taken = self.0.map.borrow().resident() + paging.loading.get();
+            let taken = self.0.paging.map().resident() + paging.loading.get();
             if paging.limit.is_some_and(|limit| taken >= limit) {
                 match self.make_space().await {
                     Ok(()) => continue,
@@ -186,7 +122,7 @@ impl Volume {
                 counters.map_peak = counters.map_peak.max(taken as u64 + 1);
             });
             if empty {
-                self.0.map.borrow_mut().create(leaf);
+                self.0.paging.map_mut().create(leaf);
                 continue;
             }
             missed = true;
@@ -199,10 +135,10 @@ impl Volume {
     }
 
     async fn load_leaf(&self, leaf: u32, loud: Loud) -> Result<()> {
-        let number = self.0.map.borrow().root_of(leaf);
+        let number = self.0.paging.map().root_of(leaf);
         let identity = (block::MAPPING, u64::from(leaf));
         let pages: Pages = self.read_numbers(&[(number, identity)], loud).await?;
-        let mut map = self.0.map.borrow_mut();
+        let mut map = self.0.paging.map_mut();
         // The mapping block may have been loaded or moved during the read.
         if map.root_of(leaf) == number {
             map.load(leaf, &pages[0]);
@@ -213,10 +149,10 @@ impl Volume {
     /// Evicts a mapping block, or waits until one can be evicted.
     async fn make_space(&self) -> Result<()> {
         let changed = self.0.paging.changed.wait();
-        let victim = self.0.map.borrow_mut().victim();
+        let victim = self.0.paging.map_mut().victim();
         match victim {
             Some(Victim::Clean(leaf)) => {
-                self.0.map.borrow_mut().evict(leaf);
+                self.0.paging.map_mut().evict(leaf);
                 self.count(|counters| counters.map_evictions += 1);
                 Ok(())
             }
@@ -236,7 +172,7 @@ impl Volume {
         let chunk = if config.large > 0 { config.chunk_large } else { config.chunk_small };
         let pages = &self.0.pages;
         let most = (placement.k * chunk) as usize;
-        let dirty = self.0.map.borrow_mut().take_dirty(leaf, most, || pages.take_dirty());
+        let dirty = self.0.paging.map_mut().take_dirty(leaf, most, || pages.take_dirty());
         self.write_leaves(&dirty).await.map(drop)
     }
 
@@ -247,7 +183,7 @@ impl Volume {
             let blocks =
                 batch.iter().map(|(leaf, page)| (block::MAPPING, u64::from(*leaf), page.clone()));
             let written = self.write_internal(blocks.collect()).await;
-            let mut map = self.0.map.borrow_mut();
+            let mut map = self.0.paging.map_mut();
             if let Err(error) = written {
                 for (leaf, _) in &dirty[done * BATCH..] {
                     map.mark_dirty(*leaf);

@@ -1,37 +1,26 @@
 //! Reads: from the map to the drives. Every block is checked against its metadata, and
 //! reconstructed from the others of its row if it is damaged or its drive is gone.
 
+pub(crate) mod place;
+
 use crate::drive::Drive;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::meta::{BlockMetas, Lookup};
-use crate::reconstruct::Loud;
+use crate::read::place::{Loud, Place, Wanted};
+use crate::segment::SegmentState;
 use crate::table::Groups;
-use crate::volume::{SegmentState, Volume};
+use crate::volume::Volume;
 use furrow_log::BlockAddr;
 use furrow_log::address::sectors_per_block;
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
 use furrow_rt::{Completion, Page, Pages};
-use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result, ZoneId};
+use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result};
 use std::rc::Rc;
 
 /// Most blocks of a read command.
 const COMMAND: u32 = 256;
-
-/// What a block must be: its kind and address.
-pub(crate) type Wanted = (u8, u64);
-
-/// A block on a member: its place, its segment and its stripe.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) slot: u32,
-    pub(crate) sequence: u64,
-    pub(crate) stripe: u32,
-    pub(crate) index: u32,
-    pub(crate) zone: ZoneId,
-    pub(crate) offset: u32,
-}
 
 /// A read command in flight.
 pub(crate) struct Reading {
@@ -76,7 +65,7 @@ impl Volume {
             // for space: segments that are being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
             {
-                let map = self.0.map.borrow();
+                let map = self.0.paging.map();
                 while at < end && Map::leaf(at) == leaf {
                     wanted.push((map.get(at), (block::DATA, at)));
                     at += 1;

@@ -13,14 +13,18 @@ use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{FooterEntry, NONE, kind};
-use crate::lost_blocks::LostBlocks;
-use crate::member::{Member, MemberState};
+use crate::lost_blocks::set::LostBlocks;
+use crate::member::state::{Member, MemberState};
 use crate::meta::footer::seal_entry;
-use crate::meta::{self, Identity, RebuiltMeta, oob};
-use crate::reconstruct::{Loud, Reconstructed};
+use crate::meta::identity::{self, Identity};
+use crate::meta::oob;
+use crate::meta::open::RebuiltMeta;
+use crate::read::place::Loud;
+use crate::reconstruct::Reconstructed;
+use crate::segment::{Segment, SegmentState};
 use crate::state_ring::Holds;
 use crate::table::Groups;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::Volume;
 use crate::write::open::Open;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
@@ -547,12 +551,12 @@ impl Volume {
                         let own = crc32c(page.bytes());
                         let identity = Identity::from_bytes(&code).filter(|_| data);
                         batch.entries.push(seal_entry(identity, own, stripe));
-                        (page, meta::seal(&code, segment.sequence, stripe, own))
+                        (page, identity::seal(&code, segment.sequence, stripe, own))
                     }
                     None => {
                         batch.short.extend((!is_metadata).then_some(row));
                         batch.entries.push(seal_entry(None, 0, NONE));
-                        let meta = meta::filler(segment.sequence, self.0.zero_crc);
+                        let meta = identity::filler(segment.sequence, self.0.zero_crc);
                         (self.0.zero.clone(), meta)
                     }
                 };

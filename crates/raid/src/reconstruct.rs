@@ -4,9 +4,11 @@
 //! are whole: for a mirror the other block, for two parities all except the second parity.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
-use crate::meta::{self, Identity};
+use crate::meta::identity::{self, Identity};
 use crate::parity::reconstruct;
-use crate::read::{Place, Reading, Wanted};
+use crate::read::Reading;
+use crate::read::place::Loud;
+use crate::read::place::{Place, Wanted};
 use crate::volume::Volume;
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
@@ -215,7 +217,7 @@ impl Volume {
         let bytes: Vec<Option<&[u8]>> =
             row().map(|found| found.map(|(_, page)| &page.bytes()[..])).collect();
         let codes: Vec<Option<[u8; CODED]>> =
-            row().map(|found| found.map(|(meta, _)| meta::coded(meta))).collect();
+            row().map(|found| found.map(|(meta, _)| identity::coded(meta))).collect();
         let codes: Vec<Option<&[u8]>> =
             codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
         let code = reconstruct(&placement, &codes, chunk as usize)?;
@@ -340,15 +342,6 @@ impl Volume {
             }
         }
     }
-}
-
-/// Whether a block that is damaged or cannot be read counts as an error of its member. It does not
-/// where possibly none of the blocks read is valid, and not where the same block is looked at again
-/// or a scrub does it: a scrub counts each block that it reports, once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loud {
-    Yes,
-    No,
 }
 
 /// Classifies a block that was read at a place, with its metadata.

@@ -21,18 +21,20 @@ pub(crate) mod unfinished;
 use crate::checkpoint::state::Image;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind};
 use crate::map::Map;
-use crate::member::{Member, MemberState};
+use crate::member::state::{Member, MemberState};
 use crate::meta::footer::seal_entry;
+use crate::meta::identity::{self, Identity};
+use crate::meta::oob;
 use crate::meta::scan::{Row, Rows, note_places, read_footers};
-use crate::meta::{self, Identity, oob};
 use crate::parity::reconstruct;
-use crate::reconstruct::Loud;
+use crate::read::place::Loud;
 use crate::recover::steps::{RECOVERY, Recovery};
+use crate::segment::{Segment, SegmentState};
 use crate::steps::{OF_RECOVERY, run};
 use crate::table::{Groups, StripeTable};
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::Volume;
+use crate::write::line::SegmentWriter;
 use crate::write::open::Open;
-use crate::write::segment::SegmentWriter;
 use furrow_log::BlockAddr;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::Class;
@@ -510,7 +512,7 @@ impl Volume {
 
     /// Counts the mapping blocks that the root names, in their segments.
     fn count_leaves(&self) {
-        let map = self.0.map.borrow();
+        let map = self.0.paging.map();
         let mut segments = self.0.segments.borrow_mut();
         for number in map.root().iter().filter(|number| **number != NONE) {
             if let Some(segment) = segments.get_mut(self.0.shape.slot(*number) as usize) {
@@ -587,7 +589,7 @@ impl Volume {
     /// Maps `lba` to `number`. Returns the old number, which is from the checkpoint, and debits its
     /// segment, unless the segment was released since.
     fn turn(&self, lba: u64, number: u32, image: &Image) -> Option<u32> {
-        let old = self.0.map.borrow_mut().set(lba, number);
+        let old = self.0.paging.map_mut().set(lba, number);
         if number != NONE {
             self.credit(number);
         }
@@ -718,7 +720,7 @@ impl Volume {
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
             let at = drive.writer.position(*zone);
             let end = self.0.shape.offset(upto);
-            let meta = meta::filler(open.sequence, self.0.zero_crc);
+            let meta = identity::filler(open.sequence, self.0.zero_crc);
             let mut from = at;
             while from < end {
                 let count = (end - from).min(256);

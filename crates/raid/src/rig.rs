@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::volume::{Segment, Volume};
+use crate::segment::Segment;
+use crate::volume::Volume;
 use crate::{Config, Level, Options, create};
 use furrow_emu::{Emulator, Medium, Options as DriveOptions};
 use furrow_rt::{Config as RtConfig, Page, Pages, Rng, Rt};

@@ -5,10 +5,13 @@ mod records;
 
 use crate::format::block;
 use crate::map::Map;
-use crate::meta::{self, Identity};
+use crate::meta::identity::{self, Identity};
+use crate::meta::windows::is_own;
 use crate::parity::reconstruct;
-use crate::reconstruct::{Loud, Seen};
-use crate::volume::{SegmentState, Volume};
+use crate::read::place::Loud;
+use crate::reconstruct::Seen;
+use crate::segment::SegmentState;
+use crate::volume::Volume;
 use crate::write::item::Origin;
 use furrow_log::Uuid;
 use furrow_rt::Boxed;
@@ -290,7 +293,7 @@ impl Volume {
         }
         // Of metadata stripes only the last of a window counts: without it, the blocks that it
         // lists count as damaged.
-        if found.iter().flatten().any(|(meta, _)| meta::is_own(meta)) {
+        if found.iter().flatten().any(|(meta, _)| is_own(meta)) {
             return Ok(());
         }
         if damaged.is_empty() && found.iter().all(Option::is_some) {
@@ -398,10 +401,10 @@ impl Volume {
         match identity.kind {
             block::DATA if identity.lba < self.blocks() => {
                 self.fetch_as(Map::leaf(identity.lba), false, Loud::No).await?;
-                Ok(self.0.map.borrow().get(identity.lba) == number)
+                Ok(self.0.paging.map().get(identity.lba) == number)
             }
             block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
-                Ok(self.0.map.borrow().root_of(identity.lba as u32) == number)
+                Ok(self.0.paging.map().root_of(identity.lba as u32) == number)
             }
             _ => Ok(false),
         }
@@ -417,7 +420,7 @@ impl Volume {
         if let Some(place) = self.place_at(slot, row, chunk).await?
             && let Seen::Whole((meta, page)) = self.look_at(place, Loud::No).await
         {
-            return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
+            return Ok((Identity::from_bytes(&identity::coded(&meta)), page));
         }
         self.make(slot, row, chunk, Loud::No).await
     }

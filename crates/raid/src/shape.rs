@@ -7,7 +7,7 @@
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
-use crate::meta::MetaPlace;
+use crate::meta::place::MetaPlace;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};

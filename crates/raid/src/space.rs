@@ -15,11 +15,12 @@ pub(crate) use plan::Lane;
 
 use crate::clean::is_empty;
 use crate::event::Event;
+use crate::segment::{Segment, SegmentState};
 use crate::space::plan::{Action, Facts, Recovery};
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::Volume;
 use crate::write::item::Use;
-use crate::write::segment::SegmentWriter;
-use crate::write::stripe::Stream;
+use crate::write::line::SegmentWriter;
+use crate::write::stream::Stream;
 use furrow_log::SuperzoneState;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::rc::Rc;

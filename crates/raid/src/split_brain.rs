@@ -7,7 +7,7 @@
 
 use crate::assemble::Examined;
 use crate::level::Placement;
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::standing::newest;
 
 /// The reason why an array should not be started from these drives without a confirmation; `None`

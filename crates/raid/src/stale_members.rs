@@ -16,7 +16,7 @@
 
 use crate::checkpoint::state::Image;
 use crate::format::{MemberEntry, segment};
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::recover::Found;
 use crate::volume::Volume;
 use furrow_log::Uuid;

@@ -8,7 +8,7 @@
 
 use crate::assemble::Examined;
 use crate::level::Level;
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use furrow_log::Uuid;
 use std::collections::BTreeSet;
 

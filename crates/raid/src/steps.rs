@@ -2,8 +2,6 @@
 //!
 //! The tables are the code that runs, and documents name the steps as the tables do.
 
-use crate::assemble::steps::ASSEMBLY;
-use crate::recover::steps::{FINISH, RECOVERY};
 use furrow_rt::Rt;
 use furrow_zone::Result;
 use std::future::Future;
@@ -42,11 +40,4 @@ pub(crate) async fn run<W>(rt: &Rt, first: u64, steps: &[Step<W>], on: &mut W) -
         }
     }
     Ok(())
-}
-
-/// The steps of an assembly, in order.
-pub fn assembly_steps() -> Vec<&'static str> {
-    let assembly = ASSEMBLY.iter().map(|step| step.name);
-    let recovery = RECOVERY.iter().map(|step| step.name);
-    assembly.chain(recovery).chain(FINISH.iter().map(|step| step.name)).collect()
 }

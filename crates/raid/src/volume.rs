@@ -9,162 +9,25 @@
 //!   repair and recovery move blocks without changing their numbers.
 
 use crate::counters::Counters;
-use crate::drive::DriveOptions;
 use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
-use crate::member::{Errors, Member, MemberState};
-use crate::meta::OpenMeta;
+use crate::member::state::{Errors, Member, MemberState};
+use crate::options::Options;
+use crate::paging::state::Paging;
+use crate::segment::{Segment, SegmentState, Segments};
 use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
 use crate::write::open::Open;
-use crate::write::stripe::Stream;
+use crate::write::stream::Stream;
 use furrow_log::{DurableSnapshot, Snapshot, Uuid};
-use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
+use furrow_policy::{RaidDefect, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-
-/// How a volume is run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How drives are written to.
-    pub drive: DriveOptions,
-    /// Nanoseconds after its last block until a partly filled stripe is filled up with zeros.
-    pub pad_after: u64,
-    /// Stripes in flight per open segment.
-    pub depth: u32,
-    /// Data blocks written between two checkpoints, at most.
-    pub checkpoint_blocks: u64,
-    /// Bytes of memory for the map, at least 24 KiB; other parts of the map are read on demand. 0:
-    /// all of the map may be in memory.
-    pub map_memory: u64,
-    /// Clean in the background.
-    pub clean: bool,
-    /// Nanoseconds a rebuild pauses after every 32 rows, in favour of other requests.
-    pub rebuild_pause: u64,
-    /// Nanoseconds a drive may take to answer before it is given up as failed; 0: no limit.
-    pub drive_timeout: u64,
-    /// Start even if stripes that may have been acknowledged cannot be read, and it is not known
-    /// which blocks they held: these blocks read as their earlier content.
-    pub accept_loss: bool,
-    /// Other rules than the product's, for experiments and tests of tests.
-    pub variant: RaidVariant,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            drive: DriveOptions::default(),
-            pad_after: 100_000,
-            depth: 16,
-            checkpoint_blocks: 1 << 18,
-            map_memory: 0,
-            clean: true,
-            rebuild_pause: 0,
-            drive_timeout: 0,
-            accept_loss: false,
-            variant: RaidVariant::default(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SegmentState {
-    Free,
-    Open,
-    Sealed,
-    /// Ended early: no footers.
-    Truncated,
-    /// Being emptied by a reset.
-    Releasing,
-}
-
-/// How many segments are in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segments {
-    /// Empty.
-    pub free: u32,
-    /// Written to now.
-    pub open: u32,
-    /// Written to their ends.
-    pub sealed: u32,
-    /// Ended early.
-    pub truncated: u32,
-    /// Being reset.
-    pub releasing: u32,
-}
-
-/// A slot of the segment table.
-///
-/// Invariants
-/// - A free slot has no zones and no valid blocks.
-/// - An open segment belongs to one stream, or is being ended; its zones are active.
-/// - `valid` is the number of mapped blocks that lead into the segment, `leaves` the number of its
-///   mapping blocks that the root or the newest durable checkpoint names.
-/// - No other slot has one of its zones.
-#[derive(Clone)]
-pub(crate) struct Segment {
-    pub(crate) state: SegmentState,
-    pub(crate) sequence: u64,
-    pub(crate) chunk: u32,
-    pub(crate) group: u32,
-    pub(crate) zones: Vec<Option<ZoneId>>,
-    /// Valid blocks of the volume in the segment.
-    pub(crate) valid: u32,
-    /// Mapping blocks in the segment that the map's root names, or the root of the last checkpoint.
-    pub(crate) leaves: u32,
-    /// For a truncated segment: rows that were written.
-    pub(crate) rows: u32,
-    /// The checkpoint up to which the segment stays because of its trim records; 0: none.
-    pub(crate) needed: u64,
-    /// Number of blocks in the segment that stripes lacking a chunk have replaced: the segment
-    /// stays until these stripes are repaired.
-    pub(crate) fallback: u32,
-    /// The change of space ([`Space::changes`](crate::space::state::Space)) since which cleaning
-    /// has met a block in the segment that cannot be read; 0: none.
-    pub(crate) stuck: u64,
-    /// Members whose zones a rebuild has written, as bits.
-    pub(crate) rebuilt: u32,
-    /// The segment is being rebuilt or cleaned: until that ends, neither is begun and the segment
-    /// is not released.
-    pub(crate) pinned: bool,
-    /// The places of chunks. `None` with Zone Write: chunks are then at their own places.
-    pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
-    /// For an open segment: block metadata that is not on the drives yet.
-    pub(crate) meta: OpenMeta,
-}
-
-impl Segment {
-    pub(crate) fn free(drives: u32) -> Segment {
-        Segment {
-            state: SegmentState::Free,
-            sequence: 0,
-            chunk: 1,
-            group: 1,
-            zones: vec![None; drives as usize],
-            valid: 0,
-            leaves: 0,
-            rows: 0,
-            needed: 0,
-            fallback: 0,
-            stuck: 0,
-            rebuilt: 0,
-            pinned: false,
-            table: None,
-            meta: OpenMeta::default(),
-        }
-    }
-
-    /// Members without a zone in the segment, as bits.
-    pub(crate) fn missing(&self) -> u32 {
-        let gone = self.zones.iter().enumerate().filter(|(_, zone)| zone.is_none());
-        gone.fold(0, |set, (drive, _)| set | 1 << drive)
-    }
-}
 
 /// The state of a volume.
 ///
@@ -181,9 +44,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) members: Vec<Member>,
     pub(crate) segments: RefCell<Vec<Segment>>,
-    pub(crate) map: RefCell<Map>,
-    pub(crate) paging: crate::paging::Paging,
-    pub(crate) meta: crate::meta::inband::lookup::State,
+    pub(crate) paging: Rc<Paging>,
+    pub(crate) meta: crate::meta::inband::cache::State,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,
@@ -217,7 +79,7 @@ pub(crate) struct Inner {
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
-    pub(crate) lost_blocks: crate::lost_blocks::LostBlocks,
+    pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
     pub(crate) watchdog: crate::watchdog::Watchdog,
     /// Number of times that scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
@@ -299,7 +161,7 @@ impl Volume {
     pub fn memory(&self) -> (usize, usize) {
         let segments = self.0.segments.borrow();
         let tables = segments.iter().filter_map(|segment| segment.table.as_ref());
-        (self.0.map.borrow().bytes(), tables.map(|table| table.borrow().bytes()).sum())
+        (self.0.paging.map().bytes(), tables.map(|table| table.borrow().bytes()).sum())
     }
 
     pub(crate) fn has(&self, defect: RaidDefect) -> bool {
@@ -489,7 +351,7 @@ impl Volume {
             let leaf = Map::leaf(at);
             self.fetch(leaf, false).await?;
             let end = (block + count).min((u64::from(leaf) + 1) * u64::from(format::MAPPED));
-            let map = self.0.map.borrow();
+            let map = self.0.paging.map();
             while at < end {
                 let (length, hole) = map.run(at, end - at);
                 at += length;

@@ -3,7 +3,8 @@
 //! `router` picks the stream of a block; the stream's `stripe` builder gathers blocks; a `segment`
 //! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends
 //! the chunks of a stripe, with the parity that `encode` makes, and changes the map when the chunks
-//! are durable. `item` has the types that pass from stage to stage.
+//! are durable. `life` begins and ends segments. `item` has the types that pass from stage to
+//! stage; `stream`, `line` and `open` have what the stages keep.
 //!
 //! Invariant: a stage calls only the stages after it. The end of a flight is reported through
 //! [`flight::FlightObserver`].
@@ -11,15 +12,18 @@
 mod encode;
 pub(crate) mod flight;
 pub(crate) mod item;
+mod life;
+pub(crate) mod line;
 pub(crate) mod open;
 mod router;
 pub(crate) mod segment;
+pub(crate) mod stream;
 pub(crate) mod stripe;
 
 use crate::format::{TrimEntry, block, kind};
 use crate::map::Map;
-use crate::meta::Identity;
-use crate::paging::Pinner;
+use crate::meta::identity::Identity;
+use crate::paging::state::Pinner;
 use crate::volume::Volume;
 use crate::write::item::{Call, Item, Origin, Use};
 use furrow_log::record::{self, crc32c};

@@ -3,9 +3,9 @@
 
 use crate::assemble::steps::unfinished;
 use crate::map::Map;
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::rig::{Rig, drive, given, pages, rigged, still};
-use crate::volume::{Segment, SegmentState};
+use crate::segment::{Segment, SegmentState};
 use crate::{Options, assemble};
 use furrow_emu::{Fate, Fates};
 use furrow_log::budget::Class;
@@ -71,15 +71,15 @@ fn r2_a_segment_is_free_too_early() {
 fn r3_the_map_goes_back() {
     rigged(&still(), async |mut rig: Rig| {
         rig.write(3, 1).await;
-        let old = rig.volume.0.map.borrow().get(3);
+        let old = rig.volume.0.paging.map().get(3);
         let of = rig.volume.0.shape.slot(old) as usize;
         let sequence = rig.volume.0.segments.borrow()[of].sequence;
         rig.slot_to_come(|s| s.sequence == sequence && sealed(s)).await;
         rig.write(3, 1).await;
-        let (was, now) = (rig.volume.0.shape.slot(old), rig.volume.0.map.borrow().get(3));
+        let (was, now) = (rig.volume.0.shape.slot(old), rig.volume.0.paging.map().get(3));
         let now = rig.volume.0.shape.slot(now);
         assert!(was != now && sealed(&rig.volume.0.segments.borrow()[was as usize]));
-        rig.volume.0.map.borrow_mut().set(3, old);
+        rig.volume.0.paging.map_mut().set(3, old);
         rig.refuses("valid blocks of segment slot");
     });
 }
@@ -90,7 +90,7 @@ fn r4_a_mapping_block_is_not_dirty() {
     rigged(&still(), async |mut rig: Rig| {
         rig.volume.checkpoint(false).await.unwrap();
         rig.write(3, 1).await;
-        assert!(rig.volume.0.map.borrow_mut().lose_dirty(Map::leaf(3)));
+        assert!(rig.volume.0.paging.map_mut().lose_dirty(Map::leaf(3)));
         rig.refuses(
             "mapping block 0: expected not so, found changed, and not among the dirty ones",
         );

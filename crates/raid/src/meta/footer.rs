@@ -1,7 +1,7 @@
 //! Entries of a segment's footer: what each row of a zone holds.
 
 use crate::format::{FooterEntry, NONE, block};
-use crate::meta::Identity;
+use crate::meta::identity::Identity;
 use zerocopy::FromZeros;
 
 /// A footer's entry for a block: for data its identity, for parity (`None`) only that it is parity.

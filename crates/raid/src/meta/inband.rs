@@ -12,213 +12,22 @@
 //!   blocks that no metadata block lists belong to no stripe.
 //! - A metadata block lists all of its window before it, so the last whole one has everything.
 
+pub(crate) mod cache;
 mod footers;
-pub(crate) mod lookup;
+mod lookup;
 
-use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
+use crate::format::{BlockMeta, kind};
+use crate::meta::identity::{filler, seal};
+use crate::meta::open::{OpenMeta, RebuiltMeta};
 use crate::meta::scan::Rows;
-use crate::meta::{self, Identity, OpenMeta, RebuiltMeta};
+use crate::meta::window::{ends, start};
+use crate::meta::windows::{Cover, Listing, Windows};
 use crate::volume::Volume;
-use furrow_log::Uuid;
-use furrow_log::record::{self, Expect, RecordId, crc32c};
+use furrow_log::record::RecordId;
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
-use furrow_rt::{Notify, Page, Pages, Pool};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use furrow_rt::{Pages, Pool};
 use std::rc::Rc;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-/// Data blocks that cleaning moves together, at most, if a stripe is no larger.
-const BATCH: u32 = 8192;
-
-/// First stripe of the window of `stripe`.
-pub(crate) fn start(stripe: u32) -> u32 {
-    stripe - stripe % WINDOW
-}
-
-/// Whether a row of a segment of chunks of `chunk` blocks is the first of its window.
-pub(crate) fn begins(row: u32, chunk: u32) -> bool {
-    row.is_multiple_of(WINDOW * chunk)
-}
-
-/// Whether `stripe` is the last of its window, in a segment of `stripes`.
-pub(crate) fn ends(stripe: u32, stripes: u32) -> bool {
-    stripe % WINDOW == WINDOW - 1 || stripe + 1 == stripes
-}
-
-/// The last stripe of the window of `stripe`, in a segment of `stripes`.
-pub(crate) fn end(stripe: u32, stripes: u32) -> u32 {
-    (start(stripe) + WINDOW - 1).min(stripes.saturating_sub(1))
-}
-
-/// Stripes of `data` blocks that cleaning writes together: those of a window, within a limit.
-pub(crate) fn batch(data: u32) -> u32 {
-    (BATCH / data).clamp(1, WINDOW - 1)
-}
-
-/// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least. Not counted
-/// are stripes that end windows, the early metadata stripe of each batch, the padding of the last
-/// batch, and the mapping blocks of the checkpoint that follows, with their metadata stripes.
-pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
-    let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
-    stripes.saturating_sub(taken)
-}
-
-/// The metadata of a zone's rows in a window: by row in the chunk, then by stripe.
-#[derive(Clone, Default)]
-pub(crate) struct Listing(Vec<Vec<BlockMeta>>);
-
-impl Listing {
-    pub(crate) fn new(chunk: u32) -> Listing {
-        Listing(vec![Vec::new(); chunk as usize])
-    }
-
-    /// Adds the next stripe: the metadata of the rows of its chunk, one after the other.
-    pub(crate) fn push(&mut self, metas: &[u8]) {
-        for (rows, bytes) in self.0.iter_mut().zip(metas.chunks(BlockMeta::SIZE)) {
-            let meta = BlockMeta::read_from_bytes(bytes);
-            rows.push(meta.expect("invariant: metadata are one behind the other"));
-        }
-    }
-
-    /// Adds a stripe of metadata blocks: the blocks themselves.
-    pub(crate) fn push_own(&mut self, segment: u64, stripe: u32, pages: &[Page]) {
-        for (rows, page) in self.0.iter_mut().zip(pages) {
-            rows.push(own(segment, stripe, page));
-        }
-    }
-
-    fn get(&self, stripe: u32, row: u32) -> Option<BlockMeta> {
-        self.0[row as usize].get((stripe % WINDOW) as usize).copied()
-    }
-
-    /// The metadata blocks with this list, as stripe `stripe`.
-    pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
-        let seal = |(row, metas): (u32, &Vec<BlockMeta>)| {
-            debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
-            let mut body = WindowBody::new_zeroed();
-            body.stripe = stripe.into();
-            body.row = row.into();
-            let bytes = [body.as_bytes(), metas.as_bytes()].concat();
-            record::seal(id, &bytes, pool).remove(0)
-        };
-        (0..).zip(&self.0).map(seal).collect()
-    }
-}
-
-/// The address of every metadata block. A parity block has the parity of addresses, which all have
-/// zeros in the first byte: it is never all ones, while the parity of kinds may have any value.
-const NOWHERE: u64 = u64::MAX;
-
-/// The metadata of a metadata block itself.
-fn own(segment: u64, stripe: u32, page: &Page) -> BlockMeta {
-    let crc = crc32c(page.bytes());
-    let identity = Identity { lba: NOWHERE, sequence: 0, crc, kind: block::WINDOW };
-    meta::seal(&identity.bytes(), segment, stripe, crc)
-}
-
-/// Whether this is the metadata of a metadata block.
-pub(crate) fn is_own(meta: &BlockMeta) -> bool {
-    meta.kind.get() == u32::from(block::WINDOW)
-        && meta.lba.get() == NOWHERE
-        && meta.stripe.get() != NONE
-}
-
-/// The place where a metadata block must have been written.
-#[derive(Clone, Copy)]
-pub(crate) struct At {
-    pub(crate) array: Uuid,
-    pub(crate) device: Uuid,
-    pub(crate) segment: u64,
-    pub(crate) stripe: u32,
-    pub(crate) row: u32,
-}
-
-/// The list in a metadata block, by stripe, with the block itself as the last one; `None` if the
-/// block is no metadata block.
-///
-/// A user's data may look like a metadata block, of a place that it was read from. No place is
-/// written twice with one segment sequence number, so it is not the metadata block of its present
-/// place.
-pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
-    let expect = Expect { kind: kind::WINDOW, device: Some(at.device), object: Some(at.array) };
-    let (header, body) = record::open(page.bytes(), &expect).ok()?;
-    let (body, rest) = WindowBody::read_from_prefix(body).ok()?;
-    let count = (at.stripe % WINDOW) as usize;
-    let here = header.sequence.get() == at.segment
-        && (body.stripe.get(), body.row.get()) == (at.stripe, at.row)
-        && rest.len() == count * BlockMeta::SIZE;
-    let metas = rest.chunks(BlockMeta::SIZE).map(|bytes| meta::open(bytes, at.segment));
-    let mut metas: Vec<BlockMeta> = here.then(|| metas.collect::<Option<_>>())??;
-    metas.push(own(at.segment, at.stripe, page));
-    Some(metas)
-}
-
-/// A metadata stripe that others wait for.
-#[derive(Default)]
-pub(crate) struct Cover {
-    /// Drives that have the stripe, as bits, and whether a zone failed it.
-    told: Cell<Option<(u32, bool)>>,
-    over: Notify,
-}
-
-impl Cover {
-    /// The drives that have the stripe, as bits, and whether a zone failed it on a drive that still
-    /// answers.
-    pub(crate) async fn wait(&self) -> (u32, bool) {
-        loop {
-            match self.told.get() {
-                Some(told) => return told,
-                None => self.over.wait().await,
-            }
-        }
-    }
-}
-
-#[derive(Default)]
-struct State {
-    /// Lists of windows whose last stripe is not written yet, by first stripe, for each drive.
-    listings: BTreeMap<u32, Vec<Listing>>,
-    /// The next metadata stripe.
-    next: Rc<Cover>,
-    /// Number of stripes that wait for the next metadata stripe.
-    waiting: u32,
-    /// Metadata stripes in flight.
-    writing: u32,
-    /// A caller is going to check whether the next metadata stripe is due.
-    asked: bool,
-}
-
-/// The windows of an open segment that are being written.
-pub(crate) struct Windows {
-    chunk: u32,
-    drives: u32,
-    state: RefCell<State>,
-}
-
-impl Windows {
-    pub(crate) fn new(chunk: u32, drives: u32) -> Windows {
-        Windows { chunk, drives, state: RefCell::default() }
-    }
-
-    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order.
-    pub(crate) fn note(&self, stripe: u32, drive: u32, metas: &[u8]) {
-        let mut state = self.state.borrow_mut();
-        self.listing(&mut state, stripe, drive).push(metas);
-    }
-
-    fn listing<'a>(&self, state: &'a mut State, stripe: u32, drive: u32) -> &'a mut Listing {
-        let (chunk, drives) = (self.chunk, self.drives as usize);
-        let empty = || vec![Listing::new(chunk); drives];
-        &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
-    }
-
-    /// The metadata of row `row` of a stripe's chunk; `None` if its window is not kept here.
-    pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
-        let state = self.state.borrow();
-        state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))
-    }
-}
+use zerocopy::IntoBytes;
 
 /// A metadata stripe on its way to the drives.
 pub(crate) struct Sent {
@@ -250,23 +59,6 @@ impl Sent {
 }
 
 impl Windows {
-    /// See [`OpenMeta::join`].
-    pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
-        let mut state = self.state.borrow_mut();
-        state.waiting += 1;
-        // The check comes later: stripes that are dispatched later in this turn wait for the same
-        // metadata stripe.
-        let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
-        (state.next.clone(), ask)
-    }
-
-    /// See [`OpenMeta::is_due`].
-    pub(crate) fn is_due(&self) -> bool {
-        let mut state = self.state.borrow_mut();
-        state.asked = false;
-        state.waiting > 0 && state.writing == 0
-    }
-
     /// See [`OpenMeta::send`].
     pub(crate) fn send(&self, volume: &Volume, slot: u32, number: u32) -> Sent {
         let (sequence, zones) = {
@@ -309,6 +101,11 @@ impl Windows {
 }
 
 impl OpenMeta {
+    /// Sends a metadata stripe as stripe `number` of a segment; `None` if metadata is out of band.
+    pub(crate) fn send(&self, volume: &Volume, slot: u32, number: u32) -> Option<Sent> {
+        self.0.as_ref().map(|windows| windows.send(volume, slot, number))
+    }
+
     /// See [`Windows::on_complete`].
     pub(crate) fn on_complete(&self, sent: &Sent, at: (u32, u32), told: (u32, bool)) {
         if let Some(windows) = &self.0 {
@@ -329,8 +126,8 @@ impl OpenMeta {
         for stripe in start(next)..next {
             for (drive, rows) in (0..).zip(rows) {
                 let meta = |row: u32| match rows.get(row as usize).copied().flatten() {
-                    Some(row) => meta::seal(&row.code, segment, stripe, row.crc),
-                    None => meta::filler(segment, zero_crc),
+                    Some(row) => seal(&row.code, segment, stripe, row.crc),
+                    None => filler(segment, zero_crc),
                 };
                 let metas = (stripe * chunk..(stripe + 1) * chunk).map(meta);
                 windows.note(stripe, drive, metas.collect::<Vec<_>>().as_bytes());
@@ -367,92 +164,6 @@ impl RebuiltMeta {
             for (into, page) in pages[at * chunk as usize..].iter_mut().zip(made) {
                 *into = page;
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn windows_end_where_the_segment_does(stripes in 1..400u32, pick in any::<u32>()) {
-            let stripe = pick % stripes;
-            let last = end(stripe, stripes);
-            prop_assert!(ends(last, stripes) && start(last) == start(stripe));
-            prop_assert!((stripe..last).all(|other| !ends(other, stripes)));
-            prop_assert!(last - start(stripe) < WINDOW && last < stripes);
-        }
-
-        /// A metadata block opens at its place, and lists the noted blocks.
-        #[test]
-        fn what_is_listed_is_found_where_it_was_written(
-            chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,
-        ) {
-            let id = RecordId {
-                kind: kind::WINDOW,
-                sequence: segment,
-                device: Uuid([1; 16]),
-                object: Uuid([2; 16]),
-                ..RecordId::default()
-            };
-            let mut listing = Listing::new(chunk);
-            let meta = |stripe: u32, row: u32| {
-                let lba = u64::from(stripe * chunk + row);
-                let identity = Identity { lba, ..Identity::default() };
-                meta::seal(&identity.bytes(), segment, stripe, row)
-            };
-            for stripe in start(stripe)..stripe {
-                let metas: Vec<BlockMeta> = (0..chunk).map(|row| meta(stripe, row)).collect();
-                listing.push(metas.as_bytes());
-            }
-            let pages = listing.blocks(&Pool::new(4), &id, stripe);
-            prop_assert_eq!(pages.len() as u32, chunk);
-            for (row, page) in (0..).zip(&pages) {
-                let at = At { array: id.object, device: id.device, segment, stripe, row };
-                let metas = open(page, at).unwrap();
-                prop_assert_eq!(metas.len() as u32, stripe % WINDOW + 1);
-                for (stripe, found) in (start(stripe)..stripe).zip(&metas) {
-                    let noted = meta(stripe, row);
-                    prop_assert_eq!(found.as_bytes(), noted.as_bytes());
-                }
-                prop_assert!(metas.last().is_some_and(is_own));
-                for other in [
-                    At { array: id.device, ..at },
-                    At { device: id.object, ..at },
-                    At { segment: segment + 1, ..at },
-                    At { stripe: stripe + 1, ..at },
-                    At { row: row + 1, ..at },
-                ] {
-                    prop_assert!(open(page, other).is_none());
-                }
-                let mut flipped = page.clone();
-                flipped.make_mut()[bit / 8] ^= 1 << (bit % 8);
-                prop_assert!(open(&flipped, at).is_none());
-            }
-        }
-
-        /// For batches of any size, the capacity of a segment is not overstated: batches begin
-        /// anywhere in a window, and end with an early metadata stripe.
-        #[test]
-        fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
-            let (mut left, mut at) = (capacity(stripes, data), 0);
-            // Padding, once at the end, counts as a stripe.
-            while left > 0 {
-                let mut now = left.min(batch(data));
-                left -= now;
-                let mut listed = true;
-                while now > 0 {
-                    prop_assert!(at < stripes, "{left} stripes are left over");
-                    listed = ends(at, stripes);
-                    now -= u32::from(!listed);
-                    at += 1;
-                }
-                at += u32::from(!listed);
-            }
-            prop_assert!(at + 2 < stripes || capacity(stripes, data) == 0);
         }
     }
 }

@@ -3,11 +3,13 @@
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
 use crate::meta::footer::open_entry;
-use crate::meta::{self, Identity, MetaPlace};
-use crate::reconstruct::Loud;
+use crate::meta::identity::{self, Identity};
+use crate::meta::place::MetaPlace;
+use crate::read::place::Loud;
+use crate::segment::{Segment, SegmentState};
 use crate::shape::Shape;
 use crate::table::{Groups, StripeTable};
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::Volume;
 use furrow_log::BlockAddr;
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
@@ -41,7 +43,7 @@ impl Row {
     /// The row as it is listed.
     pub(crate) fn listed(meta: &BlockMeta) -> Row {
         let (stripe, crc) = (meta.stripe.get(), meta.own_crc.get());
-        Row { stripe, crc, code: meta::coded(meta), whole: true }
+        Row { stripe, crc, code: identity::coded(meta), whole: true }
     }
 
     /// A row that was written, and of which nothing is left to tell what it was.
@@ -68,7 +70,7 @@ async fn scan_zone(
     let sector = furrow_log::format::BLOCK_SIZE / sectors_per_block(drive.geometry()) as usize;
     read_zone(drive, shape, zone, rows, pages, |read| {
         let row = read.and_then(|(page, oob)| {
-            let meta = meta::open(oob, sequence);
+            let meta = identity::open(oob, sequence);
             if let Some(meta) = meta.filter(|m| m.own_crc.get() == crc32c(page.bytes())) {
                 return Some(Row::listed(&meta));
             }
@@ -320,7 +322,7 @@ impl Volume {
             let _pin = drive.zones.pin(zone);
             let mut found = Vec::new();
             read_zone(&drive, &self.0.shape, zone, rows, &self.0.pages, |read| {
-                let meta = read.and_then(|(_, oob)| meta::open(oob, segment.sequence));
+                let meta = read.and_then(|(_, oob)| identity::open(oob, segment.sequence));
                 let stripe = meta.map(|meta| meta.stripe.get());
                 found.push(stripe.filter(|stripe| *stripe < stripes && unplaced(*stripe)));
             })

@@ -6,29 +6,16 @@
 //! restore are in the footers it wrote.
 
 use crate::format::NONE;
-use crate::lost_blocks::LostBlocks;
-use crate::member::MemberState;
+use crate::lost_blocks::set::LostBlocks;
+use crate::member::state::MemberState;
 use crate::meta::footer::seal_entry;
 use crate::meta::scan::read_footers;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::rebuild::state::ShortRows;
+use crate::segment::{Segment, SegmentState};
+use crate::volume::Volume;
 use furrow_zone::Result;
 use std::collections::BTreeSet;
-use std::ops::Range;
 use zerocopy::IntoBytes as _;
-
-/// Rows of segments: slot and sequence number, and rows that follow each other.
-#[derive(Default)]
-pub(crate) struct ShortRows(Vec<((u32, u64), Range<u32>)>);
-
-impl ShortRows {
-    /// Adds a row.
-    pub(super) fn add(&mut self, segment: (u32, u64), row: u32) {
-        match self.0.last_mut() {
-            Some((last, rows)) if *last == segment && rows.end == row => rows.end += 1,
-            _ => self.0.push((segment, row..row + 1)),
-        }
-    }
-}
 
 impl Volume {
     /// Segments that a rebuild has restored to members it still works for: their slots, and these

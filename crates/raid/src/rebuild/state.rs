@@ -1,10 +1,10 @@
 //! The state of a rebuild: whom it is for, and how far it is.
 
 use crate::event::Event;
-use crate::member::{Member, MemberState};
-use crate::rebuild::short_rows::ShortRows;
+use crate::member::state::{Member, MemberState};
 use furrow_rt::Nanos;
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 /// The rebuild of a volume.
 ///
@@ -43,5 +43,19 @@ impl State {
     /// Whether the rebuild is running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()
+    }
+}
+
+/// Rows of segments: slot and sequence number, and rows that follow each other.
+#[derive(Default)]
+pub(crate) struct ShortRows(pub(super) Vec<((u32, u64), Range<u32>)>);
+
+impl ShortRows {
+    /// Adds a row.
+    pub(super) fn add(&mut self, segment: (u32, u64), row: u32) {
+        match self.0.last_mut() {
+            Some((last, rows)) if *last == segment && rows.end == row => rows.end += 1,
+            _ => self.0.push((segment, row..row + 1)),
+        }
     }
 }

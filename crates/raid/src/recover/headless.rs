@@ -7,8 +7,9 @@
 use super::Found;
 use crate::checkpoint::state::Image;
 use crate::format::kind;
-use crate::meta::scan::read_any_footer;
-use crate::meta::{self, MetaPlace};
+use crate::meta::identity;
+use crate::meta::place::MetaPlace;
+use crate::meta::scan::{read_any_footer, read_zone};
 use crate::table::Groups;
 use crate::volume::Volume;
 use furrow_log::address::blocks_begun;
@@ -40,9 +41,9 @@ impl Volume {
         let (device, object) = (Some(member.uuid.get()), Some(self.0.uuid));
         let expect = Expect { kind: kind::WINDOW, device, object };
         let mut segment = None;
-        meta::scan::read_zone(&drive, shape, zone, rows, &self.0.pages, |read| {
+        read_zone(&drive, shape, zone, rows, &self.0.pages, |read| {
             let named = read.and_then(|(page, beside)| match shape.meta {
-                MetaPlace::OutOfBand => meta::segment_of(beside),
+                MetaPlace::OutOfBand => identity::segment_of(beside),
                 MetaPlace::InBand => {
                     let (header, _) = record::open(page.bytes(), &expect).ok()?;
                     Some(header.sequence.get())

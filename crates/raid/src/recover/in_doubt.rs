@@ -18,10 +18,11 @@
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
-use crate::member::MemberState;
+use crate::member::state::MemberState;
 use crate::recover::{Found, Scanned};
+use crate::segment::SegmentState;
 use crate::table::StripeTable;
-use crate::volume::{SegmentState, Volume};
+use crate::volume::Volume;
 use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 

@@ -7,7 +7,7 @@
 //! stripe.
 
 use crate::format::block;
-use crate::meta::Identity;
+use crate::meta::identity::Identity;
 use crate::recover::unfinished::{Stage, UnfinishedRecovery};
 use crate::volume::Volume;
 use crate::write::item::Origin;

@@ -10,8 +10,9 @@ use super::{Delta, Found, Scanned};
 use crate::checkpoint::state::Image;
 use crate::event::Event;
 use crate::format::segment;
+use crate::segment::SegmentState;
 use crate::steps::Step;
-use crate::volume::{SegmentState, Volume};
+use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport};
 
 /// The state that the steps of a recovery share.

@@ -2,7 +2,7 @@
 
 use crate::format::CODED;
 use crate::level::Level;
-use crate::meta::Identity;
+use crate::meta::identity::Identity;
 use crate::parity::{encode, sum_of_crcs};
 use crate::volume::Volume;
 use crate::write::item::Stripe;

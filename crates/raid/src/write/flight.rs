@@ -1,8 +1,9 @@
 //! Flight: a stripe's chunks on their way to the drives, and what the map says when they are there.
 
 use crate::format::{BlockMeta, NONE, block};
-use crate::meta::inband::Cover;
-use crate::meta::{Identity, oob, seal};
+use crate::meta::identity::{Identity, seal};
+use crate::meta::oob;
+use crate::meta::windows::Cover;
 use crate::volume::Volume;
 use crate::write::encode::Parity;
 use crate::write::item::{Block, Item, Origin, Stripe};
@@ -212,7 +213,7 @@ impl Volume {
     /// used again; repairs and scrubs do not.
     fn is_current(&self, item: &Item) -> bool {
         let Some(from) = item.from else { return true };
-        let map = self.0.map.borrow();
+        let map = self.0.paging.map();
         let now = match item.identity.kind {
             block::DATA => map.get(item.identity.lba),
             block::MAPPING => map.root_of(item.identity.lba as u32),
@@ -320,7 +321,7 @@ impl Volume {
             self.0.lost_blocks.remove(block..block + count);
         }
         for lba in block..block + count {
-            let old = self.0.map.borrow_mut().set(lba, NONE);
+            let old = self.0.paging.map_mut().set(lba, NONE);
             self.debit(old);
         }
     }
@@ -332,7 +333,7 @@ impl Volume {
         if !self.0.lost_blocks.is_empty() {
             self.0.lost_blocks.remove(item.identity.lba..item.identity.lba + 1);
         }
-        let old = self.0.map.borrow_mut().set(item.identity.lba, number);
+        let old = self.0.paging.map_mut().set(item.identity.lba, number);
         self.credit(number);
         self.debit(old);
     }
@@ -344,7 +345,7 @@ impl Volume {
             return;
         }
         let leaf = item.identity.lba as u32;
-        let old = self.0.map.borrow_mut().set_root(leaf, number);
+        let old = self.0.paging.map_mut().set_root(leaf, number);
         self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
         if old != NONE {
             self.0.checkpoint.replaced.borrow_mut().push((leaf, old));

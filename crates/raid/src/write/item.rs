@@ -2,8 +2,8 @@
 //! them.
 
 use crate::format::block;
-use crate::meta::Identity;
-use crate::paging::Pins;
+use crate::meta::identity::Identity;
+use crate::paging::state::Pins;
 use furrow_rt::Page;
 use furrow_zone::{Error, Result};
 use smallvec::SmallVec;

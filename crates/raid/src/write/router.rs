@@ -1,15 +1,44 @@
 //! Router: which stream a block is written through, and which segment writer stripes wait for.
 
-use crate::lifetime::Lifetime;
+use crate::lifetime::{Lifetime, UnderWay};
 use crate::volume::Volume;
 use crate::write::item::{Item, Stripe, Use};
-use crate::write::segment::SegmentWriter;
-use crate::write::stripe::Stream;
+use crate::write::line::SegmentWriter;
+use crate::write::stream::Stream;
+use furrow_policy::Lifetimes as Placed;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Volume {
+    /// Notes a user's write. Returns how long the blocks of the write are likely to stay, if blocks
+    /// are to be separated by lifetime now: the volume has cleaned segments, lifetimes differ, and
+    /// enough writes are under way to fill the stripes of every stream.
+    pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
+        let options = &self.0.options;
+        match options.variant.lifetimes {
+            _ if !options.clean => return None,
+            Placed::Mixed => return None,
+            Placed::Always => return Some(Lifetime::ALL[(block % 3) as usize]),
+            Placed::Apart => {}
+        }
+        let lifetime = self.0.lifetimes.note(block, count);
+        let cleans = self.0.counters.borrow().cleaned > 0;
+        (cleans && self.0.lifetimes.differ() && self.is_busy()).then_some(lifetime)
+    }
+
+    /// A user's write begins, and is under way until the result is dropped.
+    pub(crate) fn begin_write(&self) -> UnderWay<'_> {
+        self.0.lifetimes.begin_write()
+    }
+
+    /// Whether users have at least four writes under way for each stream, so that stripes of every
+    /// stream fill up soon.
+    fn is_busy(&self) -> bool {
+        let streams = self.0.streams.len() as u32;
+        self.0.lifetimes.under_way() >= 4 * streams
+    }
+
     /// The stream's purpose for a request that has `left` blocks left.
     pub(crate) fn purpose(&self, left: u32) -> Use {
         let config = &self.0.config;
@@ -86,7 +115,7 @@ impl Volume {
 mod tests {
     use super::*;
     use crate::format::block;
-    use crate::meta::Identity;
+    use crate::meta::identity::Identity;
     use crate::write::item::Call;
     use crate::{Config, Level, Options, create};
     use furrow_emu::{Emulator, Medium, Options as DriveOptions};

@@ -1,71 +1,9 @@
 //! Stripe builder: collects blocks until a stripe is full or its time limit has passed.
 
-use crate::lifetime::Lifetime;
 use crate::volume::Volume;
-use crate::write::item::{Call, Item, Stripe, Use};
-use crate::write::segment::SegmentWriter;
-use furrow_rt::Nanos;
-use std::cell::{Cell, RefCell};
+use crate::write::item::{Call, Item};
+use crate::write::stream::Stream;
 use std::rc::Rc;
-
-/// A stripe that is being filled, and the segment writer that takes it when it is full.
-///
-/// Invariants
-/// - The stripe being filled is not full.
-/// - While the stripe has a block, a timer is set that closes the stripe.
-pub(crate) struct Stream {
-    filling: RefCell<Stripe>,
-    /// When the last block came.
-    last: Cell<Nanos>,
-    timer: Cell<bool>,
-    /// Blocks written through the stream: the one that wrote least is preferred.
-    written: Cell<u64>,
-    /// The blocks that it takes where lifetimes are separated.
-    pub(crate) lifetime: Lifetime,
-    /// Used only where lifetimes are separated.
-    pub(crate) spare: bool,
-    pub(crate) writer: Rc<SegmentWriter>,
-}
-
-impl Stream {
-    pub(crate) fn new(
-        (purpose, spare): (Use, bool),
-        lifetime: Lifetime,
-        chunk: u32,
-        group: u32,
-    ) -> Rc<Stream> {
-        Rc::new(Stream {
-            lifetime,
-            spare,
-            filling: RefCell::default(),
-            last: Cell::default(),
-            timer: Cell::new(false),
-            written: Cell::new(0),
-            writer: Rc::new(SegmentWriter::new(purpose, chunk, group)),
-        })
-    }
-
-    /// The stream's purpose.
-    pub(crate) fn purpose(&self) -> Use {
-        self.writer.purpose
-    }
-
-    /// Blocks in the stripe that is being filled.
-    pub(crate) fn filled(&self) -> u32 {
-        self.filling.borrow().items.len() as u32
-    }
-
-    /// Blocks written through the stream.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.get()
-    }
-
-    /// Nothing can be written any more: the calls of the stripe being filled are told of the error.
-    pub(crate) fn abandon(&self, error: Option<&furrow_zone::Error>) {
-        self.writer.abandon(error);
-        self.filling.take().over(error);
-    }
-}
 
 impl Volume {
     /// Adds a block to the stripe that the stream fills. Never waits.

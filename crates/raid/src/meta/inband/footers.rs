@@ -8,10 +8,11 @@
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::level::Placement;
 use crate::meta::footer::open_entry;
+use crate::meta::identity::{self, Identity};
 use crate::meta::scan::footers_of;
-use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::volume::{Segment, Volume};
+use crate::segment::Segment;
+use crate::volume::Volume;
 use crate::write::open::Open;
 use std::ops::Range;
 
@@ -70,7 +71,7 @@ impl Footers {
             Some(identity) => identity.bytes(),
             None => self.parity_code(drive, row)?,
         };
-        Some(meta::seal(&code, self.sequence, row / self.chunk, crc))
+        Some(identity::seal(&code, self.sequence, row / self.chunk, crc))
     }
 
     fn parity_code(&self, drive: u32, row: u32) -> Option<[u8; CODED]> {

@@ -7,82 +7,24 @@
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
+use crate::meta::identity::{self, Identity};
+use crate::meta::inband::cache::{Key, Metas};
 use crate::meta::inband::footers::Footers;
-use crate::meta::inband::{self, At, is_own};
+use crate::meta::place::MetaPlace;
 use crate::meta::scan::{Row, Rows, read_zone};
-use crate::meta::{self, Identity, MetaPlace};
+use crate::meta::window;
+use crate::meta::windows::{self, At, is_own};
 use crate::parity::reconstruct;
-use crate::read::Place;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::read::place::Place;
+use crate::segment::{Segment, SegmentState};
+use crate::volume::Volume;
 use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
-use furrow_rt::{Page, Pages, Semaphore};
+use furrow_rt::{Page, Pages};
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Most metadata blocks in memory: 3 KiB each.
-const CACHED: usize = 1024;
-
-/// Segment sequence number, member, first stripe of the window, row in the chunk.
-type Key = (u64, u32, u32, u32);
-
-/// The list in a metadata block, by stripe of the window.
-type Metas = Rc<Vec<BlockMeta>>;
-
-/// A window's list, as far as it is known.
-struct Known {
-    metas: Metas,
-    /// The metadata block that lists the whole window is damaged.
-    lost: bool,
-}
-
-/// The state of in-band metadata.
-pub(crate) struct State {
-    listings: RefCell<Cache>,
-    /// Allows one reader at a time of a segment's footers, when a metadata block is missing.
-    footer_reads: Semaphore,
-}
-
-impl Default for State {
-    fn default() -> State {
-        State { listings: RefCell::default(), footer_reads: Semaphore::new(1) }
-    }
-}
-
-impl State {
-    /// Drops cached lists, because a drive was replaced.
-    pub(crate) fn forget(&self) {
-        self.listings.take();
-    }
-}
-
-/// Metadata blocks that were read.
-#[derive(Default)]
-struct Cache {
-    found: BTreeMap<Key, Known>,
-    /// In the order of arrival.
-    order: VecDeque<Key>,
-    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: the
-    /// scrub reports their damage, and only where it concerns valid blocks.
-    scrubbed: BTreeSet<(u64, u32)>,
-}
-
-impl Cache {
-    fn put(&mut self, key: Key, metas: Metas, lost: bool) {
-        if self.found.insert(key, Known { metas, lost }).is_some() {
-            return;
-        }
-        self.order.push_back(key);
-        if self.order.len() > CACHED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.found.remove(&oldest);
-        }
-    }
-}
 
 /// A zone of a segment, for the lookup of its windows.
 #[derive(Clone)]
@@ -131,7 +73,7 @@ impl Volume {
     /// The listed metadata of the first of these rows of a stripe's chunk; the other rows are going
     /// to be looked up.
     async fn meta_at(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> BlockMeta {
-        let filler = meta::filler(zone.sequence, self.0.zero_crc);
+        let filler = identity::filler(zone.sequence, self.0.zero_crc);
         let open = self.0.segments.borrow()[zone.slot as usize].meta.clone();
         if let Some(kept) = open.kept(stripe, zone.index, rows.start) {
             return kept.unwrap_or(filler);
@@ -142,7 +84,7 @@ impl Volume {
 
     /// The list of the window of `stripe` for the first of these rows of its chunks.
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
-        let key = |row| (zone.sequence, zone.index, inband::start(stripe), row);
+        let key = |row| (zone.sequence, zone.index, window::start(stripe), row);
         let i = rows.start;
         if let Some(known) = self.0.meta.listings.borrow().found.get(&key(i)) {
             return known.metas.clone();
@@ -150,11 +92,11 @@ impl Volume {
         let Some(drive) = self.0.members[zone.index as usize].drive() else {
             return Rc::default();
         };
-        let last = inband::end(stripe, zone.stripes);
+        let last = window::end(stripe, zone.stripes);
         let (mut asked, since) = (None, self.asked());
         let pages = self.window_blocks(&drive, zone, last, rows.clone()).await.unwrap_or_default();
         for (row, page) in rows.zip(pages) {
-            if let Some(metas) = inband::open(&page, self.window_at(zone, last, row)) {
+            if let Some(metas) = windows::open(&page, self.window_at(zone, last, row)) {
                 let metas = Rc::new(metas);
                 self.keep_listing(&drive, key(row), &metas, false);
                 asked = asked.or((row == i).then_some(metas));
@@ -166,11 +108,11 @@ impl Volume {
         // Kept only if all later metadata blocks could be read: an unreadable block may be readable
         // next time.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
-        for stripe in (inband::start(stripe)..=last).rev() {
+        for stripe in (window::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
             if let Ok(pages) = &read
                 && let Some(page) = pages.first()
-                && let Some(metas) = inband::open(page, self.window_at(zone, stripe, i))
+                && let Some(metas) = windows::open(page, self.window_at(zone, stripe, i))
             {
                 found = Rc::new(metas);
                 break;
@@ -185,7 +127,7 @@ impl Volume {
             }
         }
         if certain {
-            let window = (zone.sequence, inband::start(stripe));
+            let window = (zone.sequence, window::start(stripe));
             if lost && !self.0.meta.listings.borrow().scrubbed.contains(&window) {
                 self.note_mismatch((zone.index, since));
             }
@@ -213,8 +155,8 @@ impl Volume {
     /// stripe `last`, and whether it is final; `None` if no footer that describes this zone can be
     /// read.
     async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<(Metas, bool)> {
-        let first = inband::start(last);
-        let filler = meta::filler(zone.sequence, self.0.zero_crc);
+        let first = window::start(last);
+        let filler = identity::filler(zone.sequence, self.0.zero_crc);
         let listed = |footers: &Footers| {
             let meta = |stripe: u32| footers.meta(zone.index, stripe * zone.chunk + i);
             Rc::new((first..=last).map(|stripe| meta(stripe).unwrap_or(filler)).collect())
@@ -254,9 +196,9 @@ impl Volume {
         if zone.truncated || zone.sequence != place.sequence || kept.is_some() {
             return None;
         }
-        let key = (zone.sequence, zone.index, inband::start(stripe), i);
+        let key = (zone.sequence, zone.index, window::start(stripe), i);
         let known = self.0.meta.listings.borrow().found.get(&key).map(|known| known.lost);
-        let last = inband::end(stripe, zone.stripes);
+        let last = window::end(stripe, zone.stripes);
         let lost = match (known, self.0.members[zone.index as usize].drive()) {
             (Some(lost), _) => lost,
             (None, None) => false,
@@ -264,7 +206,7 @@ impl Volume {
                 let read = self.window_blocks(&drive, &zone, last, i..i + 1).await;
                 let at = self.window_at(&zone, last, i);
                 let pages = read.as_ref().ok();
-                let whole = pages.is_some_and(|p| p.iter().any(|p| inband::open(p, at).is_some()));
+                let whole = pages.is_some_and(|p| p.iter().any(|p| windows::open(p, at).is_some()));
                 !whole && self.is_lost(&zone, &read)
             }
         };
@@ -279,10 +221,10 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
         let in_band = self.0.shape.meta == MetaPlace::InBand;
-        if !in_band || !inband::begins(row, segment.chunk) {
+        if !in_band || !window::begins(row, segment.chunk) {
             return;
         }
-        let first = inband::start(row / segment.chunk);
+        let first = window::start(row / segment.chunk);
         let mut listings = self.0.meta.listings.borrow_mut();
         listings.scrubbed.insert((segment.sequence, first));
         for index in 0..self.0.shape.placement.n {
@@ -336,7 +278,7 @@ impl Volume {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return false;
         }
-        if inband::ends(stripe, self.0.shape.stripes(segment.chunk)) {
+        if window::ends(stripe, self.0.shape.stripes(segment.chunk)) {
             return true;
         }
         for index in 0..self.0.shape.placement.n {
@@ -366,7 +308,7 @@ impl Volume {
                         None => Rc::default(),
                     });
                 }
-                for stripe in first..=inband::end(first, stripes) {
+                for stripe in first..=window::end(first, stripes) {
                     let at = stripe * segment.chunk + row;
                     for (chunk, identity) in self.identities_in(&listed, stripe) {
                         found.push((self.0.shape.number(slot, at, chunk), identity));
@@ -388,7 +330,7 @@ impl Volume {
             return Vec::new();
         }
         let codes: Vec<Option<[u8; CODED]>> =
-            (0..placement.n).map(|chunk| of(chunk).map(meta::coded)).collect();
+            (0..placement.n).map(|chunk| of(chunk).map(identity::coded)).collect();
         let codes: Vec<Option<&[u8]>> =
             codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
         let identity = |chunk: u32| {
@@ -415,15 +357,15 @@ impl Volume {
             let (stripe, row) = (crcs.len() as u32 / chunk, crcs.len() as u32 % chunk);
             crcs.push(read.map(|(page, _)| crc32c(page.bytes())));
             let at = self.window_at(&known, stripe, row);
-            if let Some(metas) = read.and_then(|(page, _)| inband::open(page, at)) {
+            if let Some(metas) = read.and_then(|(page, _)| windows::open(page, at)) {
                 // The last one of a window lists everything.
-                lists.insert((inband::start(stripe), row), metas);
+                lists.insert((window::start(stripe), row), metas);
             }
         })
         .await;
         let row = |(at, crc): (u32, &Option<u32>)| {
             let (stripe, row) = (at / chunk, at % chunk);
-            let metas = lists.get(&(inband::start(stripe), row))?;
+            let metas = lists.get(&(window::start(stripe), row))?;
             let meta = metas.get((stripe % WINDOW) as usize)?;
             // A block is listed only when it was written.
             let whole = Some(meta.own_crc.get()) == *crc;

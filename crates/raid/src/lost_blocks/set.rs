@@ -1,0 +1,145 @@
+//! A bounded set of blocks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Most ranges kept; blocks beyond them are only counted.
+const RANGES: usize = 4096;
+
+/// A bounded set of blocks.
+#[derive(Default)]
+pub(crate) struct LostBlocks {
+    /// Disjoint ranges that do not touch: first block, and the one after the last.
+    ranges: RefCell<BTreeMap<u64, u64>>,
+    blocks: Cell<u64>,
+    /// Blocks that did not fit.
+    beyond: Cell<u64>,
+}
+
+impl LostBlocks {
+    /// Whether it holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.get() + self.beyond.get() == 0
+    }
+
+    /// Adds a range.
+    pub(crate) fn add(&self, range: Range<u64>) {
+        if range.is_empty() || self.has(&range) {
+            return;
+        }
+        let (mut first, mut end) = (range.start, range.end);
+        let mut ranges = self.ranges.borrow_mut();
+        let near = ranges.range(..=end).rev().take_while(|(_, last)| **last >= first);
+        let near: Vec<(u64, u64)> = near.map(|(first, end)| (*first, *end)).collect();
+        if near.is_empty() && ranges.len() >= RANGES {
+            self.beyond.set(self.beyond.get() + (end - first));
+            return;
+        }
+        let mut blocks = self.blocks.get();
+        for (start, stop) in near {
+            ranges.remove(&start);
+            blocks -= stop - start;
+            (first, end) = (first.min(start), end.max(stop));
+        }
+        ranges.insert(first, end);
+        self.blocks.set(blocks + (end - first));
+    }
+
+    /// Adds what another set holds.
+    pub(crate) fn join(&self, other: &LostBlocks) {
+        other.ranges().into_iter().for_each(|range| self.add(range));
+        self.beyond.set(self.beyond.get() + other.beyond.get());
+    }
+
+    /// How many blocks it holds, and its ranges.
+    pub(crate) fn report(&self) -> (u64, Vec<Range<u64>>) {
+        (self.blocks.get() + self.beyond.get(), self.ranges())
+    }
+
+    /// Blocks in its ranges, and its own count of them.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        let ranges = self.ranges.borrow();
+        (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())
+    }
+
+    fn has(&self, range: &Range<u64>) -> bool {
+        let ranges = self.ranges.borrow();
+        ranges.range(..=range.start).next_back().is_some_and(|(_, end)| *end >= range.end)
+    }
+
+    /// Removes a range.
+    pub(crate) fn remove(&self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut ranges = self.ranges.borrow_mut();
+        let touched = ranges.range(..range.end).rev().take_while(|(_, end)| **end > range.start);
+        let touched: Vec<(u64, u64)> = touched.map(|(first, end)| (*first, *end)).collect();
+        for (first, end) in touched {
+            ranges.remove(&first);
+            if first < range.start {
+                ranges.insert(first, range.start);
+            }
+            if end > range.end {
+                ranges.insert(range.end, end);
+            }
+            let gone = end.min(range.end) - first.max(range.start);
+            self.blocks.set(self.blocks.get() - gone);
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        self.ranges.borrow_mut().clear();
+        self.blocks.set(0);
+        self.beyond.set(0);
+    }
+
+    pub(super) fn ranges(&self) -> Vec<Range<u64>> {
+        self.ranges.borrow().iter().map(|(first, end)| *first..*end).collect()
+    }
+
+    /// Forgets the blocks that did not fit.
+    pub(super) fn forget_beyond(&self) {
+        self.beyond.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::Rng;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn it_holds_what_a_set_of_blocks_would() {
+        let (known, mut model, mut rng) = (LostBlocks::default(), BTreeSet::new(), Rng::new(7));
+        for _ in 0..3000 {
+            let first = rng.below(200);
+            let range = first..first + rng.below(9);
+            if rng.one_in(2) {
+                known.add(range.clone());
+                model.extend(range);
+            } else {
+                known.remove(range.clone());
+                model.retain(|block| !range.contains(block));
+            }
+            let held: BTreeSet<u64> = known.ranges().into_iter().flatten().collect();
+            assert_eq!(held, model);
+            assert_eq!(known.blocks.get(), model.len() as u64);
+            assert_eq!(known.is_empty(), model.is_empty());
+            let apart = |pair: &[Range<u64>]| pair[0].end < pair[1].start;
+            assert!(known.ranges().windows(2).all(apart), "ranges touch");
+        }
+        known.clear();
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn beyond_its_bound_it_still_counts() {
+        let known = LostBlocks::default();
+        (0..RANGES as u64 + 5).for_each(|at| known.add(at * 2..at * 2 + 1));
+        assert_eq!(known.ranges().len(), RANGES);
+        assert_eq!(known.blocks.get() + known.beyond.get(), RANGES as u64 + 5);
+    }
+}

@@ -1,0 +1,68 @@
+//! Metadata that is not on the drives yet: of open segments, and of zones that are rebuilt.
+
+use crate::format::BlockMeta;
+use crate::meta::place::MetaPlace;
+use crate::meta::window;
+use crate::meta::windows::{Cover, Listing, Windows};
+use std::rc::Rc;
+
+/// Metadata of an open segment that is not on the drives yet; nothing if it is out of band.
+#[derive(Clone, Default)]
+pub(crate) struct OpenMeta(pub(super) Option<Rc<Windows>>);
+
+impl OpenMeta {
+    pub(crate) fn new(place: MetaPlace, chunk: u32, drives: u32) -> OpenMeta {
+        match place {
+            MetaPlace::OutOfBand => OpenMeta(None),
+            MetaPlace::InBand => OpenMeta(Some(Rc::new(Windows::new(chunk, drives)))),
+        }
+    }
+
+    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order. Returns the bytes
+    /// for the out-of-band area.
+    pub(crate) fn note<'a>(&self, stripe: u32, drive: u32, metas: &'a [u8]) -> &'a [u8] {
+        match &self.0 {
+            None => metas,
+            Some(windows) => {
+                windows.note(stripe, drive, metas);
+                &[]
+            }
+        }
+    }
+
+    /// Whether the next stripe of a segment of `stripes` has to be a metadata stripe.
+    pub(crate) fn ends_window(&self, next: u32, stripes: u32) -> bool {
+        self.0.is_some() && window::ends(next, stripes)
+    }
+
+    /// Stripes of a segment of `stripes` that may hold data: not the last one.
+    pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
+        stripes - u32::from(self.0.is_some())
+    }
+
+    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns the
+    /// metadata stripe that the caller has to wait for, if there is one, and whether the caller has
+    /// to check [`OpenMeta::is_due`] at the end of this turn.
+    pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
+        self.0.as_ref().map(|windows| windows.join())
+    }
+
+    /// Whether stripes wait for a metadata stripe and none is in flight.
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.as_ref().is_some_and(|windows| windows.is_due())
+    }
+
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if it is not kept here.
+    pub(super) fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
+        self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
+    }
+}
+
+/// The metadata of a zone that is being rebuilt, row after row.
+pub(crate) struct RebuiltMeta(pub(super) Option<Listing>);
+
+impl RebuiltMeta {
+    pub(crate) fn new(place: MetaPlace, chunk: u32) -> RebuiltMeta {
+        RebuiltMeta((place == MetaPlace::InBand).then(|| Listing::new(chunk)))
+    }
+}

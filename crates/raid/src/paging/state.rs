@@ -1,0 +1,90 @@
+//! The state of the map's memory.
+
+use crate::format::MAPPED;
+use crate::map::Map;
+use furrow_rt::{Notify, Permit, Semaphore};
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Fewest mapping blocks in memory: one for users, one for internal work, one to load and evict.
+const LEAST: usize = 3;
+
+/// The two kinds of callers that pin mapping blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pinner {
+    User,
+    Internal,
+}
+
+/// The map, and its memory.
+///
+/// Invariants, where there is a limit
+/// - Users' requests pin at most half of `limit` mapping blocks, the volume's own work a quarter;
+///   each at least one.
+/// - `loading` is the number of mapping blocks that are being read.
+pub(crate) struct Paging {
+    map: RefCell<Map>,
+    /// Number of mapping blocks that may be in memory; `None`: all.
+    pub(super) limit: Option<usize>,
+    pub(super) users: Semaphore,
+    pub(super) internal: Semaphore,
+    /// Mapping blocks a user's request may pin at once.
+    pub(super) most: u64,
+    /// Held while mapping blocks are written: one task at a time.
+    pub(crate) writes: Semaphore,
+    /// Mapping blocks that are being read.
+    pub(super) loading: Cell<usize>,
+    /// Signals that a mapping block may be evicted that could not be before.
+    pub(super) changed: Notify,
+}
+
+impl Paging {
+    /// For `bytes` of memory; 0: no limit.
+    pub(crate) fn new(map: Map, bytes: u64) -> Rc<Paging> {
+        let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
+        let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));
+        let internal = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 4).max(1));
+        Rc::new(Paging {
+            map: RefCell::new(map),
+            limit,
+            users: Semaphore::new(users),
+            internal: Semaphore::new(internal),
+            most: if limit.is_some() { users.div_ceil(4) } else { u64::MAX / 2 },
+            writes: Semaphore::new(1),
+            loading: Cell::new(0),
+            changed: Notify::new(),
+        })
+    }
+
+    /// The map.
+    pub(crate) fn map(&self) -> Ref<'_, Map> {
+        self.map.borrow()
+    }
+
+    /// The map, to be changed.
+    pub(crate) fn map_mut(&self) -> RefMut<'_, Map> {
+        self.map.borrow_mut()
+    }
+
+    /// Pins of no mapping block yet, from `first` on.
+    pub(super) fn pins(self: &Rc<Self>, first: u32, permit: Permit) -> Pins {
+        Pins { paging: self.clone(), leaves: first..first, _permit: permit }
+    }
+}
+
+/// Mapping blocks that stay in memory during the lifetime of this value.
+pub(crate) struct Pins {
+    paging: Rc<Paging>,
+    pub(super) leaves: Range<u32>,
+    _permit: Permit,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let mut map = self.paging.map_mut();
+        self.leaves.clone().for_each(|leaf| map.unpin(leaf));
+        drop(map);
+        self.paging.changed.notify_all();
+    }
+}
