@@ -2,6 +2,8 @@
 
 pub(crate) mod steps;
 
+use crate::array::member::{Member, MemberState};
+use crate::array::{Array, Counts, Identity};
 use crate::checkpoint::state::{Image, State};
 use crate::drive::{Drive, reports};
 use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, RING_ZONES, SegmentEntry, kind};
@@ -9,7 +11,6 @@ use crate::hot_spare;
 use crate::level::{Level, Placement};
 use crate::lifetime::Lifetime;
 use crate::map::Map;
-use crate::member::state::{Errors, Member, MemberState, Refusals};
 use crate::meta::place::MetaPlace;
 use crate::options::Options;
 use crate::paging::state::Paging;
@@ -397,7 +398,12 @@ pub fn create<'a>(
         for device in &devices {
             let zones = erase(&**device).await?;
             let drive = Drive::open(rt, device.clone(), &zones, Holds::Nothing, options)?;
-            members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
+            members.push(Member::new(
+                Uuid::random(&mut rng),
+                MemberState::Active,
+                (0, 0),
+                Some(drive),
+            ));
         }
         let image = Image {
             root: vec![NONE; shape.mappings as usize],
@@ -405,8 +411,8 @@ pub fn create<'a>(
             next_segment: 1,
             ..Image::default()
         };
-        let body =
-            Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
+        let counts = Counts { epoch: 1, events: 1, records: 1 };
+        let body = Start { uuid, created: rt.wall().0, counts, checkpoint: 0 };
         let volume = start((rt, &watchdog), (config.clone(), shape), members, options, body, image);
         volume.serve_space(Lane::Release);
         volume.checkpoint(true).await?;
@@ -462,34 +468,11 @@ pub(crate) async fn erase_but(
     reports(device).await
 }
 
-/// A member, with the events it last knew of and the number of the newest state record on its
-/// drive.
-fn member(
-    uuid: Uuid,
-    state: MemberState,
-    (events, recorded): (u64, u64),
-    drive: Option<Drive>,
-) -> Member {
-    Member {
-        uuid: Cell::new(uuid),
-        state: Cell::new(state),
-        events: Cell::new(events),
-        recorded: Cell::new(recorded),
-        seated: Cell::new(0),
-        errors: Cell::new(Errors::default()),
-        refusals: Refusals::default(),
-        drive: RefCell::new(drive.map(Rc::new)),
-        left: Notify::new(),
-    }
-}
-
 /// The initial values of a volume's numbers.
 struct Start {
     uuid: Uuid,
     created: i64,
-    events: u64,
-    epoch: u64,
-    records: u64,
+    counts: Counts,
     checkpoint: u64,
 }
 
@@ -503,11 +486,15 @@ fn start(
 ) -> Volume {
     let streams = streams(&config, &shape, &members, options);
     let zero = Page::zeroed();
+    let identity = Identity {
+        uuid: start.uuid,
+        label: config.label.clone(),
+        created: start.created,
+        placement: shape.placement,
+    };
     let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
     Volume(Rc::new(Inner {
         rt: rt.clone(),
-        uuid: start.uuid,
-        created: start.created,
         options: options.clone(),
         segments: RefCell::new(segments),
         paging: Paging::new(Map::new(image.root.clone()), options.map_memory),
@@ -518,9 +505,6 @@ fn start(
         zero,
         sequence: Cell::new(image.sequence),
         next_segment: Cell::new(image.next_segment),
-        epoch: start.epoch,
-        events: Cell::new(start.events),
-        records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
         space: crate::space::state::Space::default(),
@@ -529,21 +513,16 @@ fn start(
         idle: Notify::new(),
         ending: RefCell::default(),
         quiesced: Cell::new(0),
-        rebuild: crate::rebuild::state::State::of(&members),
-        spares: RefCell::default(),
-        news: crate::event::Events::default(),
-        noting: Cell::new(false),
-        noted: Notify::new(),
+        rebuild: crate::rebuild::state::State::default(),
         dead: RefCell::default(),
         stopping: Cell::new(false),
         stopped: Cell::new(false),
         counters: RefCell::default(),
         lifetimes: crate::lifetime::Lifetimes::new(&shape),
         lost_blocks: crate::lost_blocks::set::LostBlocks::default(),
-        watchdog: watchdog.clone(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
-        members,
+        array: Array::new(identity, start.counts, members, watchdog.clone()),
         config,
         shape,
     }))

@@ -8,9 +8,9 @@
 #[cfg(test)]
 mod corruptions;
 
+use crate::array::member::MemberState;
 use crate::drive::Drive;
 use crate::format::{NONE, block, segment};
-use crate::member::state::MemberState;
 use crate::meta::footer;
 use crate::recover::unfinished::Stage;
 use crate::segment::{Segment, SegmentState};
@@ -64,14 +64,14 @@ impl Volume {
     /// those that the rebuild is for.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
-        for (index, member) in (0u32..).zip(&self.0.members) {
-            let state = member.state.get();
-            let has = member.drive.borrow().is_some();
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
+            let state = member.state();
+            let has = member.has_drive();
             let account = || format!("drive of member {index}, which is {state:?}");
             equal(account, state != MemberState::Failed, has)?;
             let account =
                 || format!("whether member {index}, which is {state:?}, is to be rebuilt");
-            let lacks = rebuild.members.get() >> index & 1 == 1;
+            let lacks = self.0.array.lacking() >> index & 1 == 1;
             equal(account, state == MemberState::Rebuilding, lacks)?;
         }
         let (total, done) = (rebuild.total.get(), rebuild.done.get());
@@ -188,7 +188,7 @@ impl Volume {
     /// Each zone of a drive belongs to at most one segment, and is in the state of that segment. A
     /// zone that is full or active belongs to a segment, or is known to be loose.
     pub(crate) fn audit_zones(&self) -> Result<()> {
-        for (index, member) in (0u32..).zip(&self.0.members) {
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
             if let Some(drive) = member.drive() {
                 self.audit_zones_of(index, &drive)?;
             }
@@ -289,7 +289,7 @@ impl Volume {
 
     /// The log's accounts of each drive agree with each other.
     fn audit_drives(&self) -> Result<()> {
-        for (index, member) in self.0.members.iter().enumerate() {
+        for (index, member) in self.0.array.members().iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
             let audits = drive.zones.audit().and(drive.budget.audit()).and(drive.writer.audit());
             audits.map_err(|error| error.at(format!("member {index}")))?;
@@ -303,7 +303,7 @@ impl Volume {
         let opening =
             self.0.streams.iter().filter(|stream| stream.writer.is_opening()).count() as u32;
         let most = opening + u32::from(self.0.rebuild.filling.get());
-        for (index, member) in (0u32..).zip(&self.0.members) {
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
             let Some(drive) = member.drive() else { continue };
             let held = drive.budget.total() - drive.budget.available();
             let zones = drive.writer.permits();

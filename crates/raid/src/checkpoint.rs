@@ -10,8 +10,7 @@
 pub(crate) mod state;
 
 use crate::checkpoint::state::Image;
-use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
-use crate::member::state::MemberState;
+use crate::format::{ArrayBody, SegmentEntry, kind, segment};
 use crate::segment::SegmentState;
 use crate::volume::Volume;
 use furrow_log::record::{RecordId, seal};
@@ -157,31 +156,30 @@ impl Volume {
             // others.
             return;
         }
-        let sequence = self.0.records.get();
-        self.0.records.set(sequence + 1);
+        let sequence = self.0.array.next_record();
         let (mut flights, since) = (Vec::new(), self.asked());
-        for (index, member) in self.0.members.iter().enumerate() {
+        for (index, member) in self.0.array.members().iter().enumerate() {
             let Some(drive) = member.drive().filter(|_| but != Some(index as u32)) else {
                 continue;
             };
             let body = self.state_body(index as u32, sequence, clean);
             let id = RecordId {
                 kind: kind::STATE,
-                epoch: self.0.epoch,
+                epoch: self.0.array.epoch(),
                 checkpoint: self.0.checkpoint.id.get(),
                 sequence,
-                device: member.uuid.get(),
-                object: self.0.uuid,
+                device: member.uuid(),
+                object: self.0.array.uuid(),
             };
             let record = seal(&id, &body, &self.0.pages);
             let flight = self.0.rt.spawn(async move { drive.write_state(record).await });
             flights.push((index as u32, flight));
         }
         for (index, flight) in flights {
-            let member = &self.0.members[index as usize];
+            let member = self.0.array.member(index);
             match flight.await {
                 Ok(()) => {
-                    member.recorded.set(sequence);
+                    member.note_recorded(sequence);
                     self.retire_without_ring(index);
                 }
                 Err(error) => {
@@ -195,7 +193,7 @@ impl Volume {
     /// Takes a member out of service whose state records have one zone left, if the array can do
     /// without it: it could when there is no other choice any more, and might not then.
     fn retire_without_ring(&self, index: u32) {
-        let lost = self.0.members[index as usize].drive().and_then(|drive| drive.lost_ring_zone());
+        let lost = self.0.array.member(index).drive().and_then(|drive| drive.lost_ring_zone());
         let Some(zone) = lost.filter(|_| self.survives_without(&[index])) else { return };
         let what = format!(
             "zone {zone}, one of the two for its state records, cannot be written any more: \
@@ -208,11 +206,11 @@ impl Volume {
         let (shape, config) = (&self.0.shape, &self.0.config);
         let image = self.0.checkpoint.image.borrow();
         let mut body = ArrayBody::new_zeroed();
-        let label = config.label.as_bytes();
+        let label = self.0.array.identity().label.as_bytes();
         body.label[..label.len()].copy_from_slice(label);
         body.incompat = shape.meta.incompat().into();
-        body.created = self.0.created.into();
-        body.events = self.0.events.get().into();
+        body.created = self.0.array.identity().created.into();
+        body.events = self.0.array.events().into();
         body.blocks = shape.blocks.into();
         body.next_sequence = image.sequence.into();
         body.next_segment = image.next_segment.into();
@@ -234,21 +232,8 @@ impl Volume {
         body.entries = (image.entries.len() as u32).into();
         body.recorded = self.0.rt.wall().0.into();
         let mut bytes = body.as_bytes().to_vec();
-        for member in &self.0.members {
-            let mut entry = MemberEntry::new_zeroed();
-            entry.uuid = member.uuid.get();
-            entry.state = member.state.get().byte();
-            entry.events = match member.state.get() {
-                MemberState::Failed => member.events.get(),
-                _ => self.0.events.get(),
-            }
-            .into();
-            let recorded = member.recorded.get();
-            // Of a failed member, too: an older image of it must not look as if it had gone on.
-            if recorded > 0 {
-                let behind = u32::try_from(sequence.saturating_sub(recorded));
-                entry.behind = behind.unwrap_or(0).into();
-            }
+        for member in self.0.array.members() {
+            let entry = member.entry(sequence, self.0.array.events());
             bytes.extend(entry.as_bytes());
         }
         image.entries.iter().for_each(|entry| bytes.extend(entry.as_bytes()));

@@ -6,11 +6,11 @@
 //! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
 //! whatever replaced its blocks is durable then.
 
+use crate::array::member::MemberState;
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
-use crate::member::state::MemberState;
 use crate::meta::identity::Identity;
 use crate::read::place::Loud;
 use crate::read::place::Wanted;
@@ -35,8 +35,8 @@ impl Volume {
     /// it should, and its valid blocks have to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
-            let mut zones = segment.zones.iter().zip(&self.0.members);
-            zones.any(|(zone, member)| zone.is_none() && member.state.get() == MemberState::Active)
+            let mut zones = segment.zones.iter().zip(self.0.array.members());
+            zones.any(|(zone, member)| zone.is_none() && member.state() == MemberState::Active)
         };
         let segments = self.0.segments.borrow();
         let counts =
@@ -48,7 +48,7 @@ impl Volume {
 
     /// A read failed: if the zone is lost, its segment continues without it.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
-        let Some(drive) = self.0.members[index as usize].drive() else { return };
+        let Some(drive) = self.0.array.member(index).drive() else { return };
         let volume = self.clone();
         self.0.rt.spawn_detached(async move {
             let reports = drive.device.report(zone, 1).await.unwrap_or_default();
@@ -249,7 +249,9 @@ impl Volume {
     /// Notes the zones of a segment as empty.
     fn note_empty(&self, slot: u32, snapshots: &[Option<Snapshot>]) {
         let segment = &self.0.segments.borrow()[slot as usize];
-        for ((zone, member), snapshot) in segment.zones.iter().zip(&self.0.members).zip(snapshots) {
+        for ((zone, member), snapshot) in
+            segment.zones.iter().zip(self.0.array.members()).zip(snapshots)
+        {
             let (Some(zone), Some(drive), Some(snapshot)) = (zone, member.drive(), snapshot) else {
                 continue;
             };
@@ -262,7 +264,7 @@ impl Volume {
         let zones = self.0.segments.borrow()[slot as usize].zones.clone();
         let mut flights = Vec::new();
         for (index, zone) in zones.iter().enumerate() {
-            let drive = self.0.members[index].drive();
+            let drive = self.0.array.members()[index].drive();
             let (Some(zone), Some(drive), volume) = (*zone, drive, self.clone()) else { continue };
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);

@@ -1,6 +1,6 @@
 //! Events of an array that its operator should know, reported in order, one by one.
 
-use crate::member::state::Errors;
+use crate::array::member::Errors;
 use furrow_rt::Notify;
 use furrow_zone::words::count;
 use std::cell::RefCell;

@@ -5,11 +5,11 @@
 //! the drive is a member to drives that have recorded it as a member, and a spare to the others:
 //! the next assembly completes the change after a crash in between.
 
+use crate::array::member::MemberState;
 use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
 use crate::drive::Drive;
 use crate::format::{MemberEntry, SpareBody, kind};
 use crate::level::Level;
-use crate::member::state::MemberState;
 use crate::state_ring::{Found, Holds};
 use crate::volume::Volume;
 use furrow_log::Uuid;
@@ -90,7 +90,7 @@ pub(crate) fn seat_of(
 impl Volume {
     /// Spares given at assembly or added since, and not used yet.
     pub fn spares(&self) -> Vec<Uuid> {
-        self.0.spares.borrow().clone()
+        self.0.array.spares()
     }
 
     /// Makes an empty drive a spare: it records that, also for the next assembly. A drive that is a
@@ -104,20 +104,17 @@ impl Volume {
         Box::pin(async move {
             self.check_alive()?;
             self.check_replacement(&*device)?;
-            self.0.watchdog.add(&device);
+            self.0.array.watch(&device);
             let added = self.make_spare(&device, force).await;
             // The drive gets no commands until it is a member.
-            self.0.watchdog.forget(&device);
+            self.0.array.forget(&device);
             added
         })
     }
 
     async fn make_spare(&self, device: &Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
         if let Some((uuid, _)) = self.recorded(&**device).await? {
-            let mut spares = self.0.spares.borrow_mut();
-            if !spares.contains(&uuid) {
-                spares.push(uuid);
-            }
+            self.0.array.add_spare(uuid);
             return Ok(uuid);
         }
         if !force {
@@ -129,14 +126,14 @@ impl Volume {
         let uuid = Uuid::random(&mut self.0.rt.fork_rng());
         let id = RecordId {
             kind: kind::SPARE,
-            epoch: self.0.epoch,
+            epoch: self.0.array.epoch(),
             sequence: 1,
             device: uuid,
-            object: self.0.uuid,
+            object: self.0.array.uuid(),
             ..RecordId::default()
         };
         drive.write_state(seal(&id, self.spare_body().as_bytes(), &self.0.pages)).await?;
-        self.0.spares.borrow_mut().push(uuid);
+        self.0.array.add_spare(uuid);
         Ok(uuid)
     }
 
@@ -150,10 +147,10 @@ impl Volume {
         Box::pin(async move {
             self.check_vacant(index)?;
             self.check_replacement(&*device)?;
-            self.0.watchdog.add(&device);
+            self.0.array.watch(&device);
             let taken = self.seat_spare(index, &device).await;
             if taken.is_err() {
-                self.0.watchdog.forget(&device);
+                self.0.array.forget(&device);
             }
             taken
         })
@@ -164,7 +161,7 @@ impl Volume {
             let what = format!("{}: is no spare of this array", device.name());
             return Err(Error::new(ErrorKind::Invalid, what));
         };
-        self.0.spares.borrow_mut().retain(|spare| *spare != uuid);
+        self.0.array.remove_spare(uuid);
         // Erases everything except its record as a spare, which it needs until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
         let holds = Holds::Record { ring, damaged: false };
@@ -180,8 +177,8 @@ impl Volume {
         };
         let uuid = found.header.device;
         // A drive that has become a member since is stale, regardless of its record.
-        let taken = self.0.members.iter().any(|member| member.uuid.get() == uuid);
-        let ours = found.is_spare() && found.header.object == self.0.uuid && !taken;
+        let taken = self.0.array.members().iter().any(|member| member.uuid() == uuid);
+        let ours = found.is_spare() && found.header.object == self.0.array.uuid() && !taken;
         Ok(ours.then_some((uuid, found.ring)))
     }
 
@@ -191,7 +188,7 @@ impl Volume {
         body.incompat = shape.meta.incompat().into();
         let label = config.label.as_bytes();
         body.label[..label.len()].copy_from_slice(label);
-        body.created = self.0.created.into();
+        body.created = self.0.array.identity().created.into();
         body.blocks = shape.blocks.into();
         body.drives = shape.placement.n.into();
         body.level = config.level as u8;

@@ -13,6 +13,7 @@
 //!
 //! The crate does not know which programs use the volume, nor how.
 
+mod array;
 mod assemble;
 mod audit;
 mod checkpoint;
@@ -51,6 +52,7 @@ mod volume;
 mod watchdog;
 mod write;
 
+pub use array::member::{Errors, MemberState};
 pub use assemble::{
     Damaged, Examined, assemble, assembly_steps, check_empty, create, damaged_member, examine,
 };
@@ -58,7 +60,6 @@ pub use counters::{Counted, Counters};
 pub use drive::APPEND_PIECES;
 pub use event::{Event, show_ranges};
 pub use level::{Level, Placement};
-pub use member::state::{Errors, MemberState};
 pub use meta::place::{MetaPlace, is_bare};
 pub use options::{DriveOptions, Options};
 pub use rebuild::Progress;

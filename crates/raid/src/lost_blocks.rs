@@ -12,7 +12,6 @@ pub(crate) mod set;
 use crate::format::{MAPPED, NONE, block};
 use crate::lost_blocks::set::LostBlocks;
 use crate::map::Map;
-use crate::member::state::Errors;
 use crate::read::place::Loud;
 use crate::read::place::Wanted;
 use crate::volume::Volume;
@@ -41,7 +40,7 @@ impl Volume {
     /// still lost.
     pub fn clear(&self) {
         self.0.lost_blocks.clear();
-        self.0.members.iter().for_each(|member| member.errors.set(Errors::default()));
+        self.0.array.members().iter().for_each(|member| member.clear_errors());
     }
 
     /// A read of blocks of one mapping block failed: adds those that are lost.

@@ -85,7 +85,7 @@ impl Volume {
 
     /// Whether the metadata of a member's blocks is unavailable because its drive vanished.
     pub(crate) fn metadata_went(&self, index: u32) -> bool {
-        let drive = self.0.members[index as usize].drive();
+        let drive = self.0.array.member(index).drive();
         self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())
     }
 }

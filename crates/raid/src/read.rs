@@ -129,7 +129,7 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let mut pins = Vec::new();
         for slot in slots {
-            for (zone, member) in segments[slot as usize].zones.iter().zip(&self.0.members) {
+            for (zone, member) in segments[slot as usize].zones.iter().zip(self.0.array.members()) {
                 if let (Some(zone), Some(drive)) = (zone, member.drive()) {
                     pins.push(drive.zones.pin(*zone));
                 }
@@ -181,7 +181,7 @@ impl Volume {
         let stripe = row / segment.chunk;
         let index = self.0.shape.placement.drive(stripe, chunk);
         let zone = segment.zones[index as usize]?;
-        self.0.members[index as usize].drive()?;
+        self.0.array.member(index).drive()?;
         let stripes = self.0.shape.stripes(segment.chunk);
         let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
         let place = match &segment.table {
@@ -212,7 +212,7 @@ impl Volume {
             while end < places.len() && end - i < COMMAND as usize && follows(end) {
                 end += 1;
             }
-            if let Some(drive) = self.0.members[first.index as usize].drive() {
+            if let Some(drive) = self.0.array.member(first.index).drive() {
                 readings.push(self.read_at(&drive, first, (i..end).collect()));
             }
             i = end;
@@ -242,7 +242,7 @@ impl Volume {
         pages: &mut [Option<Page>],
         lost: &mut Vec<usize>,
     ) {
-        let member = &self.0.members[reading.index as usize];
+        let member = self.0.array.member(reading.index);
         let (index, since) = (reading.index, reading.since);
         let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() {
@@ -284,7 +284,7 @@ impl Volume {
     /// another block, the drive may have gone before that block was read: then it counts as a
     /// failed read.
     pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
-        let member = &self.0.members[index as usize];
+        let member = self.0.array.member(index);
         let gone = self.metadata_went(index);
         member.count(since, |errors| match gone {
             true => errors.read += 1,

@@ -9,12 +9,12 @@
 pub(crate) mod short_rows;
 pub(crate) mod state;
 
+use crate::array::member::{Member, MemberState};
 use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{FooterEntry, NONE, kind};
 use crate::lost_blocks::set::LostBlocks;
-use crate::member::state::{Member, MemberState};
 use crate::meta::footer::seal_entry;
 use crate::meta::identity::{self, Identity};
 use crate::meta::oob;
@@ -98,14 +98,14 @@ impl Volume {
             if !force {
                 check_empty(&*device).await?;
             }
-            self.0.watchdog.add(&device);
+            self.0.array.watch(&device);
             let seated = async {
                 let zones = erase(&*device).await?;
                 self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
             };
             let seated = seated.await;
             if seated.is_err() {
-                self.0.watchdog.forget(&device);
+                self.0.array.forget(&device);
             }
             seated
         })
@@ -114,11 +114,14 @@ impl Volume {
     /// Refuses to give member `index` a drive, unless it has failed.
     pub(crate) fn check_vacant(&self, index: u32) -> Result<()> {
         self.check_alive()?;
-        let what = match self.0.members.get(index as usize) {
-            Some(member) if member.state.get() == MemberState::Failed => return Ok(()),
+        let what = match self.0.array.members().get(index as usize) {
+            Some(member) if member.state() == MemberState::Failed => return Ok(()),
             Some(_) => format!("member {index} is in service: fail it first"),
             None => {
-                format!("there is no member {index}: they are 0 to {}", self.0.members.len() - 1)
+                format!(
+                    "there is no member {index}: they are 0 to {}",
+                    self.0.array.members().len() - 1
+                )
             }
         };
         Err(Error::new(ErrorKind::Invalid, what))
@@ -133,7 +136,6 @@ impl Volume {
         zones: &[ZoneReport],
         (ring, uuid): (Holds, Option<Uuid>),
     ) -> Result<()> {
-        let member = &self.0.members[index as usize];
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
         let one = self.state_records().await;
         self.0.meta.forget();
@@ -143,14 +145,7 @@ impl Volume {
             segment.rebuilt &= !(1 << index);
         }
         let uuid = uuid.unwrap_or_else(|| Uuid::random(&mut self.0.rt.fork_rng()));
-        member.uuid.set(uuid);
-        *member.drive.borrow_mut() = Some(Rc::new(drive));
-        self.set_member_state(index, MemberState::Rebuilding);
-        member.recorded.set(0);
-        self.0.events.set(self.0.events.get() + 1);
-        member.seated.set(self.0.events.get());
-        let former = member.errors.take();
-        member.refusals.forget();
+        let former = self.0.array.seat(index, uuid, Rc::new(drive));
         self.space_changed();
         self.leave_unfit();
         // The other members are told first: if the new drive alone recorded that it is a member,
@@ -182,7 +177,7 @@ impl Volume {
     pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             self.check_alive()?;
-            let exists = (index as usize) < self.0.members.len();
+            let exists = (index as usize) < self.0.array.members().len();
             if !exists || !self.can_do_without(index) {
                 return Err(Error::new(
                     ErrorKind::Invalid,
@@ -211,7 +206,7 @@ impl Volume {
             let done = self.built().len() as u32;
             Progress { total: done + self.unbuilt().1, done, before: done, elapsed: 0 }
         };
-        let waits = self.0.rebuild.members.get() != 0;
+        let waits = self.0.array.lacking() != 0;
         self.rebuilding().or_else(|| waits.then(stopped))
     }
 
@@ -232,8 +227,9 @@ impl Volume {
 
     /// Starts or continues the rebuild, if there is something to rebuild and no rebuild is running.
     pub fn start_rebuild(&self) {
-        let waits = |m: &&Member| m.state.get() == MemberState::Rebuilding;
-        if !self.0.members.iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true) {
+        let waits = |m: &&Member| m.state() == MemberState::Rebuilding;
+        if !self.0.array.members().iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true)
+        {
             return;
         }
         let state = &self.0.rebuild;
@@ -270,8 +266,8 @@ impl Volume {
     fn unbuilt(&self) -> (Option<(u32, u32)>, u32) {
         let segments = self.0.segments.borrow();
         let (mut oldest, mut count): (Option<(u64, u32, u32)>, u32) = (None, 0);
-        for (index, member) in (0u32..).zip(&self.0.members) {
-            if member.state.get() != MemberState::Rebuilding {
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
+            if member.state() != MemberState::Rebuilding {
                 continue;
             }
             for (slot, segment) in (0u32..).zip(&*segments) {
@@ -303,9 +299,9 @@ impl Volume {
             }
         }
         let mut whole = false;
-        for (index, member) in (0u32..).zip(&self.0.members) {
-            if member.state.get() == MemberState::Rebuilding {
-                self.set_member_state(index, MemberState::Active);
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
+            if member.state() == MemberState::Rebuilding {
+                self.0.array.set_state(index, MemberState::Active);
                 whole = true;
             }
         }
@@ -329,7 +325,7 @@ impl Volume {
                     let done = self.rebuild_segment(slot, index).await;
                     let goes_on = || {
                         // Only a zone failed: there are others, as long as the drive is in service.
-                        let state = self.0.members[index as usize].state.get();
+                        let state = self.0.array.member(index).state();
                         self.failed().is_none() && state == MemberState::Rebuilding
                     };
                     match done {
@@ -373,7 +369,7 @@ impl Volume {
 
     async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<()> {
         let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
-        let member = &self.0.members[index as usize];
+        let member = self.0.array.member(index);
         let drive = member.drive().ok_or_else(gone)?;
         let permit = member.permit().await.filter(|(now, _)| Rc::ptr_eq(now, &drive));
         let (_, permit) = permit.ok_or_else(gone)?;
@@ -401,7 +397,7 @@ impl Volume {
         if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
             return Err(gone());
         }
-        member.refusals.forget();
+        member.forget_refusals();
         let (rows, groups) = (self.ended_rows(segment), self.groups_of(segment));
         let now = &mut self.0.segments.borrow_mut()[slot as usize];
         if let Some(table) = &now.table {
@@ -602,7 +598,7 @@ impl Volume {
     /// At assembly: empties zones that a crash left partly rebuilt.
     pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
         for (index, zone) in zones {
-            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            let Some(drive) = self.0.array.member(*index).drive() else { continue };
             // A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(*zone).await;
         }

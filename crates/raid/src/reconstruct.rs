@@ -306,7 +306,7 @@ impl Volume {
     /// A read of a block, sent at `since`, failed.
     fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>, loud: Loud) {
         if loud == Loud::Yes {
-            self.0.members[index as usize].count(since, |errors| errors.read += 1);
+            self.0.array.member(index).count(since, |errors| errors.read += 1);
         }
         if let Some(place) = place {
             self.note_lost_zone(place.index, place.zone);
@@ -323,7 +323,7 @@ impl Volume {
 
     /// Reads the block at a place.
     pub(crate) async fn look_at(&self, place: Place, loud: Loud) -> Seen {
-        let Some(drive) = self.0.members[place.index as usize].drive() else {
+        let Some(drive) = self.0.array.member(place.index).drive() else {
             return Seen::Unread;
         };
         let asked = (place.index, self.asked());

@@ -18,10 +18,10 @@ mod repair_torn;
 pub(crate) mod steps;
 pub(crate) mod unfinished;
 
+use crate::array::member::{Member, MemberState};
 use crate::checkpoint::state::Image;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind};
 use crate::map::Map;
-use crate::member::state::{Member, MemberState};
 use crate::meta::footer::seal_entry;
 use crate::meta::identity::{self, Identity};
 use crate::meta::oob;
@@ -210,7 +210,7 @@ impl Volume {
     /// Refuses the result of recovery if a drive was gone for a moment: its blocks were not read.
     pub(crate) fn check_read(&self) -> Result<()> {
         let missed = |drive: &Rc<crate::drive::Drive>| drive.has_missed();
-        match self.0.members.iter().filter_map(Member::drive).find(missed) {
+        match self.0.array.members().iter().filter_map(Member::drive).find(missed) {
             None => Ok(()),
             Some(drive) => {
                 let what = "it did not answer while the array was put together: nothing was \
@@ -241,7 +241,7 @@ impl Volume {
         let (mut strays, mut headless) = (Vec::new(), Vec::new());
         let drives = self.0.shape.placement.n;
         for (index, reports) in (0..).zip(zones) {
-            let Some(drive) = self.0.members[index as usize].drive() else { continue };
+            let Some(drive) = self.0.array.member(index).drive() else { continue };
             for report in reports.iter().skip(self.0.shape.first_zone as usize) {
                 if blocks_begun(report, drive.geometry()) == 0 {
                     continue;
@@ -305,14 +305,14 @@ impl Volume {
     }
 
     async fn header(&self, index: u32, zone: ZoneId) -> Option<(u64, SegmentBody)> {
-        let member = &self.0.members[index as usize];
+        let member = self.0.array.member(index);
         let drive = member.drive()?;
         let at = BlockAddr::new(drive.geometry(), zone, 0);
         let pages = drive.read(at, 1, &self.0.pages).await.ok()?;
         let expect = Expect {
             kind: kind::SEGMENT,
-            device: Some(member.uuid.get()),
-            object: Some(self.0.uuid),
+            device: Some(member.uuid()),
+            object: Some(self.0.array.uuid()),
         };
         let (header, body) = record::open(pages[0].bytes(), &expect).ok()?;
         let (body, _) = SegmentBody::read_from_prefix(body).ok()?;
@@ -333,7 +333,7 @@ impl Volume {
             rebuilt: found.rebuilt,
             ..Segment::free(drives)
         };
-        for (zone, member) in found.zones.iter().zip(&self.0.members) {
+        for (zone, member) in found.zones.iter().zip(self.0.array.members()) {
             if let (Some(zone), Some(drive)) = (zone, member.drive())
                 && let Some(owner) = drive.zones.owner(*zone)
                 && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
@@ -346,7 +346,7 @@ impl Volume {
     pub(crate) async fn scan(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> Scanned {
         let mut flights = Vec::new();
         for (index, zone) in segment.zones.iter().enumerate() {
-            let drive = self.0.members[index].drive();
+            let drive = self.0.array.members()[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else {
                 flights.push(None);
                 continue;
@@ -443,9 +443,9 @@ impl Volume {
     /// to have one. A chunk that a rebuild is going to write does not count as lacking.
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
-            let member = &self.0.members[drive as usize];
+            let member = self.0.array.member(drive);
             let absent = segment.zones[drive as usize].is_none();
-            let unbuilt = absent && member.state.get() == MemberState::Rebuilding;
+            let unbuilt = absent && member.state() == MemberState::Rebuilding;
             // If the segment was begun without a member that is in service, the member was gone
             // only for a moment, and no state record says so.
             there >> drive & 1 == 0
@@ -537,7 +537,8 @@ impl Volume {
                     return Err(Error::new(error.kind(), what));
                 }
             };
-            let expect = Expect { kind: kind::TRIM, object: Some(self.0.uuid), device: None };
+            let expect =
+                Expect { kind: kind::TRIM, object: Some(self.0.array.uuid()), device: None };
             let (_, body) = record::open(page.bytes(), &expect)?;
             for entry in body.chunks_exact(TrimEntry::SIZE) {
                 let Ok(entry) = TrimEntry::read_from_bytes(entry) else { continue };
@@ -636,9 +637,9 @@ impl Volume {
             return Ok(());
         }
         let unbuilt = |(zone, member): (&Option<ZoneId>, &Member)| {
-            zone.is_none() && member.state.get() == MemberState::Rebuilding
+            zone.is_none() && member.state() == MemberState::Rebuilding
         };
-        let narrow = segment.zones.iter().zip(&self.0.members).any(unbuilt);
+        let narrow = segment.zones.iter().zip(self.0.array.members()).any(unbuilt);
         self.note_recovered(|recovered| recovered.narrow += u64::from(narrow));
         let fits = |writer: &&Rc<SegmentWriter>| {
             writer.chunk == groups.chunk
@@ -662,10 +663,10 @@ impl Volume {
     /// recovery a new segment for its own writes, for which there may be no space.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
-        for (index, member) in self.0.members.iter().enumerate() {
+        for (index, member) in self.0.array.members().iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
             let Some(zone) = segment.zones[index] else {
-                fit &= member.state.get() == MemberState::Rebuilding;
+                fit &= member.state() == MemberState::Rebuilding;
                 continue;
             };
             let report = &zones[index][zone.0 as usize];
@@ -716,7 +717,7 @@ impl Volume {
     async fn fill_up(&self, open: &Open, segment: &Found, upto: u32) -> bool {
         let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in segment.zones.iter().enumerate() {
-            let drive = self.0.members[index].drive();
+            let drive = self.0.array.members()[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
             let at = drive.writer.position(*zone);
             let end = self.0.shape.offset(upto);

@@ -148,9 +148,9 @@ impl Volume {
         // once: a scrub looks at a damaged block several times, to mend it and to find what is
         // lost.
         for finding in &result.findings {
-            let member = &self.0.members[finding.member as usize];
+            let member = self.0.array.member(finding.member);
             // A drive that has come since has none of the damage.
-            if member.uuid.get() == finding.drive {
+            if member.uuid() == finding.drive {
                 member.count(u64::MAX, |errors| match finding.unread {
                     true => errors.read += 1,
                     false => errors.checksum += 1,
@@ -341,7 +341,7 @@ impl Volume {
         let whole = left && missing.is_empty();
         let findings = damaged.into_iter().map(|(place, what, unread)| Finding {
             member: place.index,
-            drive: self.0.members[place.index as usize].uuid.get(),
+            drive: self.0.array.member(place.index).uuid(),
             zone: place.zone,
             block: place.offset,
             what,

@@ -29,7 +29,7 @@ impl Volume {
     /// Number of segments that can be begun: limited by free slots, and by the free zones of each
     /// drive.
     pub(crate) fn free_segments(&self) -> u32 {
-        let drives = self.0.members.iter().filter_map(|member| member.drive());
+        let drives = self.0.array.members().iter().filter_map(|member| member.drive());
         drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(self.free_slots())
     }
 
@@ -217,7 +217,7 @@ impl Volume {
         self.0.in_flight.get() == 0
             && self.0.ending.borrow().is_empty()
             && self.0.quiesced.get() == 0
-            && !self.0.noting.get()
+            && !self.0.array.is_noting()
             && !self.0.rebuild.filling.get()
             && !self.0.streams.iter().any(filling)
             && !self.0.segments.borrow().iter().any(releasing)
@@ -274,7 +274,7 @@ impl Volume {
             }
             return;
         }
-        let lost: Vec<String> = (0..self.0.members.len() as u32)
+        let lost: Vec<String> = (0..self.0.array.members().len() as u32)
             .map(|index| (index, self.lost_zones(index)))
             .filter(|(_, lost)| *lost > 0)
             .map(|(index, lost)| format!("member {index} has lost {lost} zones"))
@@ -292,7 +292,7 @@ impl Volume {
 
     /// Zones of a member that can never be written again, as far as is known.
     pub fn lost_zones(&self, index: u32) -> u32 {
-        let drive = self.0.members[index as usize].drive();
+        let drive = self.0.array.member(index).drive();
         drive.map_or(0, |drive| drive.zones.count(SuperzoneState::Retired))
     }
 
@@ -300,11 +300,11 @@ impl Volume {
     /// suffice, and none if the array cannot do without them.
     fn worn_out(&self, floor: u32) -> Vec<u32> {
         let free = |index: u32| {
-            let drive = self.0.members[index as usize].drive()?;
+            let drive = self.0.array.member(index).drive()?;
             Some((drive.zones.free_count(), index))
         };
         let mut by_free: Vec<(u32, u32)> =
-            (0..self.0.members.len() as u32).filter_map(free).collect();
+            (0..self.0.array.members().len() as u32).filter_map(free).collect();
         by_free.sort_unstable();
         let narrow = by_free.iter().take_while(|(free, _)| *free <= floor).count();
         let enough = by_free.len() > narrow && self.free_slots() > floor;
@@ -317,8 +317,8 @@ impl Volume {
     /// Takes members that do not answer out of service. True if there was any.
     pub(crate) fn notice_gone(&self) -> bool {
         let mut gone = false;
-        for index in 0..self.0.members.len() as u32 {
-            let drive = self.0.members[index as usize].drive();
+        for index in 0..self.0.array.members().len() as u32 {
+            let drive = self.0.array.member(index).drive();
             if let Some(drive) = drive.filter(|drive| !drive.answers()) {
                 let what = format!("{}: it does not answer", drive.device.name());
                 self.member_failed(index, Error::new(ErrorKind::Io, what));

@@ -14,9 +14,9 @@
 //! show what was written after the newest record, and a stripe of which too few members have a
 //! chunk may never have been acknowledged.
 
+use crate::array::member::MemberState;
 use crate::checkpoint::state::Image;
 use crate::format::{MemberEntry, segment};
-use crate::member::state::MemberState;
 use crate::recover::Found;
 use crate::volume::Volume;
 use furrow_log::Uuid;
@@ -78,7 +78,7 @@ impl Volume {
         let end = self.0.shape.offset(self.0.shape.rows - 1) + 1;
         let mut short = Vec::new();
         for (index, held) in (0u32..).zip(&mut found.zones) {
-            let (Some(zone), Some(drive)) = (*held, self.0.members[index as usize].drive()) else {
+            let (Some(zone), Some(drive)) = (*held, self.0.array.member(index).drive()) else {
                 continue;
             };
             let report = &zones[index as usize][zone.0 as usize];
@@ -109,11 +109,11 @@ impl Volume {
                 continue;
             }
             let has = |index: u32| {
-                let member = &self.0.members[index as usize];
+                let member = self.0.array.member(index);
                 known.zones[index as usize].is_some() && member.drive().is_some()
             };
             for index in (0..placement.n).filter(|index| !has(*index)) {
-                let active = self.0.members[index as usize].state.get() == MemberState::Active;
+                let active = self.0.array.member(index).state() == MemberState::Active;
                 let had = active && entry.missing.get() >> index & 1 == 0;
                 self.note_recovered(|recovered| recovered.lacking += u64::from(had));
                 let lost = !placement.recoverable(|chunk| has(placement.drive(0, chunk)));
@@ -121,7 +121,8 @@ impl Volume {
                 lacking |= u32::from(lost && unexplained) << index;
             }
         }
-        let members = (0u32..).zip(&self.0.members).filter(|(index, _)| lacking >> index & 1 == 1);
+        let members =
+            (0u32..).zip(self.0.array.members()).filter(|(index, _)| lacking >> index & 1 == 1);
         let names: Vec<String> =
             members.filter_map(|(_, m)| Some(m.drive()?.device.name())).collect();
         let Some((name, others)) = names.split_first() else { return Ok(()) };

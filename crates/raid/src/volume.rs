@@ -8,11 +8,12 @@
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
 //!   repair and recovery move blocks without changing their numbers.
 
+use crate::array::Array;
+use crate::array::member::{Errors, Member, MemberState};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
-use crate::member::state::{Errors, Member, MemberState};
 use crate::options::Options;
 use crate::paging::state::Paging;
 use crate::segment::{Segment, SegmentState, Segments};
@@ -37,12 +38,10 @@ use std::rc::Rc;
 /// - A sequence number belongs to at most one segment, and is below `next_segment`.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
-    pub(crate) uuid: Uuid,
     pub(crate) config: Config,
-    pub(crate) created: i64,
     pub(crate) shape: Shape,
     pub(crate) options: Options,
-    pub(crate) members: Vec<Member>,
+    pub(crate) array: Array,
     pub(crate) segments: RefCell<Vec<Segment>>,
     pub(crate) paging: Rc<Paging>,
     pub(crate) meta: crate::meta::inband::cache::State,
@@ -52,9 +51,6 @@ pub(crate) struct Inner {
     pub(crate) zero_crc: u32,
     pub(crate) sequence: Cell<u64>,
     pub(crate) next_segment: Cell<u64>,
-    pub(crate) epoch: u64,
-    pub(crate) events: Cell<u64>,
-    pub(crate) records: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
     pub(crate) space: crate::space::state::Space,
@@ -66,21 +62,14 @@ pub(crate) struct Inner {
     /// Segments that no stream writes to any more and that have not ended yet.
     pub(crate) ending: RefCell<Vec<Rc<Open>>>,
     pub(crate) rebuild: crate::rebuild::state::State,
-    /// Drives that claim to be spares of this array and have not been taken.
-    pub(crate) spares: RefCell<Vec<Uuid>>,
-    pub(crate) news: crate::event::Events,
     /// Above 0 no stripe may be dispatched, since a checkpoint takes its snapshot.
     pub(crate) quiesced: Cell<u32>,
-    /// A failure is being recorded on the remaining members.
-    pub(crate) noting: Cell<bool>,
-    pub(crate) noted: Notify,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
-    pub(crate) watchdog: crate::watchdog::Watchdog,
     /// Number of times that scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
@@ -92,7 +81,7 @@ pub struct Volume(pub(crate) Rc<Inner>);
 
 impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Volume({})", self.0.uuid)
+        write!(f, "Volume({})", self.0.array.uuid())
     }
 }
 
@@ -109,7 +98,7 @@ impl Volume {
 
     /// The volume's UUID.
     pub fn uuid(&self) -> Uuid {
-        self.0.uuid
+        self.0.array.uuid()
     }
 
     /// The volume's size in blocks of 4 KiB.
@@ -124,8 +113,8 @@ impl Volume {
 
     /// States and errors of the members, in order.
     pub fn members(&self) -> Vec<(Uuid, MemberState, Errors)> {
-        let of = |m: &Member| (m.uuid.get(), m.state.get(), m.errors.get());
-        self.0.members.iter().map(of).collect()
+        let of = |m: &Member| (m.uuid(), m.state(), m.errors());
+        self.0.array.members().iter().map(of).collect()
     }
 
     /// Blocks of the volume that hold data.
@@ -174,11 +163,11 @@ impl Volume {
 
     /// Waits for the next event. For one listener.
     pub async fn next_event(&self) -> Event {
-        self.0.news.next().await
+        self.0.array.next_event().await
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        self.0.news.tell(event);
+        self.0.array.tell(event);
     }
 
     /// The reason why nothing can be written any more, if that is so.
@@ -201,7 +190,7 @@ impl Volume {
             self.tell(Event::ArrayFailed { why: error.to_string() });
         }
         self.0.dead.borrow_mut().get_or_insert(error);
-        self.0.noted.notify_all();
+        self.0.array.give_up_noting();
         self.0.space.made.notify_all();
         self.0.wanted.notify_all();
         self.0.idle.notify_all();
@@ -248,7 +237,7 @@ impl Volume {
 
     /// The present state of each member in service.
     pub(crate) fn snapshots(&self) -> Vec<Option<Snapshot>> {
-        let members = self.0.members.iter();
+        let members = self.0.array.members().iter();
         members.map(|member| member.drive().map(|drive| drive.zones.snapshot())).collect()
     }
 
@@ -266,10 +255,11 @@ impl Volume {
             let flushed = snapshot.flushed();
             if cached { Box::pin(self.0.rt.spawn(flushed)) } else { Box::pin(flushed) }
         };
-        let flights = snapshots.into_iter().zip(&self.0.members).map(|(snapshot, member)| {
-            let cached = member.drive().is_some_and(|drive| drive.geometry().volatile_cache);
-            snapshot.map(|snapshot| flight(snapshot, cached))
-        });
+        let flights =
+            snapshots.into_iter().zip(self.0.array.members()).map(|(snapshot, member)| {
+                let cached = member.drive().is_some_and(|drive| drive.geometry().volatile_cache);
+                snapshot.map(|snapshot| flight(snapshot, cached))
+            });
         let flights: Vec<Option<Flight>> = flights.collect();
         let mut durable = Vec::with_capacity(flights.len());
         for (index, flight) in (0..).zip(flights) {

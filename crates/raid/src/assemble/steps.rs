@@ -1,12 +1,13 @@
 //! Assembly as a table of steps, up to a volume that recovery takes over.
 
 use super::{Damaged, Examined, Given, Looked, Parsed, Start};
-use super::{look, member, no_record, parse, start};
+use super::{look, no_record, parse, start};
+use crate::array::Counts;
+use crate::array::member::{Member, MemberState};
 use crate::checkpoint::state::Image;
 use crate::drive::Drive;
 use crate::hot_spare;
 use crate::level::{Level, Placement};
-use crate::member::state::MemberState;
 use crate::meta::place::MetaPlace;
 use crate::options::Options;
 use crate::shape::{Config, Shape};
@@ -281,22 +282,24 @@ impl Assembly {
             let Some(candidate) = candidate else {
                 lost |= state != MemberState::Failed;
                 let known = (events, stale_members::known(&header, entry));
-                members.push(member(entry.uuid, MemberState::Failed, known, None));
+                members.push(Member::new(entry.uuid, MemberState::Failed, known, None));
                 zones.push(Vec::new());
                 continue;
             };
             let Seated { device, zones: reports, holds, recorded } = candidate;
             check_device(&*device, &shape, &config)?;
             let drive = Drive::open(&self.rt, device, &reports, holds, &self.options)?;
-            members.push(member(entry.uuid, state, (events, recorded), Some(drive)));
+            members.push(Member::new(entry.uuid, state, (events, recorded), Some(drive)));
             zones.push(reports);
         }
         let begin = Start {
             uuid: header.object,
             created: body.created.get(),
-            events: body.events.get() + u64::from(lost),
-            epoch: header.epoch.get() + 1,
-            records: records.unwrap_or(0) + 1,
+            counts: Counts {
+                epoch: header.epoch.get() + 1,
+                events: body.events.get() + u64::from(lost),
+                records: records.unwrap_or(0) + 1,
+            },
             checkpoint: header.checkpoint.get(),
         };
         let volume = start(
@@ -307,7 +310,7 @@ impl Assembly {
             begin,
             image.clone(),
         );
-        *volume.0.spares.borrow_mut() = waiting;
+        waiting.into_iter().for_each(|spare| volume.0.array.add_spare(spare));
         self.opened = Some(Opened { volume, zones, image, missing: lost, unsure });
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Corruptions R1 to R12 of docs/inside/structure/corruptions.md: single mutations of a running
 //! volume's memory, such as a defect could leave. The audit names the account at once.
 
+use crate::array::member::MemberState;
 use crate::assemble::steps::unfinished;
 use crate::map::Map;
-use crate::member::state::MemberState;
 use crate::rig::{Rig, drive, given, pages, rigged, still};
 use crate::segment::{Segment, SegmentState};
 use crate::{Options, assemble};
@@ -114,7 +114,7 @@ fn r5_a_stripe_stays_in_flight() {
 fn r6_a_permit_leaks() {
     rigged(&still(), async |mut rig: Rig| {
         rig.churn(10).await;
-        let drive = rig.volume.0.members[1].drive().unwrap();
+        let drive = rig.volume.0.array.member(1).drive().unwrap();
         std::mem::forget(drive.budget.try_acquire(Class::User, 1).unwrap());
         rig.refuses("permits held of member 1");
     });
@@ -166,7 +166,7 @@ fn r9_a_rebuild_is_taken_for_done() {
         rig.churn(2).await;
         assert!(rig.volume.rebuilding().is_some_and(|p| p.done < p.total));
         rig.slot(|s| sealed(s) && s.zones[1].is_none());
-        rig.volume.0.members[1].state.set(MemberState::Active);
+        rig.volume.0.array.member(1).set_state(MemberState::Active);
         rig.refuses("whether member 1, which is Active, is to be rebuilt");
     });
 }

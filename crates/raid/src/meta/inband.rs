@@ -71,7 +71,7 @@ impl Windows {
             let listing = self.listing(&mut state, number, index);
             let pages = listing.blocks(&volume.0.pages, &id, number);
             listing.push_own(sequence, number, &pages);
-            let drive = volume.0.members[index as usize].drive();
+            let drive = volume.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
             let written = drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, pages));
             flights.push((index, written));

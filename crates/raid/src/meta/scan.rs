@@ -171,7 +171,7 @@ pub(crate) async fn read_any_footer(
     zone: ZoneId,
 ) -> Option<(u64, Vec<Vec<FooterEntry>>)> {
     let shape = volume.shape();
-    let member = &volume.0.members[index as usize];
+    let member = volume.0.array.member(index);
     let drive = member.drive()?;
     let at = BlockAddr::new(drive.geometry(), zone, shape.footer_start());
     let blocks = shape.footer_blocks();
@@ -179,7 +179,7 @@ pub(crate) async fn read_any_footer(
     let read = drive.read(at, blocks, &volume.0.pages).await.ok()?;
     let bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
     let expect =
-        Expect { kind: kind::FOOTER, device: Some(member.uuid.get()), object: Some(volume.uuid()) };
+        Expect { kind: kind::FOOTER, device: Some(member.uuid()), object: Some(volume.uuid()) };
     let (header, body) = record::open(&bytes, &expect).ok()?;
     let copies = shape.footer_copies() as usize;
     let length = shape.rows as usize * FooterEntry::SIZE;
@@ -283,7 +283,7 @@ impl Volume {
             if let Some(entries) = entries {
                 let stripes = entries.iter().map(|e| open_entry(e).map(|(_, stripe)| stripe));
                 note_places(&mut table, groups, index, stripes);
-            } else if let Some(drive) = self.0.members[index as usize].drive() {
+            } else if let Some(drive) = self.0.array.member(index).drive() {
                 let rows = if segment.state == SegmentState::Truncated {
                     segment.rows
                 } else {
@@ -313,7 +313,7 @@ impl Volume {
         let stripes = self.0.shape.stripes(segment.chunk);
         let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
         for (index, zone) in (0..self.0.shape.placement.n).zip(segment.zones) {
-            let drive = self.0.members[index as usize].drive();
+            let drive = self.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
             let unplaced = |stripe: u32| table.borrow().get(stripe, index).is_none();
             if !(0..rows / segment.chunk).any(unplaced) {
@@ -362,7 +362,7 @@ impl Volume {
                 continue;
             }
             let zone = segment.zones[index as usize];
-            let drive = self.0.members[index as usize].drive();
+            let drive = self.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zone, drive) else {
                 lost = true;
                 continue;

@@ -5,9 +5,9 @@
 //! others are lost if the map names them. The rows that an earlier run of the rebuild could not
 //! restore are in the footers it wrote.
 
+use crate::array::member::MemberState;
 use crate::format::NONE;
 use crate::lost_blocks::set::LostBlocks;
-use crate::member::state::MemberState;
 use crate::meta::footer::seal_entry;
 use crate::meta::scan::read_footers;
 use crate::rebuild::state::ShortRows;
@@ -23,14 +23,14 @@ impl Volume {
     pub(super) fn built(&self) -> Vec<(u32, u32)> {
         let segments = self.0.segments.borrow();
         let mut built = Vec::new();
-        for (index, member) in (0u32..).zip(&self.0.members) {
+        for (index, member) in (0u32..).zip(self.0.array.members()) {
             let is_built = |segment: &Segment| {
                 let ended = matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated);
                 ended
                     && segment.rebuilt >> index & 1 == 1
                     && segment.zones[index as usize].is_some()
             };
-            if member.state.get() == MemberState::Rebuilding {
+            if member.state() == MemberState::Rebuilding {
                 let slots = (0u32..).zip(&*segments).filter(|(_, segment)| is_built(segment));
                 built.extend(slots.map(|(slot, _)| (slot, index)));
             }

@@ -1,21 +1,16 @@
-//! The state of a rebuild: whom it is for, and how far it is.
+//! The state of a rebuild: how far it is.
 
 use crate::event::Event;
-use crate::member::state::{Member, MemberState};
 use furrow_rt::Nanos;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// The rebuild of a volume.
 ///
-/// Invariants
-/// - `members` are those in state rebuilding, whether the rebuild is running or not.
-/// - `done` is at most `total`; a zone is being filled only while the rebuild is running.
+/// Invariant: `done` is at most `total`; a zone is being filled only while the rebuild is running.
 #[derive(Default)]
 pub(crate) struct State {
     pub(super) running: Cell<bool>,
-    /// Members that lack data from before they came, as bits: those in state rebuilding.
-    pub(crate) members: Cell<u32>,
     /// The rebuild is filling a zone. Otherwise it waits for a segment to end or to be cleaned, or
     /// for its checkpoint to be written.
     pub(crate) filling: Cell<bool>,
@@ -32,14 +27,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state for members as they were assembled.
-    pub(crate) fn of(members: &[Member]) -> State {
-        let lack = |(_, member): &(u32, &Member)| member.state.get() == MemberState::Rebuilding;
-        let lacking = (0u32..).zip(members).filter(lack);
-        let members = lacking.fold(0, |set, (index, _)| set | 1 << index);
-        State { members: Cell::new(members), ..State::default() }
-    }
-
     /// Whether the rebuild is running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()

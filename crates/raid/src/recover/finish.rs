@@ -57,7 +57,7 @@ impl Volume {
     /// for.
     pub(crate) async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
         for (index, zone) in strays {
-            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            let Some(drive) = self.0.array.member(*index).drive() else { continue };
             let report = &zones[*index as usize][zone.0 as usize];
             if report.state.is_active() {
                 // A zone that cannot be finished stays; nothing in it counts.
@@ -73,7 +73,7 @@ impl Volume {
 
     async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
         for (index, zone) in strays {
-            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            let Some(drive) = self.0.array.member(*index).drive() else { continue };
             // A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(*zone).await;
         }

@@ -34,11 +34,11 @@ impl Volume {
         if let Some((segment, _)) = read_any_footer(self, index, zone).await {
             return Some(Headless { index, zone, segment, by_footer: true });
         }
-        let member = &self.0.members[index as usize];
+        let member = self.0.array.member(index);
         let (drive, shape) = (member.drive()?, &self.0.shape);
         let written = blocks_begun(report, drive.geometry()).saturating_sub(shape.offset(0));
         let rows = written.min(shape.rows);
-        let (device, object) = (Some(member.uuid.get()), Some(self.0.uuid));
+        let (device, object) = (Some(member.uuid()), Some(self.0.array.uuid()));
         let expect = Expect { kind: kind::WINDOW, device, object };
         let mut segment = None;
         read_zone(&drive, shape, zone, rows, &self.0.pages, |read| {

@@ -16,9 +16,9 @@
 //! A block that was written and whose metadata is damaged may have been a chunk of any stripe that
 //! could be there. So its member counts as one that lost a zone, for these stripes.
 
+use crate::array::member::MemberState;
 use crate::checkpoint::state::Image;
 use crate::format::segment;
-use crate::member::state::MemberState;
 use crate::recover::{Found, Scanned};
 use crate::segment::SegmentState;
 use crate::table::StripeTable;
@@ -45,8 +45,8 @@ impl Volume {
             zones[index].iter().skip(first).any(|zone| zone.state == ZoneState::Offline)
         };
         let lost = |index: &u32| {
-            let (at, member) = (*index as usize, &self.0.members[*index as usize]);
-            member.state.get() == MemberState::Active
+            let (at, member) = (*index as usize, self.0.array.member(*index));
+            member.state() == MemberState::Active
                 && member.drive().is_some()
                 && found.zones[at].is_none()
                 && found.missing >> index & 1 == 0
@@ -71,8 +71,8 @@ impl Volume {
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
         // Members that have no chunk to show, but have not lost a zone either.
         let absent = |index: &u32| {
-            let member = &self.0.members[*index as usize];
-            let unbuilt = member.state.get() == MemberState::Rebuilding;
+            let member = self.0.array.member(*index);
+            let unbuilt = member.state() == MemberState::Rebuilding;
             let without = found.missing >> index & 1 == 1 || unbuilt;
             member.drive().is_none() || (found.zones[*index as usize].is_none() && without)
         };
@@ -114,8 +114,8 @@ impl Volume {
         unsure: u32,
     ) -> Result<()> {
         let (found, ..) = self.find_segments(zones, image).await?;
-        let members = (0u32..).zip(&self.0.members);
-        let active = members.filter(|(_, member)| member.state.get() == MemberState::Active);
+        let members = (0u32..).zip(self.0.array.members());
+        let active = members.filter(|(_, member)| member.state() == MemberState::Active);
         let active = active.fold(0u32, |set, (index, _)| set | 1 << index);
         let held = |segment: &Found, index: &u32| {
             unsure >> index & 1 == 1 && segment.zones[*index as usize].is_some()
@@ -184,7 +184,7 @@ impl Volume {
             let members = (0..self.0.shape.placement.n).filter(|index| of(*index));
             members.map(|index| index.to_string()).collect::<Vec<_>>()
         };
-        let gone = names(&|index| self.0.members[index as usize].drive().is_none());
+        let gone = names(&|index| self.0.array.member(index).drive().is_none());
         let (without, advice) = match gone.is_empty() {
             true => (String::new(), ""),
             false => (

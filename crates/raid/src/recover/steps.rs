@@ -245,7 +245,7 @@ impl Recovery {
         volume.finish_strays(&self.unended, &self.zones).await;
         let strays = std::mem::take(&mut self.strays);
         for (index, zone) in &strays {
-            if let Some(drive) = volume.0.members[*index as usize].drive() {
+            if let Some(drive) = volume.0.array.member(*index).drive() {
                 drive.note_loose(*zone);
             }
         }

@@ -40,7 +40,7 @@ impl Volume {
         drop(one);
         self.check_alive()?;
         for finding in &mut findings {
-            let drive = self.0.members[finding.member as usize].drive();
+            let drive = self.0.array.member(finding.member).drive();
             let left = match drive {
                 // The member failed while its record was written.
                 None => continue,
@@ -56,14 +56,14 @@ impl Volume {
     }
 
     fn drives(&self) -> Vec<(u32, Rc<Drive>)> {
-        let members = (0..).zip(&self.0.members);
+        let members = (0..).zip(self.0.array.members());
         members.filter_map(|(index, member)| Some((index, member.drive()?))).collect()
     }
 
     /// What is wrong with the state records of a member. A drive that does not answer has no
     /// findings: the next write takes it out of service.
     async fn damaged_records(&self, index: u32, drive: &Drive) -> Vec<Finding> {
-        let uuid = self.0.members[index as usize].uuid.get();
+        let uuid = self.0.array.member(index).uuid();
         let Ok(zones) = reports(&*drive.device).await else { return Vec::new() };
         let Ok(ring) = read_ring(&*drive.device, &zones, &self.0.pages).await else {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Volume {
             finding(damage.zone, damage.block, DAMAGED, damage.unread)
         };
         let mut findings: Vec<Finding> = ring.damage.iter().map(of).collect();
-        let recorded = self.0.members[index as usize].recorded.get();
+        let recorded = self.0.array.member(index).recorded();
         let newest = ring.newest.as_ref().map_or(0, |found| found.header.sequence.get());
         if findings.is_empty() && newest < recorded {
             findings.push(finding(drive.ring_zone_now(), 0, MISSING, false));

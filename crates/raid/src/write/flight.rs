@@ -103,7 +103,7 @@ impl Flight {
     fn over(self: Rc<Self>) {
         let volume = &self.volume;
         let cover = self.cover.take().filter(|_| !volume.has(RaidDefect::Unlisted));
-        let noting = volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck);
+        let noting = volume.0.array.is_noting() && !volume.has(RaidDefect::EarlyDegradedAck);
         if cover.is_none() && !noting {
             return self.conclude();
         }
@@ -118,7 +118,7 @@ impl Flight {
                 self.there.set(self.there.get() & all);
                 self.broken.set(self.broken.get() | failed);
             }
-            if volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck) {
+            if volume.0.array.is_noting() && !volume.has(RaidDefect::EarlyDegradedAck) {
                 // `conclude` reports an error that ends the volume.
                 let _ = volume.failures_noted().await;
             }
@@ -235,7 +235,7 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let zones = &segments[open.slot as usize].zones;
         // All members have the same out-of-band size. With no member left nothing is sent.
-        let drive = self.0.members.iter().find_map(|member| member.drive());
+        let drive = self.0.array.members().iter().find_map(|member| member.drive());
         let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;
         let place = match open.append {
@@ -256,7 +256,7 @@ impl Volume {
                 oob[..BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
             }
             let oob = open.meta.note(number, index, &oob);
-            let drive = self.0.members[index as usize].drive();
+            let drive = self.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
                 // The footers of other members list the chunk's blocks all the same.
                 let row = (number * open.groups.chunk, number);

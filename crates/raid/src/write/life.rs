@@ -30,7 +30,7 @@ impl Volume {
         let stripes = shape.stripes(chunk);
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
-        for (member, permit) in self.0.members.iter().zip(permits) {
+        for (member, permit) in self.0.array.members().iter().zip(permits) {
             // A member that failed or came since the permits were taken has no permit or no drive:
             // the segment has no zone of it.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
@@ -92,7 +92,7 @@ impl Volume {
 
     fn write_headers(&self, slot: u32, segment: &Segment) {
         for (index, zone) in segment.zones.iter().enumerate() {
-            let member = &self.0.members[index];
+            let member = &self.0.array.members()[index];
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
             // Later writes to the zone fail if the header fails.
@@ -116,11 +116,11 @@ impl Volume {
     pub(crate) fn record_id(&self, kind: u16, index: u32, sequence: u64) -> RecordId {
         RecordId {
             kind,
-            epoch: self.0.epoch,
+            epoch: self.0.array.epoch(),
             checkpoint: self.0.checkpoint.id.get(),
             sequence,
-            device: self.0.members[index as usize].uuid.get(),
-            object: self.0.uuid,
+            device: self.0.array.member(index).uuid(),
+            object: self.0.array.uuid(),
         }
     }
 
@@ -129,7 +129,7 @@ impl Volume {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
         let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in zones.iter().enumerate() {
-            let (Some(zone), Some(drive)) = (*zone, self.0.members[index].drive()) else {
+            let (Some(zone), Some(drive)) = (*zone, self.0.array.members()[index].drive()) else {
                 continue;
             };
             let footer = self.footer(open, index as u32);
@@ -176,12 +176,13 @@ impl Volume {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
         let drives: Vec<_> = zones
             .iter()
-            .zip(&self.0.members)
+            .zip(self.0.array.members())
             .filter_map(|(zone, member)| Some(((*zone)?, member.drive()?)))
             .collect();
         if whole {
-            let written = zones.iter().zip(&self.0.members).filter(|(zone, _)| zone.is_some());
-            written.for_each(|(_, member)| member.refusals.forget());
+            let written =
+                zones.iter().zip(self.0.array.members()).filter(|(zone, _)| zone.is_some());
+            written.for_each(|(_, member)| member.forget_refusals());
         }
         for (zone, drive) in &drives {
             if !whole && drive.writer.is_open(*zone) {

@@ -73,7 +73,7 @@ impl Volume {
     /// since may allow fewer.
     fn may_open_spare(&self) -> bool {
         let needed = self.0.config.permits() + 1;
-        let mut drives = self.0.members.iter().filter_map(|member| member.drive());
+        let mut drives = self.0.array.members().iter().filter_map(|member| member.drive());
         drives.all(|drive| drive.budget.total() >= needed)
     }
 

@@ -3,9 +3,9 @@
 //! Zone Appends of a group of stripes land anywhere within the group. The next group begins only
 //! when no stripe of this one is in flight (ZapRAID, section 3.2).
 
+use crate::array::member::Member;
 use crate::drive::Drive;
 use crate::format::NONE;
-use crate::member::state::Member;
 use crate::meta::identity::Identity;
 use crate::meta::windows::Cover;
 use crate::volume::Volume;
@@ -178,7 +178,8 @@ impl Volume {
             let Some(open) = writer.open.borrow().clone() else { continue };
             let lacks = {
                 let segments = self.0.segments.borrow();
-                let mut zones = segments[open.slot as usize].zones.iter().zip(&self.0.members);
+                let mut zones =
+                    segments[open.slot as usize].zones.iter().zip(self.0.array.members());
                 zones.any(|(zone, member)| zone.is_none() && member.drive().is_some())
             };
             if lacks && free > 0 {
@@ -199,7 +200,7 @@ impl Volume {
                 continue;
             }
             let mut permits = Vec::new();
-            for member in &self.0.members {
+            for member in self.0.array.members() {
                 permits.push(member.permit().await);
             }
             // A drive may have come during the wait for the others' permits. The segment would have
@@ -209,7 +210,9 @@ impl Volume {
                 let is_known = |now| known.as_ref().is_some_and(|(old, _)| Rc::ptr_eq(old, &now));
                 member.drive().is_some_and(|now| !is_known(now))
             };
-            if self.free_segments() <= floor || self.0.members.iter().zip(&permits).any(came) {
+            if self.free_segments() <= floor
+                || self.0.array.members().iter().zip(&permits).any(came)
+            {
                 continue;
             }
             let permits =

@@ -89,7 +89,7 @@ impl Volume {
         if let Some(known) = self.0.meta.listings.borrow().found.get(&key(i)) {
             return known.metas.clone();
         }
-        let Some(drive) = self.0.members[zone.index as usize].drive() else {
+        let Some(drive) = self.0.array.member(zone.index).drive() else {
             return Rc::default();
         };
         let last = window::end(stripe, zone.stripes);
@@ -140,7 +140,7 @@ impl Volume {
     /// window is a metadata stripe, unless a crash came before it: then the block is zeros, was
     /// never written, or was torn within a block.
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
-        let drive = self.0.members[zone.index as usize].drive();
+        let drive = self.0.array.member(zone.index).drive();
         let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
         let torn = |page: &Page| record::may_be_cut_off(page.bytes(), sector);
         let was = |page: &Page| crc32c(page.bytes()) != self.0.zero_crc && !torn(page);
@@ -199,7 +199,7 @@ impl Volume {
         let key = (zone.sequence, zone.index, window::start(stripe), i);
         let known = self.0.meta.listings.borrow().found.get(&key).map(|known| known.lost);
         let last = window::end(stripe, zone.stripes);
-        let lost = match (known, self.0.members[zone.index as usize].drive()) {
+        let lost = match (known, self.0.array.member(zone.index).drive()) {
             (Some(lost), _) => lost,
             (None, None) => false,
             (None, Some(drive)) => {
@@ -242,14 +242,14 @@ impl Volume {
 
     /// Keeps a list that was read from a drive, unless the drive was replaced in the meantime.
     fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
-        let now = self.0.members[key.1 as usize].drive();
+        let now = self.0.array.member(key.1).drive();
         if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
             self.0.meta.listings.borrow_mut().put(key, metas.clone(), lost);
         }
     }
 
     fn window_at(&self, zone: &Listed, stripe: u32, row: u32) -> At {
-        let (array, device) = (self.0.uuid, self.0.members[zone.index as usize].uuid.get());
+        let (array, device) = (self.0.array.uuid(), self.0.array.member(zone.index).uuid());
         At { array, device, segment: zone.sequence, stripe, row }
     }
 
