@@ -38,6 +38,7 @@ STATE = {
         "health::Health",
         "stats::Stats",
     ],
+    "array": ["service::Array", "member::Member", "drive::Drive"],
     "raid": ["Volume", "Inner"],
     "kv": ["Store", "Inner"],
 }

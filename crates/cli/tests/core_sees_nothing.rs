@@ -38,18 +38,20 @@ const LOG: &[&str] = &[
 ];
 const FS: &[&str] = &["furrow-fs"];
 const SOFT: &[&str] = &["furrow-soft"];
+const ARRAY: &[&str] = &["furrow-array"];
 const RAID: &[&str] = &["furrow-raid"];
 const KV: &[&str] = &["furrow-kv"];
 
 /// The folder of each core crate and its exact dependency tree. Procedural macros are left out:
 /// they run in the compiler.
-const CORE: [(&str, &[&[&str]]); 7] = [
+const CORE: [(&str, &[&[&str]]); 8] = [
     ("policy", &[POLICY]),
     ("zone", &[RT, ZONE]),
     ("log", &[RT, ZONE, POLICY, LOG]),
     ("soft", &[RT, ZONE, POLICY, LOG, SOFT]),
     ("fs", &[RT, ZONE, POLICY, LOG, FS]),
-    ("raid", &[RT, ZONE, POLICY, LOG, RAID]),
+    ("array", &[RT, ZONE, POLICY, LOG, ARRAY]),
+    ("raid", &[RT, ZONE, POLICY, LOG, ARRAY, RAID]),
     ("kv", &[RT, ZONE, POLICY, LOG, KV]),
 ];
 

@@ -8,14 +8,14 @@
 #[cfg(test)]
 mod corruptions;
 
-use crate::array::member::MemberState;
-use crate::drive::Drive;
 use crate::format::{NONE, block, segment};
 use crate::meta::footer;
 use crate::recover::unfinished::Stage;
 use crate::segment::{Segment, SegmentState};
 use crate::volume::Volume;
 use crate::write::open::Open;
+use furrow_array::drive::Drive;
+use furrow_array::member::MemberState;
 use furrow_log::SuperzoneState;
 use furrow_log::audit::broken;
 use furrow_zone::{Error, Result, ZoneId};
@@ -200,7 +200,8 @@ impl Volume {
         use SegmentState::{Free, Open, Releasing, Sealed, Truncated};
         use SuperzoneState::{Active, Full, Retired};
         let segments = self.0.segments.borrow();
-        let state = |zone: ZoneId| drive.zones.owner(zone).map(|owner| drive.zones.state(owner));
+        let state =
+            |zone: ZoneId| drive.zones().owner(zone).map(|owner| drive.zones().state(owner));
         let mut owners: Vec<Option<u32>> = vec![None; drive.geometry().zones as usize];
         let ending = self.0.ending.borrow();
         for (slot, segment) in (0u32..).zip(&*segments) {
@@ -225,7 +226,7 @@ impl Volume {
                 return Err(wrong(account, format!("segment slot {other}"), slot));
             }
         }
-        let loose = drive.loose.borrow();
+        let loose = drive.loose();
         for (zone, owner) in (0..).map(ZoneId).zip(&owners) {
             let Some(now @ (Full | Active)) = state(zone) else { continue };
             let account = || format!("zone {zone} of member {index}, which is {now:?}");
@@ -291,7 +292,8 @@ impl Volume {
     fn audit_drives(&self) -> Result<()> {
         for (index, member) in self.0.array.members().iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
-            let audits = drive.zones.audit().and(drive.budget.audit()).and(drive.writer.audit());
+            let audits =
+                drive.zones().audit().and(drive.budget().audit()).and(drive.writer().audit());
             audits.map_err(|error| error.at(format!("member {index}")))?;
         }
         Ok(())
@@ -305,8 +307,8 @@ impl Volume {
         let most = opening + u32::from(self.0.rebuild.filling.get());
         for (index, member) in (0u32..).zip(self.0.array.members()) {
             let Some(drive) = member.drive() else { continue };
-            let held = drive.budget.total() - drive.budget.available();
-            let zones = drive.writer.permits();
+            let held = drive.budget().total() - drive.budget().available();
+            let zones = drive.writer().permits();
             let account = || format!("permits held of member {index}");
             let expected = format!("{zones} of zones in use and at most {most} on their way");
             let fits = (zones..=zones + most).contains(&held);

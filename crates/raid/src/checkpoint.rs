@@ -10,13 +10,14 @@
 pub(crate) mod state;
 
 use crate::checkpoint::state::Image;
-use crate::format::{ArrayBody, SegmentEntry, kind, segment};
+use crate::format::{SegmentEntry, segment};
+use crate::payload::Payload;
 use crate::segment::SegmentState;
 use crate::volume::Volume;
-use furrow_log::record::{RecordId, seal};
+use furrow_array::service::{Sent, State};
 use furrow_rt::{Boxed, Permit};
 use furrow_zone::{Error, ErrorKind, Result};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::FromZeros;
 
 impl Volume {
     /// Writes a checkpoint. `clean`: the volume is being stopped in order.
@@ -156,30 +157,21 @@ impl Volume {
             // others.
             return;
         }
-        let sequence = self.0.array.next_record();
-        let (mut flights, since) = (Vec::new(), self.asked());
-        for (index, member) in self.0.array.members().iter().enumerate() {
-            let Some(drive) = member.drive().filter(|_| but != Some(index as u32)) else {
-                continue;
-            };
-            let body = self.state_body(index as u32, sequence, clean);
-            let id = RecordId {
-                kind: kind::STATE,
-                epoch: self.0.array.epoch(),
-                checkpoint: self.0.checkpoint.id.get(),
-                sequence,
-                device: member.uuid(),
-                object: self.0.array.uuid(),
-            };
-            let record = seal(&id, &body, &self.0.pages);
-            let flight = self.0.rt.spawn(async move { drive.write_state(record).await });
-            flights.push((index as u32, flight));
-        }
+        let since = self.asked();
+        let (shape, config) = (&self.0.shape, &self.0.config);
+        let state = State {
+            incompat: shape.meta.incompat(),
+            checkpoint: self.0.checkpoint.id.get(),
+            clean,
+            payload: Payload::bytes(shape, config, &self.0.checkpoint.image.borrow()),
+        };
+        let Sent { number, flights } =
+            self.0.array.send_records(&self.0.rt, &self.0.pages, but, &state);
         for (index, flight) in flights {
             let member = self.0.array.member(index);
             match flight.await {
                 Ok(()) => {
-                    member.note_recorded(sequence);
+                    member.note_recorded(number);
                     self.retire_without_ring(index);
                 }
                 Err(error) => {
@@ -200,44 +192,5 @@ impl Volume {
              replace the drive"
         );
         self.member_failed(index, Error::new(ErrorKind::Io, what));
-    }
-
-    fn state_body(&self, index: u32, sequence: u64, clean: bool) -> Vec<u8> {
-        let (shape, config) = (&self.0.shape, &self.0.config);
-        let image = self.0.checkpoint.image.borrow();
-        let mut body = ArrayBody::new_zeroed();
-        let label = self.0.array.identity().label.as_bytes();
-        body.label[..label.len()].copy_from_slice(label);
-        body.incompat = shape.meta.incompat().into();
-        body.created = self.0.array.identity().created.into();
-        body.events = self.0.array.events().into();
-        body.blocks = shape.blocks.into();
-        body.next_sequence = image.sequence.into();
-        body.next_segment = image.next_segment.into();
-        body.level = config.level as u8;
-        body.flags = clean.into();
-        body.drives = shape.placement.n.into();
-        body.member = index.into();
-        body.zones = shape.zones.into();
-        body.zone_capacity = shape.capacity.into();
-        body.rows = shape.rows.into();
-        body.segments = shape.slots.into();
-        body.mappings = shape.mappings.into();
-        body.small = config.small.into();
-        body.large = config.large.into();
-        body.chunk_small = config.chunk_small.into();
-        body.chunk_large = config.chunk_large.into();
-        body.group = config.group.into();
-        body.reserve = config.reserve.into();
-        body.entries = (image.entries.len() as u32).into();
-        body.recorded = self.0.rt.wall().0.into();
-        let mut bytes = body.as_bytes().to_vec();
-        for member in self.0.array.members() {
-            let entry = member.entry(sequence, self.0.array.events());
-            bytes.extend(entry.as_bytes());
-        }
-        image.entries.iter().for_each(|entry| bytes.extend(entry.as_bytes()));
-        image.root.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        bytes
     }
 }

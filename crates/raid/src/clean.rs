@@ -6,9 +6,6 @@
 //! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
 //! whatever replaced its blocks is durable then.
 
-use crate::array::member::MemberState;
-use crate::drive::Drive;
-use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::meta::identity::Identity;
@@ -18,6 +15,9 @@ use crate::segment::{Segment, SegmentState};
 use crate::shape::internal_chunk;
 use crate::space::Lane;
 use crate::volume::Volume;
+use furrow_array::drive::Drive;
+use furrow_array::event::Event;
+use furrow_array::member::MemberState;
 use furrow_log::pool::{DurableSnapshot, Snapshot};
 use furrow_log::victim::{Candidate, Policy, Worth, choose};
 use furrow_rt::Boxed;
@@ -51,7 +51,7 @@ impl Volume {
         let Some(drive) = self.0.array.member(index).drive() else { return };
         let volume = self.clone();
         self.0.rt.spawn_detached(async move {
-            let reports = drive.device.report(zone, 1).await.unwrap_or_default();
+            let reports = drive.device().report(zone, 1).await.unwrap_or_default();
             if reports.first().is_some_and(|report| report.state == ZoneState::Offline) {
                 volume.zone_lost(index, zone, &drive);
             }
@@ -255,7 +255,7 @@ impl Volume {
             let (Some(zone), Some(drive), Some(snapshot)) = (zone, member.drive(), snapshot) else {
                 continue;
             };
-            drive.zones.owner(*zone).into_iter().for_each(|owner| snapshot.note_empty(owner));
+            drive.zones().owner(*zone).into_iter().for_each(|owner| snapshot.note_empty(owner));
         }
     }
 
@@ -270,7 +270,7 @@ impl Volume {
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
                 // Also a zone that cannot be reset stays the segment's while a read may look there.
-                drive.zones.unpinned(&[zone]).await;
+                drive.zones().unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
                 // Another segment may begin in it while other zones of this one are still being
                 // reset.

@@ -1,4 +1,5 @@
-//! Format version 1 of the volume: every structure on its drives, defined once, here.
+//! Format version 1 of the volume: every structure on its drives, defined once, here or, what
+//! every array has, in `furrow_array`.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
 //! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
@@ -6,20 +7,14 @@
 //! shows the same tables; a test holds the two together.
 
 use furrow_log::layout;
-use furrow_log::record::Uuid;
-use zerocopy::little_endian::{I64, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 
-/// Format version this code writes; it reads no newer one.
-pub const VERSION: u16 = 1;
-/// Incompatible feature: the drives have no out-of-band area, so windows list the blocks in the
-/// rows.
-pub const BARE: u64 = 1;
-/// Incompatible features this version knows.
-pub const INCOMPAT_KNOWN: u64 = BARE;
+pub use furrow_array::format::{
+    ArrayBody, BARE, INCOMPAT_KNOWN, MemberEntry, RING_ZONES, SpareBody, VERSION, member,
+};
+
 /// No block, no stripe.
 pub const NONE: u32 = u32::MAX;
-/// Zones of the state ring of each drive.
-pub const RING_ZONES: u32 = 2;
 /// Stripes of a window: the last of them, on drives without an out-of-band area, lists the others.
 pub const WINDOW: u32 = 64;
 /// Entries of a mapping block.
@@ -27,18 +22,14 @@ pub const MAPPED: u32 = 1024;
 
 /// Record kinds (the `kind` of the record header).
 pub mod kind {
-    /// State record: superblock and checkpoint.
-    pub const STATE: u16 = 0x20;
-    /// First block of a segment's zone.
-    pub const SEGMENT: u16 = 0x21;
+    pub use furrow_array::format::kind::{SEGMENT, SPARE, STATE};
+
     /// Last blocks of a segment's zone.
     pub const FOOTER: u16 = 0x22;
     /// A block of ranges that were trimmed.
     pub const TRIM: u16 = 0x23;
     /// A metadata block: the list of the blocks before it in its window.
     pub const WINDOW: u16 = 0x24;
-    /// Record of a drive that waits for a member to fail.
-    pub const SPARE: u16 = 0x25;
 }
 
 /// The content of a data block of a stripe.
@@ -57,16 +48,6 @@ pub mod block {
     pub const WINDOW: u8 = 5;
 }
 
-/// States of a member.
-pub mod member {
-    /// In service.
-    pub const ACTIVE: u8 = 0;
-    /// Out of service: its data is stale.
-    pub const FAILED: u8 = 1;
-    /// In service for new segments; older segments are being rebuilt on it.
-    pub const REBUILDING: u8 = 2;
-}
-
 /// States of a segment.
 pub mod segment {
     /// None.
@@ -80,40 +61,15 @@ pub mod segment {
 }
 
 layout! {
-    /// Fixed part of a state record's body; members, segments and the map's root follow.
-    ///
-    /// Invariants: `member < drives`; `1 + rows + footer blocks ≤ zone_capacity`;
-    /// `segments × data chunks × rows < 2^32`; the record of the highest `events`, then of the
-    /// highest `sequence` in its header, counts.
-    pub struct ArrayBody: 232 {
-        /// Features an older version may ignore.
-        pub compat: U64,
-        /// Features an older version may serve read-only.
-        pub ro_compat: U64,
-        /// Features an older version must refuse.
-        pub incompat: U64,
-        /// Name of the array, UTF-8, zero-padded.
-        pub label: [u8; 64],
-        /// When the array was made, seconds since 1970.
-        pub created: I64,
-        /// Count of events, raised before the first acknowledgement without a member.
-        pub events: U64,
+    /// Fixed part of the volume's payload of a state record; segments and the map's root follow.
+    /// In the record these fields are among those of [`ArrayBody`].
+    pub struct VolumeBody: 72 {
         /// Blocks of the volume.
         pub blocks: U64,
         /// Least sequence number of the next block.
         pub next_sequence: U64,
         /// Least sequence number of the next segment.
         pub next_segment: U64,
-        /// RAID level: 0, 1 (for 01), 4, 5 or 6.
-        pub level: u8,
-        /// Bit 0: stopped in order; nothing came after this record.
-        pub flags: u8,
-        /// Zeros.
-        pub reserved: [u8; 2],
-        /// Drives.
-        pub drives: U32,
-        /// Number of the member on this drive.
-        pub member: U32,
         /// Zones of each drive that are used.
         pub zones: U32,
         /// Blocks that can be written per zone.
@@ -136,49 +92,8 @@ layout! {
         pub group: U32,
         /// Percent of the volume's size that is kept free in addition to it.
         pub reserve: U32,
-        /// Segment entries that follow the members.
+        /// Segment entries that follow.
         pub entries: U32,
-        /// When this record was written, seconds since 1970; 0: not known.
-        pub recorded: I64,
-        /// Zeros.
-        pub reserved2: [u8; 36],
-    }
-
-    /// Body of a spare's record; the record's header has the UUID of the array.
-    pub struct SpareBody: 128 {
-        /// Features an older version may ignore.
-        pub compat: U64,
-        /// Features an older version may serve read-only.
-        pub ro_compat: U64,
-        /// Features an older version must refuse.
-        pub incompat: U64,
-        /// Name of the array, UTF-8, zero-padded.
-        pub label: [u8; 64],
-        /// When the array was made, seconds since 1970.
-        pub created: I64,
-        /// Blocks of the volume.
-        pub blocks: U64,
-        /// Members of the array.
-        pub drives: U32,
-        /// RAID level of the array: 0, 1 (for 01), 4, 5 or 6.
-        pub level: u8,
-        /// Zeros.
-        pub reserved: [u8; 19],
-    }
-
-    /// A member of the array.
-    pub struct MemberEntry: 32 {
-        /// UUID of the member: `device` in its records.
-        pub uuid: Uuid,
-        /// `events` when the member was last in service.
-        pub events: U64,
-        /// 0 active, 1 failed, 2 rebuilding.
-        pub state: u8,
-        /// Zeros.
-        pub reserved: [u8; 3],
-        /// The last state record that the member is known to have is this number of records before
-        /// this one; 0: none is known.
-        pub behind: U32,
     }
 
     /// A segment that is not free, as of the checkpoint's snapshot.
@@ -279,11 +194,6 @@ layout! {
 
 /// Bytes of the coded part of a [`BlockMeta`].
 pub const CODED: usize = 24;
-
-/// The program reads the features at one offset, in either record.
-const _: () = assert!(
-    core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
-);
 
 /// A metadata block lists a whole window.
 const _: () = assert!(

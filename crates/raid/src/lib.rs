@@ -13,17 +13,13 @@
 //!
 //! The crate does not know which programs use the volume, nor how.
 
-mod array;
 mod assemble;
 mod audit;
 mod checkpoint;
 mod clean;
 mod counters;
-mod drive;
-mod event;
 pub mod format;
 mod hot_spare;
-pub mod level;
 mod lifetime;
 mod lost_blocks;
 mod map;
@@ -31,7 +27,7 @@ mod member;
 mod meta;
 mod options;
 mod paging;
-pub mod parity;
+mod payload;
 mod read;
 mod rebuild;
 mod reconstruct;
@@ -42,31 +38,26 @@ mod scrub;
 mod segment;
 pub mod shape;
 mod space;
-mod split_brain;
 mod stale_members;
-mod standing;
-mod state_ring;
 mod steps;
 pub mod table;
 mod volume;
-mod watchdog;
 mod write;
 
-pub use array::member::{Errors, MemberState};
-pub use assemble::{
-    Damaged, Examined, assemble, assembly_steps, check_empty, create, damaged_member, examine,
-};
+pub use assemble::{assemble, assembly_steps, create, examine};
 pub use counters::{Counted, Counters};
-pub use drive::APPEND_PIECES;
-pub use event::{Event, show_ranges};
-pub use level::{Level, Placement};
+pub use furrow_array::event::{Event, show_ranges};
+pub use furrow_array::examine::{Damaged, Examined, check_empty, damaged_member};
+pub use furrow_array::level::{Level, Placement};
+pub use furrow_array::member::{Errors, MemberState};
+pub use furrow_array::split_brain::split_brain;
+pub use furrow_array::standing::{Judgement, Standing, judge, newest, split_refusal};
+pub use furrow_array::{level, parity};
 pub use meta::place::{MetaPlace, is_bare};
-pub use options::{DriveOptions, Options};
+pub use options::{APPEND_PIECES, DriveOptions, Options};
 pub use rebuild::Progress;
 pub use recover::unfinished::Recovered;
 pub use scrub::{Finding, Scrubbed};
 pub use segment::Segments;
 pub use shape::{Config, Shape};
-pub use split_brain::split_brain;
-pub use standing::{Judgement, Standing, judge, newest, split_refusal};
 pub use volume::Volume;

@@ -5,8 +5,8 @@
 //! space: a member that refuses again and again is taken out before it has used up the space, if
 //! the level tolerates it.
 
-use crate::array::member::MemberState;
 use crate::volume::Volume;
+use furrow_array::member::MemberState;
 use furrow_policy::RaidDefect;
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Result};

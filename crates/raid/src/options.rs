@@ -1,6 +1,11 @@
 //! The options with which a volume is run.
 
-use furrow_policy::RaidVariant;
+use furrow_log::writer::{Order, WriterOptions};
+use furrow_policy::{AppendPieces, Join, RaidVariant, ZoneWrites};
+
+/// Number of commands that waiting appended chunks are merged into; fewer if they would be below 16
+/// KiB.
+pub const APPEND_PIECES: u32 = 2;
 
 /// How drives are written to.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +62,28 @@ impl Default for Options {
             drive_timeout: 0,
             accept_loss: false,
             variant: RaidVariant::default(),
+        }
+    }
+}
+
+impl Options {
+    /// How the writer of each drive is set up.
+    pub(crate) fn writer(&self) -> WriterOptions {
+        let variant = &self.variant;
+        WriterOptions {
+            order: match variant.writes {
+                ZoneWrites::Append => Order::Append,
+                ZoneWrites::Blocking => Order::Blocking,
+            },
+            queues: self.drive.queues,
+            depth: self.drive.depth,
+            join: variant.join == Join::Adjacent,
+            append_pieces: match variant.append_pieces {
+                AppendPieces::Chosen => APPEND_PIECES,
+                AppendPieces::Each => 0,
+                AppendPieces::Fixed(pieces) => pieces,
+            },
+            ..WriterOptions::default()
         }
     }
 }

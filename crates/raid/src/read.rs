@@ -3,7 +3,6 @@
 
 pub(crate) mod place;
 
-use crate::drive::Drive;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::meta::{BlockMetas, Lookup};
@@ -11,6 +10,7 @@ use crate::read::place::{Loud, Place, Wanted};
 use crate::segment::SegmentState;
 use crate::table::Groups;
 use crate::volume::Volume;
+use furrow_array::drive::Drive;
 use furrow_log::BlockAddr;
 use furrow_log::address::sectors_per_block;
 use furrow_log::pool::ReadPin;
@@ -131,7 +131,7 @@ impl Volume {
         for slot in slots {
             for (zone, member) in segments[slot as usize].zones.iter().zip(self.0.array.members()) {
                 if let (Some(zone), Some(drive)) = (zone, member.drive()) {
-                    pins.push(drive.zones.pin(*zone));
+                    pins.push(drive.zones().pin(*zone));
                 }
             }
         }
@@ -225,10 +225,10 @@ impl Volume {
         let lba = BlockAddr::new(geometry, first.zone, first.offset).lba(geometry);
         let blocks = BlockCount(of.len() as u64 * sectors_per_block(geometry));
         let data: Pages = of.iter().map(|_| self.0.pages.take_dirty()).collect();
-        let pin = drive.zones.pin(first.zone);
-        let queue = drive.writer.queue(first.zone);
+        let pin = drive.zones().pin(first.zone);
+        let queue = drive.writer().queue(first.zone);
         let answer =
-            drive.device.submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
+            drive.device().submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
         let lookup = self.lookup(geometry, first, of.len() as u32, pin);
         Reading { answer, of, index: first.index, since: self.asked(), lookup }
     }
@@ -250,7 +250,7 @@ impl Volume {
                 member.count(since, |errors| errors.read += 1);
             }
             if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
-                let error = Error::device(&drive.device.name(), "read", outcome.status);
+                let error = Error::device(&drive.device().name(), "read", outcome.status);
                 self.member_failed(index, error);
             } else {
                 let zone = of.first().and_then(|i| places[*i]).map(|place| place.zone);

@@ -9,10 +9,6 @@
 pub(crate) mod short_rows;
 pub(crate) mod state;
 
-use crate::array::member::{Member, MemberState};
-use crate::assemble::{check_empty, erase};
-use crate::drive::Drive;
-use crate::event::Event;
 use crate::format::{FooterEntry, NONE, kind};
 use crate::lost_blocks::set::LostBlocks;
 use crate::meta::footer::seal_entry;
@@ -22,10 +18,14 @@ use crate::meta::open::RebuiltMeta;
 use crate::read::place::Loud;
 use crate::reconstruct::Reconstructed;
 use crate::segment::{Segment, SegmentState};
-use crate::state_ring::Holds;
 use crate::table::Groups;
 use crate::volume::Volume;
 use crate::write::open::Open;
+use furrow_array::drive::Drive;
+use furrow_array::event::Event;
+use furrow_array::examine::{check_empty, erase};
+use furrow_array::member::{Member, MemberState};
+use furrow_array::state_ring::Holds;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
@@ -136,7 +136,7 @@ impl Volume {
         zones: &[ZoneReport],
         (ring, uuid): (Holds, Option<Uuid>),
     ) -> Result<()> {
-        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
+        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.writer())?;
         let one = self.state_records().await;
         self.0.meta.forget();
         // The zones of the member's former drive are gone.
@@ -373,19 +373,19 @@ impl Volume {
         let drive = member.drive().ok_or_else(gone)?;
         let permit = member.permit().await.filter(|(now, _)| Rc::ptr_eq(now, &drive));
         let (_, permit) = permit.ok_or_else(gone)?;
-        let Some(owner) = drive.zones.allocate(&[]) else {
+        let Some(owner) = drive.zones().allocate(&[]) else {
             return Err(Error::new(
                 ErrorKind::NoSpace,
-                format!("{}: no zone is left to rebuild on", drive.device.name()),
+                format!("{}: no zone is left to rebuild on", drive.device().name()),
             ));
         };
-        let zone = drive.zones.zone(owner, 0);
-        drive.writer.open_empty(zone);
-        drive.writer.attach(zone, permit);
+        let zone = drive.zones().zone(owner, 0);
+        drive.writer().open_empty(zone);
+        drive.writer().attach(zone, permit);
         drive.note_loose(zone);
         let since = self.asked();
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
-        drive.zones.mark_full(owner);
+        drive.zones().mark_full(owner);
         if let Err(error) = filled {
             self.note_write_error((index, since), None, &error);
             // The zone's content is not valid. A zone that cannot be emptied is taken out of use.
@@ -432,13 +432,13 @@ impl Volume {
         segment: &Segment,
     ) -> Result<()> {
         let header = self.segment_header(slot, index, segment);
-        drop(drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, header)));
+        drop(drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, header)));
         let rows = self.ended_rows(segment);
         let own = self.rebuild_data((slot, index), segment, drive, (zone, rows)).await?;
         let footer = self.rebuilt_footer(slot, index, segment, own).await;
-        drop(drive.writer.submit(ZoneWrite::zeros_to(zone, self.0.shape.footer_start())));
-        drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, footer)).await?;
-        drive.writer.flush().await
+        drop(drive.writer().submit(ZoneWrite::zeros_to(zone, self.0.shape.footer_start())));
+        drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, footer)).await?;
+        drive.writer().flush().await
     }
 
     fn groups_of(&self, segment: &Segment) -> Groups {
@@ -485,7 +485,7 @@ impl Volume {
             meta.weave((&self.0.pages, &id), (first, segment.chunk), metadata, pages, oob);
             entries.extend(batch.entries);
             let write = ZoneWrite::pages(zone, Kind::Data, batch.pages);
-            writes.push_back(drive.writer.submit(ZoneWrite { oob: &batch.oob, ..write }));
+            writes.push_back(drive.writer().submit(ZoneWrite { oob: &batch.oob, ..write }));
             if writes.len() > ahead
                 && let Some(written) = writes.pop_front()
             {

@@ -5,11 +5,11 @@
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::identity::{self, Identity};
-use crate::parity::reconstruct;
 use crate::read::Reading;
 use crate::read::place::Loud;
 use crate::read::place::{Place, Wanted};
 use crate::volume::Volume;
+use furrow_array::parity::reconstruct;
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, Result};
@@ -196,7 +196,7 @@ impl Volume {
     fn enough(&self, slot: u32, row: u32, chunk: u32) -> Vec<u32> {
         let placement = self.0.shape.placement;
         let others = || (0..placement.n).filter(|other| *other != chunk);
-        if placement.m == placement.k && placement.level == crate::level::Level::Raid01 {
+        if placement.m == placement.k && placement.level == furrow_array::level::Level::Raid01 {
             let mirror =
                 if chunk < placement.k { chunk + placement.k } else { chunk - placement.k };
             return vec![mirror];

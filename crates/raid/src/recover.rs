@@ -18,7 +18,6 @@ mod repair_torn;
 pub(crate) mod steps;
 pub(crate) mod unfinished;
 
-use crate::array::member::{Member, MemberState};
 use crate::checkpoint::state::Image;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind};
 use crate::map::Map;
@@ -26,7 +25,6 @@ use crate::meta::footer::seal_entry;
 use crate::meta::identity::{self, Identity};
 use crate::meta::oob;
 use crate::meta::scan::{Row, Rows, note_places, read_footers};
-use crate::parity::reconstruct;
 use crate::read::place::Loud;
 use crate::recover::steps::{RECOVERY, Recovery};
 use crate::segment::{Segment, SegmentState};
@@ -35,6 +33,8 @@ use crate::table::{Groups, StripeTable};
 use crate::volume::Volume;
 use crate::write::line::SegmentWriter;
 use crate::write::open::Open;
+use furrow_array::member::{Member, MemberState};
+use furrow_array::parity::reconstruct;
 use furrow_log::BlockAddr;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::Class;
@@ -209,13 +209,13 @@ impl Volume {
 
     /// Refuses the result of recovery if a drive was gone for a moment: its blocks were not read.
     pub(crate) fn check_read(&self) -> Result<()> {
-        let missed = |drive: &Rc<crate::drive::Drive>| drive.has_missed();
+        let missed = |drive: &Rc<furrow_array::drive::Drive>| drive.has_missed();
         match self.0.array.members().iter().filter_map(Member::drive).find(missed) {
             None => Ok(()),
             Some(drive) => {
                 let what = "it did not answer while the array was put together: nothing was \
                             changed, try again";
-                let name = drive.device.name();
+                let name = drive.device().name();
                 Err(Error::new(ErrorKind::Io, format!("{name}: {what}")))
             }
         }
@@ -335,10 +335,10 @@ impl Volume {
         };
         for (zone, member) in found.zones.iter().zip(self.0.array.members()) {
             if let (Some(zone), Some(drive)) = (zone, member.drive())
-                && let Some(owner) = drive.zones.owner(*zone)
-                && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
+                && let Some(owner) = drive.zones().owner(*zone)
+                && drive.zones().state(owner) == furrow_log::SuperzoneState::Free
             {
-                drive.zones.mark_full(owner);
+                drive.zones().mark_full(owner);
             }
         }
     }
@@ -671,14 +671,14 @@ impl Volume {
             };
             let report = &zones[index][zone.0 as usize];
             let full = report.state == ZoneState::Full;
-            drive.writer.open_reported(report);
-            drive.writer.level(zone);
-            if let Some(owner) = drive.zones.owner(zone) {
-                if drive.zones.state(owner) == furrow_log::SuperzoneState::Retired {
+            drive.writer().open_reported(report);
+            drive.writer().level(zone);
+            if let Some(owner) = drive.zones().owner(zone) {
+                if drive.zones().state(owner) == furrow_log::SuperzoneState::Retired {
                     fit = false;
                     continue;
                 }
-                drive.zones.activate(owner);
+                drive.zones().activate(owner);
             }
             if !report.state.is_active() && !full {
                 fit = false;
@@ -687,8 +687,8 @@ impl Volume {
                 let footer = read_footers(self, index as u32, zone, segment.sequence).await;
                 fit &= footer.is_some();
             } else {
-                match drive.budget.try_acquire(Class::User, 1) {
-                    Some(permit) => drive.writer.attach(zone, permit),
+                match drive.budget().try_acquire(Class::User, 1) {
+                    Some(permit) => drive.writer().attach(zone, permit),
                     None => fit = false,
                 }
             }
@@ -719,7 +719,7 @@ impl Volume {
         for (index, zone) in segment.zones.iter().enumerate() {
             let drive = self.0.array.members()[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
-            let at = drive.writer.position(*zone);
+            let at = drive.writer().position(*zone);
             let end = self.0.shape.offset(upto);
             let meta = identity::filler(open.sequence, self.0.zero_crc);
             let mut from = at;
@@ -728,7 +728,7 @@ impl Volume {
                 let oob = oob::repeat(drive.geometry(), count as usize, &meta);
                 let pages = Pages::from_elem(self.0.zero.clone(), count as usize);
                 let write = ZoneWrite::pages(*zone, Kind::Padding, pages);
-                let written = drive.writer.submit(ZoneWrite { oob: &oob, ..write });
+                let written = drive.writer().submit(ZoneWrite { oob: &oob, ..write });
                 flights.push((index as u32, written));
                 from += count;
             }

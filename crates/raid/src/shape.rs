@@ -6,8 +6,8 @@
 //! chunk landed: within a stripe group the compact stripe table does.
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
-use crate::level::{Level, Placement};
 use crate::meta::place::MetaPlace;
+use furrow_array::level::{Level, Placement};
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};

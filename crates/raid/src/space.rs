@@ -14,13 +14,13 @@ pub(crate) mod state;
 pub(crate) use plan::Lane;
 
 use crate::clean::is_empty;
-use crate::event::Event;
 use crate::segment::{Segment, SegmentState};
 use crate::space::plan::{Action, Facts, Recovery};
 use crate::volume::Volume;
 use crate::write::item::Use;
 use crate::write::line::SegmentWriter;
 use crate::write::stream::Stream;
+use furrow_array::event::Event;
 use furrow_log::SuperzoneState;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ impl Volume {
     /// drive.
     pub(crate) fn free_segments(&self) -> u32 {
         let drives = self.0.array.members().iter().filter_map(|member| member.drive());
-        drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(self.free_slots())
+        drives.map(|drive| drive.zones().free_count()).min().unwrap_or(0).min(self.free_slots())
     }
 
     fn free_slots(&self) -> u32 {
@@ -293,7 +293,7 @@ impl Volume {
     /// Zones of a member that can never be written again, as far as is known.
     pub fn lost_zones(&self, index: u32) -> u32 {
         let drive = self.0.array.member(index).drive();
-        drive.map_or(0, |drive| drive.zones.count(SuperzoneState::Retired))
+        drive.map_or(0, |drive| drive.zones().count(SuperzoneState::Retired))
     }
 
     /// Members that lost zones and without which more than `floor` segments are free: as few as
@@ -301,7 +301,7 @@ impl Volume {
     fn worn_out(&self, floor: u32) -> Vec<u32> {
         let free = |index: u32| {
             let drive = self.0.array.member(index).drive()?;
-            Some((drive.zones.free_count(), index))
+            Some((drive.zones().free_count(), index))
         };
         let mut by_free: Vec<(u32, u32)> =
             (0..self.0.array.members().len() as u32).filter_map(free).collect();
@@ -320,7 +320,7 @@ impl Volume {
         for index in 0..self.0.array.members().len() as u32 {
             let drive = self.0.array.member(index).drive();
             if let Some(drive) = drive.filter(|drive| !drive.answers()) {
-                let what = format!("{}: it does not answer", drive.device.name());
+                let what = format!("{}: it does not answer", drive.device().name());
                 self.member_failed(index, Error::new(ErrorKind::Io, what));
                 gone = true;
             }

@@ -14,57 +14,13 @@
 //! show what was written after the newest record, and a stripe of which too few members have a
 //! chunk may never have been acknowledged.
 
-use crate::array::member::MemberState;
 use crate::checkpoint::state::Image;
-use crate::format::{MemberEntry, segment};
+use crate::format::segment;
 use crate::recover::Found;
 use crate::volume::Volume;
-use furrow_log::Uuid;
+use furrow_array::member::MemberState;
 use furrow_log::address::blocks_written;
-use furrow_log::record::RecordHeader;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
-
-/// The state record that a member certainly has, according to another member; 0: not known.
-pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
-    match u64::from(entry.behind.get()) {
-        0 => 0,
-        behind => header.sequence.get().saturating_sub(behind),
-    }
-}
-
-/// A member with an older state than it once had.
-pub(crate) struct Stale {
-    pub(crate) name: String,
-    pub(crate) index: usize,
-    /// Number of its newest state record.
-    pub(crate) record: u64,
-    /// Number of the record that it must once have had.
-    pub(crate) least: u64,
-}
-
-/// The reason why `array` is not started with such members; `enough`: whether the array could
-/// start without them.
-pub(crate) fn refusal(array: Uuid, behind: &[Stale], newest: &str, enough: bool) -> Error {
-    let Stale { name, index, record, least } = &behind[0];
-    let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();
-    let also = match others.is_empty() {
-        true => String::new(),
-        false => format!(" (and so is {})", others.join(", ")),
-    };
-    let advice = match enough {
-        true => format!(
-            "leave it out, and give it back with `furrow raid replace {array} {index} {name} \
-             --force`"
-        ),
-        false => "the array cannot do without it: give the newest images of the drives".to_owned(),
-    };
-    let what = format!(
-        "{name} is stale{also}: its last state record is number {record}, but {newest} says that \
-         it took number {least}: it is an older image of the drive, or it lost writes that it had \
-         acknowledged: {advice}"
-    );
-    Error::new(ErrorKind::Invalid, what)
-}
 
 impl Volume {
     /// Removes from a segment that had ended at the checkpoint's snapshot the zones that no longer
@@ -124,7 +80,7 @@ impl Volume {
         let members =
             (0u32..).zip(self.0.array.members()).filter(|(index, _)| lacking >> index & 1 == 1);
         let names: Vec<String> =
-            members.filter_map(|(_, m)| Some(m.drive()?.device.name())).collect();
+            members.filter_map(|(_, m)| Some(m.drive()?.device().name())).collect();
         let Some((name, others)) = names.split_first() else { return Ok(()) };
         let also = match others.is_empty() {
             true => String::new(),

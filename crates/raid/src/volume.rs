@@ -8,10 +8,7 @@
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
 //!   repair and recovery move blocks without changing their numbers.
 
-use crate::array::Array;
-use crate::array::member::{Errors, Member, MemberState};
 use crate::counters::Counters;
-use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
 use crate::options::Options;
@@ -21,6 +18,9 @@ use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
 use crate::write::open::Open;
 use crate::write::stream::Stream;
+use furrow_array::event::Event;
+use furrow_array::member::{Errors, Member, MemberState};
+use furrow_array::service::Array;
 use furrow_log::{DurableSnapshot, Snapshot, Uuid};
 use furrow_policy::{RaidDefect, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
@@ -238,7 +238,7 @@ impl Volume {
     /// The present state of each member in service.
     pub(crate) fn snapshots(&self) -> Vec<Option<Snapshot>> {
         let members = self.0.array.members().iter();
-        members.map(|member| member.drive().map(|drive| drive.zones.snapshot())).collect()
+        members.map(|member| member.drive().map(|drive| drive.zones().snapshot())).collect()
     }
 
     /// Flushes the drives of snapshots, all at once. A drive that fails is out of service.

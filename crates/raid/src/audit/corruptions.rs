@@ -1,12 +1,12 @@
 //! Corruptions R1 to R12 of docs/inside/structure/corruptions.md: single mutations of a running
 //! volume's memory, such as a defect could leave. The audit names the account at once.
 
-use crate::array::member::MemberState;
 use crate::assemble::steps::unfinished;
 use crate::map::Map;
 use crate::rig::{Rig, drive, given, pages, rigged, still};
 use crate::segment::{Segment, SegmentState};
 use crate::{Options, assemble};
+use furrow_array::member::MemberState;
 use furrow_emu::{Fate, Fates};
 use furrow_log::budget::Class;
 use std::cell::Cell;
@@ -115,7 +115,7 @@ fn r6_a_permit_leaks() {
     rigged(&still(), async |mut rig: Rig| {
         rig.churn(10).await;
         let drive = rig.volume.0.array.member(1).drive().unwrap();
-        std::mem::forget(drive.budget.try_acquire(Class::User, 1).unwrap());
+        std::mem::forget(drive.budget().try_acquire(Class::User, 1).unwrap());
         rig.refuses("permits held of member 1");
     });
 }

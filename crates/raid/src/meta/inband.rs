@@ -73,7 +73,7 @@ impl Windows {
             listing.push_own(sequence, number, &pages);
             let drive = volume.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
-            let written = drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, pages));
+            let written = drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, pages));
             flights.push((index, written));
         }
         (state.waiting, state.writing) = (0, state.writing + 1);

@@ -1,6 +1,5 @@
 //! Scans the metadata of a segment's zones: out-of-band bytes, or footers.
 
-use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
 use crate::meta::footer::open_entry;
 use crate::meta::identity::{self, Identity};
@@ -10,6 +9,7 @@ use crate::segment::{Segment, SegmentState};
 use crate::shape::Shape;
 use crate::table::{Groups, StripeTable};
 use crate::volume::Volume;
+use furrow_array::drive::Drive;
 use furrow_log::BlockAddr;
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
@@ -149,7 +149,7 @@ fn ask_beside(
     let blocks = BlockCount(u64::from(count) * sectors_per_block(geometry));
     let data: Pages = (0..count).map(|_| pages.take_dirty()).collect();
     let request = Request::with_data(Command::Read { lba, blocks }, data);
-    drive.device.submit(drive.writer.queue(zone), request)
+    drive.device().submit(drive.writer().queue(zone), request)
 }
 
 /// The footer of a zone: entries of its own drive and the following ones. `None` if it is not
@@ -175,7 +175,7 @@ pub(crate) async fn read_any_footer(
     let drive = member.drive()?;
     let at = BlockAddr::new(drive.geometry(), zone, shape.footer_start());
     let blocks = shape.footer_blocks();
-    let _pin = drive.zones.pin(zone);
+    let _pin = drive.zones().pin(zone);
     let read = drive.read(at, blocks, &volume.0.pages).await.ok()?;
     let bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
     let expect =
@@ -319,7 +319,7 @@ impl Volume {
             if !(0..rows / segment.chunk).any(unplaced) {
                 continue;
             }
-            let _pin = drive.zones.pin(zone);
+            let _pin = drive.zones().pin(zone);
             let mut found = Vec::new();
             read_zone(&drive, &self.0.shape, zone, rows, &self.0.pages, |read| {
                 let meta = read.and_then(|(_, oob)| identity::open(oob, segment.sequence));

@@ -5,7 +5,6 @@
 //! others are lost if the map names them. The rows that an earlier run of the rebuild could not
 //! restore are in the footers it wrote.
 
-use crate::array::member::MemberState;
 use crate::format::NONE;
 use crate::lost_blocks::set::LostBlocks;
 use crate::meta::footer::seal_entry;
@@ -13,6 +12,7 @@ use crate::meta::scan::read_footers;
 use crate::rebuild::state::ShortRows;
 use crate::segment::{Segment, SegmentState};
 use crate::volume::Volume;
+use furrow_array::member::MemberState;
 use furrow_zone::Result;
 use std::collections::BTreeSet;
 use zerocopy::IntoBytes as _;

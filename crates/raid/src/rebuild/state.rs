@@ -1,6 +1,6 @@
 //! The state of a rebuild: how far it is.
 
-use crate::event::Event;
+use furrow_array::event::Event;
 use furrow_rt::Nanos;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

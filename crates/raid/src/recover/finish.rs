@@ -61,12 +61,12 @@ impl Volume {
             let report = &zones[*index as usize][zone.0 as usize];
             if report.state.is_active() {
                 // A zone that cannot be finished stays; nothing in it counts.
-                let _ = furrow_log::survey::finish(&drive.writer, report).await;
+                let _ = furrow_log::survey::finish(drive.writer(), report).await;
             }
-            if let Some(owner) = drive.zones.owner(*zone)
-                && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
+            if let Some(owner) = drive.zones().owner(*zone)
+                && drive.zones().state(owner) == furrow_log::SuperzoneState::Free
             {
-                drive.zones.mark_full(owner);
+                drive.zones().mark_full(owner);
             }
         }
     }

@@ -16,13 +16,13 @@
 //! A block that was written and whose metadata is damaged may have been a chunk of any stripe that
 //! could be there. So its member counts as one that lost a zone, for these stripes.
 
-use crate::array::member::MemberState;
 use crate::checkpoint::state::Image;
 use crate::format::segment;
 use crate::recover::{Found, Scanned};
 use crate::segment::SegmentState;
 use crate::table::StripeTable;
 use crate::volume::Volume;
+use furrow_array::member::MemberState;
 use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 

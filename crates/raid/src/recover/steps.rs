@@ -8,11 +8,11 @@ use super::in_doubt::InDoubt;
 use super::unfinished::{Stage, UnfinishedRecovery};
 use super::{Delta, Found, Scanned};
 use crate::checkpoint::state::Image;
-use crate::event::Event;
 use crate::format::segment;
 use crate::segment::SegmentState;
 use crate::steps::Step;
 use crate::volume::Volume;
+use furrow_array::event::Event;
 use furrow_zone::{Result, ZoneId, ZoneReport};
 
 /// The state that the steps of a recovery share.

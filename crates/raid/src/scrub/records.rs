@@ -5,10 +5,10 @@
 //! to the zone of the ring that is empty; then the zone with the damage is emptied.
 
 use super::Finding;
-use crate::drive::{Drive, reports};
-use crate::event::Event;
-use crate::state_ring::read_ring;
 use crate::volume::Volume;
+use furrow_array::drive::{Drive, reports};
+use furrow_array::event::Event;
+use furrow_array::state_ring::read_ring;
 use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
@@ -64,8 +64,8 @@ impl Volume {
     /// findings: the next write takes it out of service.
     async fn damaged_records(&self, index: u32, drive: &Drive) -> Vec<Finding> {
         let uuid = self.0.array.member(index).uuid();
-        let Ok(zones) = reports(&*drive.device).await else { return Vec::new() };
-        let Ok(ring) = read_ring(&*drive.device, &zones, &self.0.pages).await else {
+        let Ok(zones) = reports(&**drive.device()).await else { return Vec::new() };
+        let Ok(ring) = read_ring(&**drive.device(), &zones, &self.0.pages).await else {
             return Vec::new();
         };
         let finding = |zone: ZoneId, block, what, unread| Finding {
@@ -78,7 +78,7 @@ impl Volume {
             unread,
             lost: false,
         };
-        let of = |damage: &crate::state_ring::Damage| {
+        let of = |damage: &furrow_array::state_ring::Damage| {
             finding(damage.zone, damage.block, DAMAGED, damage.unread)
         };
         let mut findings: Vec<Finding> = ring.damage.iter().map(of).collect();

@@ -1,11 +1,11 @@
 //! Parity of a stripe: of its blocks, and of the codes that say what they are.
 
 use crate::format::CODED;
-use crate::level::Level;
 use crate::meta::identity::Identity;
-use crate::parity::{encode, sum_of_crcs};
 use crate::volume::Volume;
 use crate::write::item::Stripe;
+use furrow_array::level::Level;
+use furrow_array::parity::{encode, sum_of_crcs};
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use smallvec::SmallVec;

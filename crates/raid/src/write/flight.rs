@@ -266,7 +266,7 @@ impl Volume {
             };
             let pages = (first..first + chunk).map(|at| block(at).0.clone());
             let observer = flight.clone() as Rc<dyn WriteObserver>;
-            drop(drive.writer.submit(ZoneWrite {
+            drop(drive.writer().submit(ZoneWrite {
                 oob,
                 placement: place,
                 observer: Some((observer, c)),

@@ -34,10 +34,10 @@ impl Volume {
             // A member that failed or came since the permits were taken has no permit or no drive:
             // the segment has no zone of it.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
-                let zone = drive.zones.zone(drive.zones.allocate(&[])?, 0);
-                drive.writer.open_empty(zone);
-                drive.writer.attach(zone, permit);
-                append &= drive.writer.append_limit() >= chunk;
+                let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);
+                drive.writer().open_empty(zone);
+                drive.writer().attach(zone, permit);
+                append &= drive.writer().append_limit() >= chunk;
                 Some(zone)
             });
             zones.push(zone);
@@ -96,7 +96,7 @@ impl Volume {
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
             // Later writes to the zone fail if the header fails.
-            drop(drive.writer.submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
+            drop(drive.writer().submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
         }
     }
 
@@ -134,9 +134,9 @@ impl Volume {
             };
             let footer = self.footer(open, index as u32);
             let start = self.0.shape.footer_start();
-            let position = drive.writer.position(zone);
+            let position = drive.writer().position(zone);
             if position < start {
-                drop(drive.writer.submit(ZoneWrite::zeros_to(zone, start)));
+                drop(drive.writer().submit(ZoneWrite::zeros_to(zone, start)));
             }
             // After a crash part of the footer may be on the drive: the rest has the same content
             // as before.
@@ -145,7 +145,7 @@ impl Volume {
                 self.note_recovered(|recovered| recovered.torn_footers += 1);
             }
             let rest = Pages::from_iter(footer.into_iter().skip(skip));
-            let written = drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, rest));
+            let written = drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, rest));
             flights.push((index as u32, written));
         }
         let mut result = Ok(());
@@ -185,14 +185,14 @@ impl Volume {
             written.for_each(|(_, member)| member.forget_refusals());
         }
         for (zone, drive) in &drives {
-            if !whole && drive.writer.is_open(*zone) {
+            if !whole && drive.writer().is_open(*zone) {
                 // `close` fails only if the drive is gone.
-                let _ = drive.writer.close(*zone).await;
+                let _ = drive.writer().close(*zone).await;
             }
-            if let Some(owner) = drive.zones.owner(*zone)
-                && drive.zones.state(owner) != furrow_log::SuperzoneState::Retired
+            if let Some(owner) = drive.zones().owner(*zone)
+                && drive.zones().state(owner) != furrow_log::SuperzoneState::Retired
             {
-                drive.zones.mark_full(owner);
+                drive.zones().mark_full(owner);
             }
         }
         {

@@ -74,7 +74,7 @@ impl Volume {
     fn may_open_spare(&self) -> bool {
         let needed = self.0.config.permits() + 1;
         let mut drives = self.0.array.members().iter().filter_map(|member| member.drive());
-        drives.all(|drive| drive.budget.total() >= needed)
+        drives.all(|drive| drive.budget().total() >= needed)
     }
 
     /// Gives the `internal` writer the internal stripes that are queued at a writer of users' data.

@@ -3,8 +3,6 @@
 //! Zone Appends of a group of stripes land anywhere within the group. The next group begins only
 //! when no stripe of this one is in flight (ZapRAID, section 3.2).
 
-use crate::array::member::Member;
-use crate::drive::Drive;
 use crate::format::NONE;
 use crate::meta::identity::Identity;
 use crate::meta::windows::Cover;
@@ -13,6 +11,8 @@ use crate::write::flight::FlightObserver;
 use crate::write::item::{Stripe, Use};
 use crate::write::line::SegmentWriter;
 use crate::write::open::Open;
+use furrow_array::drive::Drive;
+use furrow_array::member::Member;
 use furrow_log::budget::Permit;
 use furrow_zone::Result;
 use std::rc::Rc;

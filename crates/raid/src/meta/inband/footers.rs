@@ -6,14 +6,14 @@
 //! drives.
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
-use crate::level::Placement;
 use crate::meta::footer::open_entry;
 use crate::meta::identity::{self, Identity};
 use crate::meta::scan::footers_of;
-use crate::parity::reconstruct;
 use crate::segment::Segment;
 use crate::volume::Volume;
 use crate::write::open::Open;
+use furrow_array::level::Placement;
+use furrow_array::parity::reconstruct;
 use std::ops::Range;
 
 /// The footers of a segment whose chunks are at their own rows.

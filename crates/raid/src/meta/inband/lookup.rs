@@ -5,7 +5,6 @@
 //! stripe is read; if that stripe is damaged, the segment's present or future footers have the same
 //! content. In a window that a crash cut off, the last whole metadata block counts.
 
-use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::identity::{self, Identity};
 use crate::meta::inband::cache::{Key, Metas};
@@ -14,10 +13,11 @@ use crate::meta::place::MetaPlace;
 use crate::meta::scan::{Row, Rows, read_zone};
 use crate::meta::window;
 use crate::meta::windows::{self, At, is_own};
-use crate::parity::reconstruct;
 use crate::read::place::Place;
 use crate::segment::{Segment, SegmentState};
 use crate::volume::Volume;
+use furrow_array::drive::Drive;
+use furrow_array::parity::reconstruct;
 use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Page, Pages};
@@ -263,8 +263,8 @@ impl Volume {
         let offset = self.0.shape.offset(stripe * zone.chunk + rows.start);
         let at = BlockAddr::new(drive.geometry(), zone.zone, offset);
         let count = rows.end - rows.start;
-        let _pin = drive.zones.pin(zone.zone);
-        read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await
+        let _pin = drive.zones().pin(zone.zone);
+        read_blocks(&**drive.device(), QueueId(0), at, count, &self.0.pages).await
     }
 
     /// Whether the block at a place is listed anywhere.

@@ -4,35 +4,29 @@
 //! - One permit is reserved for the ring of state records, regardless of the needs of segments.
 
 use crate::format::RING_ZONES;
-use crate::options::Options;
 use crate::state_ring::{Holds, StateRing, ring_start};
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{DurableSnapshot, ZonePool, describe};
-pub(crate) use furrow_log::survey::reports;
-use furrow_log::writer::{Order, Writer, WriterOptions};
+pub use furrow_log::survey::reports;
+use furrow_log::writer::{Writer, WriterOptions};
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_policy::{AppendPieces, Join, ZoneWrites};
 use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{
     Error, Geometry, QueueId, Result, Status, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Permits of a drive without a limit.
 const UNLIMITED: u32 = 64;
 
-/// Number of commands that waiting appended chunks are merged into; fewer if they would be below 16
-/// KiB.
-pub const APPEND_PIECES: u32 = 2;
-
 /// A drive of the array.
 ///
 /// Invariants
 /// - A zone of the pool that is full or active belongs to a segment, or is in `loose`.
 /// - Permits are held for zones in use, and for a segment or a rebuilt zone that is about to begin.
-pub(crate) struct Drive {
+pub struct Drive {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) writer: Writer,
     pub(crate) zones: ZonePool,
@@ -53,12 +47,12 @@ impl Drop for Drive {
 
 impl Drive {
     /// Opens a drive in the state of its reports; `ring` is what its ring was found to hold.
-    pub(crate) fn open(
+    pub fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
         reports: &[ZoneReport],
         ring: Holds,
-        options: &Options,
+        writer: &WriterOptions,
     ) -> Result<Drive> {
         let geometry = device.geometry().clone();
         let start = ring_start(&geometry);
@@ -67,26 +61,7 @@ impl Drive {
             .filter(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
             .map(|r| r.zone)
             .collect();
-        let variant = &options.variant;
-        let writer = Writer::with_options(
-            rt,
-            device.clone(),
-            WriterOptions {
-                order: match variant.writes {
-                    ZoneWrites::Append => Order::Append,
-                    ZoneWrites::Blocking => Order::Blocking,
-                },
-                queues: options.drive.queues,
-                depth: options.drive.depth,
-                join: variant.join == Join::Adjacent,
-                append_pieces: match variant.append_pieces {
-                    AppendPieces::Chosen => APPEND_PIECES,
-                    AppendPieces::Each => 0,
-                    AppendPieces::Fixed(pieces) => pieces,
-                },
-                ..WriterOptions::default()
-            },
-        );
+        let writer = Writer::with_options(rt, device.clone(), writer.clone());
         let descriptors = describe(&geometry, ZoneId(start + RING_ZONES), 1, &bad)?;
         let zones = ZonePool::new(&writer, &descriptors, 1)?;
         let permits = geometry.max_active.unwrap_or(UNLIMITED);
@@ -104,12 +79,43 @@ impl Drive {
         Ok(drive)
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
+    /// The drive's geometry.
+    #[inline]
+    pub fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
 
+    /// The drive itself.
+    #[inline]
+    pub fn device(&self) -> &Rc<dyn ZonedDevice> {
+        &self.device
+    }
+
+    /// The writer of its zones.
+    #[inline]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Its zones behind the ring.
+    #[inline]
+    pub fn zones(&self) -> &ZonePool {
+        &self.zones
+    }
+
+    /// Its active zones.
+    #[inline]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Zones that hold data and belong to no segment.
+    pub fn loose(&self) -> Ref<'_, BTreeSet<ZoneId>> {
+        self.loose.borrow()
+    }
+
     /// Reads blocks of a zone that hold its own metadata.
-    pub(crate) async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
+    pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
             self.missed.set(true);
@@ -118,28 +124,28 @@ impl Drive {
     }
 
     /// Notes the result of a read of out-of-band metadata.
-    pub(crate) fn note(&self, status: Status) {
+    pub fn note(&self, status: Status) {
         self.missed.set(self.missed.get() || status == Status::InternalError);
     }
 
     /// Whether the drive was gone, even for a moment, when a zone was read: the result then proves
     /// nothing.
-    pub(crate) fn has_missed(&self) -> bool {
+    pub fn has_missed(&self) -> bool {
         self.missed.get()
     }
 
     /// True if the drive answers.
-    pub(crate) fn answers(&self) -> bool {
+    pub fn answers(&self) -> bool {
         self.device.answers()
     }
 
     /// Notes that a zone with data belongs to no segment.
-    pub(crate) fn note_loose(&self, zone: ZoneId) {
+    pub fn note_loose(&self, zone: ZoneId) {
         self.loose.borrow_mut().insert(zone);
     }
 
     /// Notes that a zone belongs to a segment, or holds nothing.
-    pub(crate) fn note_held(&self, zone: ZoneId) {
+    pub fn note_held(&self, zone: ZoneId) {
         self.loose.borrow_mut().remove(&zone);
     }
 
@@ -148,7 +154,7 @@ impl Drive {
     ///
     /// # Errors
     /// If the drive does not answer; the zone stays full then.
-    pub(crate) async fn empty(&self, zone: ZoneId) -> Result<()> {
+    pub async fn empty(&self, zone: ZoneId) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);
         let snapshot = self.zones.snapshot();
@@ -162,7 +168,7 @@ impl Drive {
     ///
     /// # Errors
     /// If the drive does not answer; the zone stays full then.
-    pub(crate) async fn empty_by(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
+    pub async fn empty_by(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);
         self.zones.release(owner, durable).await?;

@@ -21,12 +21,14 @@ pub enum MemberState {
 }
 
 impl MemberState {
-    pub(crate) fn from_byte(byte: u8) -> Option<MemberState> {
+    /// The state of a byte in a record.
+    pub fn from_byte(byte: u8) -> Option<MemberState> {
         use MemberState::{Active, Failed, Rebuilding};
         [Active, Failed, Rebuilding].get(usize::from(byte)).copied()
     }
 
-    pub(crate) fn byte(self) -> u8 {
+    /// The state as a byte in a record.
+    pub fn byte(self) -> u8 {
         match self {
             MemberState::Active => format::member::ACTIVE,
             MemberState::Failed => format::member::FAILED,
@@ -78,7 +80,7 @@ impl Refusals {
 /// A member.
 ///
 /// Invariant: a member has a drive unless it has failed.
-pub(crate) struct Member {
+pub struct Member {
     uuid: Cell<Uuid>,
     state: Cell<MemberState>,
     /// `events` of the array when the member was last in service.
@@ -97,7 +99,7 @@ pub(crate) struct Member {
 impl Member {
     /// A member, with the events it last knew of and the number of the newest state record on its
     /// drive.
-    pub(crate) fn new(
+    pub fn new(
         uuid: Uuid,
         state: MemberState,
         (events, recorded): (u64, u64),
@@ -117,23 +119,25 @@ impl Member {
     }
 
     /// The UUID of the member's drive in the array.
-    pub(crate) fn uuid(&self) -> Uuid {
+    #[inline]
+    pub fn uuid(&self) -> Uuid {
         self.uuid.get()
     }
 
     /// The member's state.
-    pub(crate) fn state(&self) -> MemberState {
+    #[inline]
+    pub fn state(&self) -> MemberState {
         self.state.get()
     }
 
-    /// Sets the state alone; [`Array::set_state`](crate::array::Array::set_state) keeps the
+    /// Sets the state alone; [`Array::set_state`](crate::service::Array::set_state) keeps the
     /// array's account of it, too.
-    pub(crate) fn set_state(&self, state: MemberState) {
+    pub fn set_state(&self, state: MemberState) {
         self.state.set(state);
     }
 
     /// The member's entry in a state record with the number `record`, written after `events`.
-    pub(crate) fn entry(&self, record: u64, events: u64) -> MemberEntry {
+    pub fn entry(&self, record: u64, events: u64) -> MemberEntry {
         let mut entry = MemberEntry::new_zeroed();
         entry.uuid = self.uuid.get();
         entry.state = self.state.get().byte();
@@ -152,29 +156,29 @@ impl Member {
     }
 
     /// Number of the newest state record that the drive is known to have; 0: none.
-    pub(crate) fn recorded(&self) -> u64 {
+    pub fn recorded(&self) -> u64 {
         self.recorded.get()
     }
 
     /// The drive has acknowledged state record `record`.
-    pub(crate) fn note_recorded(&self, record: u64) {
+    pub fn note_recorded(&self, record: u64) {
         self.recorded.set(record);
     }
 
     /// The errors of the present drive.
-    pub(crate) fn errors(&self) -> Errors {
+    pub fn errors(&self) -> Errors {
         self.errors.get()
     }
 
     /// Counts errors from 0 again.
-    pub(crate) fn clear_errors(&self) {
+    pub fn clear_errors(&self) {
         self.errors.set(Errors::default());
     }
 
     /// The drive, with a permit for a zone of it; `None` if the member has failed. A drive that
     /// hung may never give its permits back: if it is taken out of service, the wait goes on for
     /// the one that takes its place.
-    pub(crate) async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
+    pub async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
         loop {
             let drive = self.drive()?;
             let left = self.left.wait();
@@ -185,7 +189,8 @@ impl Member {
     }
 
     /// The drive, if it is in service.
-    pub(crate) fn drive(&self) -> Option<Rc<Drive>> {
+    #[inline]
+    pub fn drive(&self) -> Option<Rc<Drive>> {
         if self.state.get() == MemberState::Failed {
             return None;
         }
@@ -193,12 +198,12 @@ impl Member {
     }
 
     /// Whether there is a drive, in service or not.
-    pub(crate) fn has_drive(&self) -> bool {
+    pub fn has_drive(&self) -> bool {
         self.drive.borrow().is_some()
     }
 
     /// The member is out of service after `events` events. Returns its drive.
-    pub(super) fn leave(&self, events: u64) -> Option<Rc<Drive>> {
+    pub(crate) fn leave(&self, events: u64) -> Option<Rc<Drive>> {
         self.events.set(events);
         let drive = self.drive.take();
         if drive.is_some() {
@@ -209,7 +214,7 @@ impl Member {
 
     /// Another drive takes the place of the former one, as event number `events`. Returns the
     /// errors of the former one.
-    pub(super) fn seat(&self, uuid: Uuid, drive: Rc<Drive>, events: u64) -> Errors {
+    pub(crate) fn seat(&self, uuid: Uuid, drive: Rc<Drive>, events: u64) -> Errors {
         self.uuid.set(uuid);
         self.drive.replace(Some(drive));
         self.recorded.set(0);
@@ -218,15 +223,17 @@ impl Member {
         self.errors.take()
     }
 
-    /// Whether a command that was sent at `since` ([`Array::events`](crate::array::Array::events))
-    /// was not for the drive that is there now, but for the one before it.
-    pub(crate) fn is_former(&self, since: u64) -> bool {
+    /// Whether a command that was sent at `since`, in events of the array
+    /// ([`Array::events`](crate::service::Array::events)), was not for the drive that is there now,
+    /// but for the one before it.
+    #[inline]
+    pub fn is_former(&self, since: u64) -> bool {
         since < self.seated.get()
     }
 
     /// Counts an error of a command that was sent at `since`. An error of the drive that was there
     /// before is none of the present one's.
-    pub(crate) fn count(&self, since: u64, change: impl FnOnce(&mut Errors)) {
+    pub fn count(&self, since: u64, change: impl FnOnce(&mut Errors)) {
         if self.is_former(since) {
             return;
         }
@@ -237,17 +244,18 @@ impl Member {
 
     /// Counts a refused write. Returns the number of zones in a row in which the member refused
     /// one; `segment` says to which of the array's segments the zone belongs, if to any.
-    pub(crate) fn note_refusal(&self, segment: Option<u64>) -> u32 {
+    pub fn note_refusal(&self, segment: Option<u64>) -> u32 {
         self.refusals.note(segment)
     }
 
     /// A zone was written to its end: refusals are counted from 0 again.
-    pub(crate) fn forget_refusals(&self) {
+    pub fn forget_refusals(&self) {
         self.refusals.forget();
     }
 
     /// Whether the member refused a write since a zone was last written to its end.
-    pub(crate) fn has_refused(&self) -> bool {
+    #[inline]
+    pub fn has_refused(&self) -> bool {
         self.refusals.zones.get() > 0
     }
 }

@@ -6,9 +6,9 @@
 //! have gone on without these others, too: that is a *split*, and which history counts is for the
 //! user to say.
 
-use crate::array::member::MemberState;
-use crate::assemble::Examined;
+use crate::examine::Examined;
 use crate::level::Level;
+use crate::member::MemberState;
 use furrow_log::Uuid;
 use std::collections::BTreeSet;
 

@@ -22,23 +22,25 @@ use std::cell::{Cell, RefCell};
 use zerocopy::FromBytes;
 
 /// A whole record that was found in a drive's ring.
-pub(crate) struct Found {
-    pub(crate) header: RecordHeader,
-    pub(crate) body: Vec<u8>,
+pub struct Found {
+    /// Its header.
+    pub header: RecordHeader,
+    /// Its body.
+    pub body: Vec<u8>,
     /// The record's zone of the ring: 0 or 1.
-    pub(crate) ring: u32,
+    pub ring: u32,
     /// Its first block in that zone.
     at: u32,
 }
 
 impl Found {
     /// How the ring with this newest record is continued.
-    pub(crate) fn holds(&self, ring: &RingRead) -> Holds {
+    pub fn holds(&self, ring: &RingRead) -> Holds {
         Holds::Record { ring: self.ring, damaged: !ring.damage.is_empty() }
     }
 
     /// Whether it is the record of a spare rather than the state of an array.
-    pub(crate) fn is_spare(&self) -> bool {
+    pub fn is_spare(&self) -> bool {
         self.header.kind.get() == kind::SPARE
     }
 
@@ -49,37 +51,38 @@ impl Found {
 }
 
 /// Blocks of the ring that were written and hold no whole record.
-pub(crate) struct Damage {
-    pub(crate) zone: ZoneId,
+pub struct Damage {
+    /// Their zone.
+    pub zone: ZoneId,
     /// The first of the blocks.
-    pub(crate) block: u32,
+    pub block: u32,
     /// What the last record in them says, unverified, if it looks like that of a member or spare.
-    pub(crate) header: Option<RecordHeader>,
+    pub header: Option<RecordHeader>,
     /// The damaged record was the newest: no newer whole one is on the drive.
-    pub(crate) newest: bool,
+    pub newest: bool,
     /// The drive cannot read it; otherwise its content is wrong.
-    pub(crate) unread: bool,
+    pub unread: bool,
 }
 
 /// What the ring of a drive was found to hold.
-pub(crate) struct RingRead {
+pub struct RingRead {
     /// The newest whole record.
-    pub(crate) newest: Option<Found>,
+    pub newest: Option<Found>,
     /// Damaged records. The torn end of a write that was never acknowledged is none.
-    pub(crate) damage: Vec<Damage>,
+    pub damage: Vec<Damage>,
     /// Why a block cannot be read.
-    pub(crate) unread: Option<Error>,
+    pub unread: Option<Error>,
 }
 
 impl RingRead {
     /// The damage of a record that was newer than every whole one.
-    pub(crate) fn newest_damaged(&self) -> Option<&Damage> {
+    pub fn newest_damaged(&self) -> Option<&Damage> {
         self.damage.iter().find(|damage| damage.newest)
     }
 }
 
 /// First zone of the ring: conventional zones are not used.
-pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
+pub fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
 /// # Errors
 /// `Io` if the drive is gone; `WrongFormat` if a record is of a version that this program does not
 /// know.
-pub(crate) async fn read_ring(
+pub async fn read_ring(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
     pages: &Pool,
@@ -295,16 +298,20 @@ fn check_features(body: &[u8]) -> Result<()> {
 
 /// How a drive's ring is continued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Holds {
+pub enum Holds {
     /// No whole record.
     Nothing,
-    /// The newest whole record is in zone `ring` of the ring; `damaged`: the ring holds damaged
-    /// records, too.
-    Record { ring: u32, damaged: bool },
+    /// The newest whole record is in a zone of the ring.
+    Record {
+        /// Zone of the ring: 0 or 1.
+        ring: u32,
+        /// Whether the ring holds damaged records.
+        damaged: bool,
+    },
 }
 
 /// The writing end of a drive's ring.
-pub(crate) struct StateRing {
+pub struct StateRing {
     /// The zone of the ring that is written.
     current: Cell<u32>,
     /// That zone takes no more records.
@@ -332,7 +339,7 @@ struct Spare {
 
 impl StateRing {
     /// The ring that was found to hold that; `reports` are those of its zones.
-    pub(crate) fn new(holds: Holds, reports: &[ZoneReport]) -> StateRing {
+    pub fn new(holds: Holds, reports: &[ZoneReport]) -> StateRing {
         let used = |ring: usize| reports.get(ring).is_some_and(|r| r.state != ZoneState::Empty);
         let (current, closed, newest) = match holds {
             Holds::Nothing => (0, used(0), None),
@@ -361,7 +368,7 @@ impl Drive {
     }
 
     /// Takes the ring's zone into use where its report says its write pointer is.
-    pub(crate) fn open_ring(&self, reports: &[ZoneReport]) {
+    pub fn open_ring(&self, reports: &[ZoneReport]) {
         let zone = self.ring_zone(self.ring.current.get());
         let report = &reports[zone.0 as usize];
         self.writer.open_reported(report);
@@ -382,7 +389,7 @@ impl Drive {
     ///
     /// # Errors
     /// If both zones of the ring refuse the record: the newest one is still there then.
-    pub(crate) async fn write_state(&self, record: Pages) -> Result<()> {
+    pub async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;
         for _ in 0..RING_ZONES {
@@ -413,12 +420,12 @@ impl Drive {
 
     /// The next record goes to an empty zone of the ring. When it is there, the other zone is
     /// emptied, whatever it holds.
-    pub(crate) fn leave_ring_zone(&self) {
+    pub fn leave_ring_zone(&self) {
         self.ring.closed.set(true);
     }
 
     /// The zone of the ring that is written.
-    pub(crate) fn ring_zone_now(&self) -> ZoneId {
+    pub fn ring_zone_now(&self) -> ZoneId {
         self.ring_zone(self.ring.current.get())
     }
 
@@ -461,7 +468,7 @@ impl Drive {
 
     /// The zone of the ring that can never be written again, if there is one: records find place
     /// only until the other zone is full.
-    pub(crate) fn lost_ring_zone(&self) -> Option<ZoneId> {
+    pub fn lost_ring_zone(&self) -> Option<ZoneId> {
         self.ring.lost.get()
     }
 

@@ -1,6 +1,6 @@
 //! Events of an array that its operator should know, reported in order, one by one.
 
-use crate::array::member::Errors;
+use crate::member::Errors;
 use furrow_rt::Notify;
 use furrow_zone::words::count;
 use std::cell::RefCell;
@@ -159,14 +159,14 @@ pub fn show_ranges(ranges: &[Range<u64>]) -> String {
 
 /// The events that have not been asked for yet.
 #[derive(Default)]
-pub(crate) struct Events {
+pub struct Events {
     waiting: RefCell<VecDeque<Event>>,
     more: Notify,
 }
 
 impl Events {
     /// The next event, when there is one.
-    pub(crate) async fn next(&self) -> Event {
+    pub async fn next(&self) -> Event {
         loop {
             let next = self.waiting.borrow_mut().pop_front();
             match next {
@@ -176,7 +176,8 @@ impl Events {
         }
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    /// Adds an event.
+    pub fn tell(&self, event: Event) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() == KEPT {
             waiting.pop_front();

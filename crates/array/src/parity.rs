@@ -84,7 +84,7 @@ pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
 
 /// The CRC of the sum (P) of blocks with the given CRCs; `zero` is the CRC of a block of zeros. A
 /// CRC is linear except for its initial value, which is contained once per block.
-pub(crate) fn sum_of_crcs(crcs: impl Iterator<Item = u32>, zero: u32) -> u32 {
+pub fn sum_of_crcs(crcs: impl Iterator<Item = u32>, zero: u32) -> u32 {
     let (sum, count) = crcs.fold((0, 0u32), |(sum, count), crc| (sum ^ crc, count + 1));
     if count.is_multiple_of(2) { sum ^ zero } else { sum }
 }

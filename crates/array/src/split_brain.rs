@@ -5,9 +5,9 @@
 //! of RAID-01) and RAID-6 on three or four drives. In all other arrays, a part that can start has
 //! more than half of the drives, and the remaining drives are too few.
 
-use crate::array::member::MemberState;
-use crate::assemble::Examined;
+use crate::examine::Examined;
 use crate::level::Placement;
+use crate::member::MemberState;
 use crate::standing::newest;
 
 /// The reason why an array should not be started from these drives without a confirmation; `None`

@@ -2,40 +2,75 @@
 //!
 //! Invariant: the array does not know what is in the members' zones, but for their rings.
 
-use crate::array::member::{Errors, Member, MemberState};
+use crate::drive::Drive;
 use crate::event::{Event, Events};
-use crate::level::Placement;
+use crate::format::kind;
+use crate::level::{Level, Placement};
+use crate::member::{Errors, Member, MemberState};
+use crate::record::Record;
 use crate::watchdog::Watchdog;
 use furrow_log::Uuid;
-use furrow_rt::Notify;
-use furrow_zone::ZonedDevice;
+use furrow_log::record::{RecordId, seal};
+use furrow_rt::{JoinHandle, Notify, Pool, Rt};
+use furrow_zone::{Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-pub(crate) mod member;
-
 /// What an array is. It is fixed when the array is made.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
     /// The array's UUID.
-    pub(crate) uuid: Uuid,
+    pub uuid: Uuid,
     /// Name of the array.
-    pub(crate) label: String,
+    pub label: String,
     /// When the array was made, seconds since 1970.
-    pub(crate) created: i64,
-    /// Its level, and where chunks are.
-    pub(crate) placement: Placement,
+    pub created: i64,
+    /// RAID level.
+    pub level: Level,
+    /// Members.
+    pub drives: u32,
+}
+
+impl Identity {
+    /// Where chunks are.
+    ///
+    /// # Errors
+    /// `Invalid` if no array of this level has so many drives.
+    pub fn placement(&self) -> Result<Placement> {
+        Placement::new(self.level, self.drives)
+    }
 }
 
 /// What an array counts, as of its assembly.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Number of the assembly.
-    pub(crate) epoch: u64,
+    pub epoch: u64,
     /// Events so far.
-    pub(crate) events: u64,
+    pub events: u64,
     /// Number of the next state record.
-    pub(crate) records: u64,
+    pub records: u64,
+}
+
+/// What the user of an array adds to a state record.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Features an older version must refuse.
+    pub incompat: u64,
+    /// The checkpoint that the payload is of.
+    pub checkpoint: u64,
+    /// Whether the array is being stopped in order.
+    pub clean: bool,
+    /// What the user records.
+    pub payload: Vec<u8>,
+}
+
+/// A state record on its way to the members.
+pub struct Sent {
+    /// Its number.
+    pub number: u64,
+    /// The members that it was sent to.
+    pub flights: Vec<(u32, JoinHandle<Result<()>>)>,
 }
 
 /// An array in service.
@@ -44,8 +79,9 @@ pub(crate) struct Counts {
 /// - A member has a drive unless it has failed.
 /// - `lacking` has exactly the members in state rebuilding.
 /// - While `noting` is set, a task records on the remaining members that others have failed.
-pub(crate) struct Array {
+pub struct Array {
     identity: Identity,
+    placement: Placement,
     epoch: u64,
     members: Vec<Member>,
     /// Members that lack data from before they came, as bits.
@@ -63,8 +99,9 @@ pub(crate) struct Array {
 
 impl Array {
     /// An array of `members`, whose drives `watchdog` watches.
-    pub(crate) fn new(
+    pub fn new(
         identity: Identity,
+        placement: Placement,
         counts: Counts,
         members: Vec<Member>,
         watchdog: Watchdog,
@@ -74,6 +111,7 @@ impl Array {
         let lacking = lacking.fold(0, |set, (index, _)| set | 1 << index);
         Array {
             identity,
+            placement,
             epoch: counts.epoch,
             members,
             lacking: Cell::new(lacking),
@@ -88,49 +126,81 @@ impl Array {
     }
 
     /// The array's UUID.
-    pub(crate) fn uuid(&self) -> Uuid {
+    #[inline]
+    pub fn uuid(&self) -> Uuid {
         self.identity.uuid
     }
 
     /// What the array is.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
     /// Number of this assembly of the array, from 1.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// The members, in order.
-    pub(crate) fn members(&self) -> &[Member] {
+    #[inline]
+    pub fn members(&self) -> &[Member] {
         &self.members
     }
 
     /// A member.
-    pub(crate) fn member(&self, index: u32) -> &Member {
+    #[inline]
+    pub fn member(&self, index: u32) -> &Member {
         &self.members[index as usize]
     }
 
     /// Events so far: changes of the members' drives. It is also the time at which commands are
     /// sent ([`Member::is_former`]).
-    pub(crate) fn events(&self) -> u64 {
+    #[inline]
+    pub fn events(&self) -> u64 {
         self.events.get()
     }
 
-    /// Takes the number of a new state record.
-    pub(crate) fn next_record(&self) -> u64 {
-        self.records.replace(self.records.get() + 1)
+    /// Sends a new state record to the drive of every member but `but`. Returns its number, and the
+    /// members with what becomes of it: the record is on a drive when that succeeds, and
+    /// [`Member::note_recorded`] is then due.
+    pub fn send_records(&self, rt: &Rt, pages: &Pool, but: Option<u32>, state: &State) -> Sent {
+        let number = self.records.replace(self.records.get() + 1);
+        let (mut flights, members) = (Vec::new(), &self.members);
+        for (index, member) in (0u32..).zip(members) {
+            let Some(drive) = member.drive().filter(|_| but != Some(index)) else { continue };
+            let record = Record {
+                identity: self.identity.clone(),
+                incompat: state.incompat,
+                member: index,
+                events: self.events.get(),
+                clean: state.clean,
+                recorded: rt.wall().0,
+                members: members.iter().map(|m| m.entry(number, self.events.get())).collect(),
+                payload: state.payload.clone(),
+            };
+            let id = RecordId {
+                kind: kind::STATE,
+                epoch: self.epoch,
+                checkpoint: state.checkpoint,
+                sequence: number,
+                device: member.uuid(),
+                object: self.identity.uuid,
+            };
+            let record = seal(&id, &record.encode(), pages);
+            flights.push((index, rt.spawn(async move { drive.write_state(record).await })));
+        }
+        Sent { number, flights }
     }
 
     /// Members that lack data from before they came, as bits.
-    pub(crate) fn lacking(&self) -> u32 {
+    #[inline]
+    pub fn lacking(&self) -> u32 {
         self.lacking.get()
     }
 
     /// Whether all data can be read without some of the members.
-    pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
-        let placement = &self.identity.placement;
+    pub fn survives_without(&self, lost: &[u32]) -> bool {
+        let placement = &self.placement;
         let up = |index: u32| {
             let state = self.member(index).state();
             state == MemberState::Active && !lost.contains(&index)
@@ -140,7 +210,7 @@ impl Array {
     }
 
     /// The one place where a member changes its state.
-    pub(crate) fn set_state(&self, index: u32, state: MemberState) {
+    pub fn set_state(&self, index: u32, state: MemberState) {
         self.member(index).set_state(state);
         self.lacking.set(match state {
             MemberState::Rebuilding => self.lacking.get() | 1 << index,
@@ -150,7 +220,7 @@ impl Array {
 
     /// Takes a member out of service, and reports that. Its drive is closed when the last command
     /// has ended. The event counts only after [`Array::raise_events`].
-    pub(crate) fn take_out(&self, index: u32, why: String) {
+    pub fn take_out(&self, index: u32, why: String) {
         self.set_state(index, MemberState::Failed);
         if let Some(drive) = self.member(index).leave(self.events.get()) {
             self.watchdog.forget(&drive.device);
@@ -159,13 +229,13 @@ impl Array {
     }
 
     /// Counts an event.
-    pub(crate) fn raise_events(&self) {
+    pub fn raise_events(&self) {
         self.events.set(self.events.get() + 1);
     }
 
     /// Puts a drive in the place of member `index`, which is to be rebuilt: an event. Returns the
     /// errors of the drive that was there before.
-    pub(crate) fn seat(&self, index: u32, uuid: Uuid, drive: Rc<crate::drive::Drive>) -> Errors {
+    pub fn seat(&self, index: u32, uuid: Uuid, drive: Rc<Drive>) -> Errors {
         self.raise_events();
         let former = self.member(index).seat(uuid, drive, self.events.get());
         self.set_state(index, MemberState::Rebuilding);
@@ -173,12 +243,12 @@ impl Array {
     }
 
     /// Spares that are known and have not been taken.
-    pub(crate) fn spares(&self) -> Vec<Uuid> {
+    pub fn spares(&self) -> Vec<Uuid> {
         self.spares.borrow().clone()
     }
 
     /// Adds a spare, unless it is known.
-    pub(crate) fn add_spare(&self, uuid: Uuid) {
+    pub fn add_spare(&self, uuid: Uuid) {
         let mut spares = self.spares.borrow_mut();
         if !spares.contains(&uuid) {
             spares.push(uuid);
@@ -186,58 +256,59 @@ impl Array {
     }
 
     /// A spare is taken, or is none any more.
-    pub(crate) fn remove_spare(&self, uuid: Uuid) {
+    pub fn remove_spare(&self, uuid: Uuid) {
         self.spares.borrow_mut().retain(|spare| *spare != uuid);
     }
 
     /// Waits for the next event to report. For one listener.
-    pub(crate) async fn next_event(&self) -> Event {
+    pub async fn next_event(&self) -> Event {
         self.news.next().await
     }
 
     /// Reports an event.
-    pub(crate) fn tell(&self, event: Event) {
+    pub fn tell(&self, event: Event) {
         self.news.tell(event);
     }
 
     /// Watches a drive that may stop answering.
-    pub(crate) fn watch(&self, device: &Rc<dyn ZonedDevice>) {
+    pub fn watch(&self, device: &Rc<dyn ZonedDevice>) {
         self.watchdog.add(device);
     }
 
     /// Watches a drive no longer.
-    pub(crate) fn forget(&self, device: &Rc<dyn ZonedDevice>) {
+    pub fn forget(&self, device: &Rc<dyn ZonedDevice>) {
         self.watchdog.forget(device);
     }
 
     /// The reason why a member's drive was given up, if it was.
-    pub(crate) fn given_up(&self, index: u32) -> Option<String> {
+    pub fn given_up(&self, index: u32) -> Option<String> {
         self.member(index).drive().and_then(|drive| self.watchdog.why(&drive.device))
     }
 
     /// Whether a failure is being recorded on the remaining members.
-    pub(crate) fn is_noting(&self) -> bool {
+    #[inline]
+    pub fn is_noting(&self) -> bool {
         self.noting.get()
     }
 
     /// A failure is to be recorded. False if a task does that already.
-    pub(crate) fn begin_noting(&self) -> bool {
+    pub fn begin_noting(&self) -> bool {
         !self.noting.replace(true)
     }
 
     /// Every failure so far is recorded.
-    pub(crate) fn end_noting(&self) {
+    pub fn end_noting(&self) {
         self.noting.set(false);
         self.noted.notify_all();
     }
 
     /// Waits until every failure so far may be recorded, or recording may have been given up.
-    pub(crate) async fn noted(&self) {
+    pub async fn noted(&self) {
         self.noted.wait().await;
     }
 
     /// Wakes tasks that wait for failures to be recorded: nothing can be written any more.
-    pub(crate) fn give_up_noting(&self) {
+    pub fn give_up_noting(&self) {
         self.noted.notify_all();
     }
 }

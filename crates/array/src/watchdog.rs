@@ -37,11 +37,11 @@ struct State {
 
 /// Watches drives while it lives. Cloning shares it.
 #[derive(Clone)]
-pub(crate) struct Watchdog(Rc<State>);
+pub struct Watchdog(Rc<State>);
 
 impl Watchdog {
     /// A watchdog of no drives yet. With a `limit` of 0 nanoseconds no drive is ever given up.
-    pub(crate) fn new(rt: &Rt, limit: u64) -> Watchdog {
+    pub fn new(rt: &Rt, limit: u64) -> Watchdog {
         let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
         if limit > 0 {
             rt.spawn_detached(look_again_and_again(Rc::downgrade(&state), rt.clone(), limit));
@@ -50,7 +50,7 @@ impl Watchdog {
     }
 
     /// Watches `device` too.
-    pub(crate) fn add(&self, device: &Rc<dyn ZonedDevice>) {
+    pub fn add(&self, device: &Rc<dyn ZonedDevice>) {
         let mut drives = self.0.drives.borrow_mut();
         if self.0.limit > 0 && !drives.iter().any(|watched| Rc::ptr_eq(&watched.device, device)) {
             let device = device.clone();
@@ -60,12 +60,12 @@ impl Watchdog {
     }
 
     /// Watches `device` no longer.
-    pub(crate) fn forget(&self, device: &Rc<dyn ZonedDevice>) {
+    pub fn forget(&self, device: &Rc<dyn ZonedDevice>) {
         self.0.drives.borrow_mut().retain(|watched| !Rc::ptr_eq(&watched.device, device));
     }
 
     /// The reason why `device` was given up, if it was.
-    pub(crate) fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
+    pub fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
         let drives = self.0.drives.borrow();
         let watched = drives.iter().find(|watched| Rc::ptr_eq(&watched.device, device))?;
         let seconds = self.0.limit as f64 / Nanos::SECOND as f64;

@@ -401,10 +401,10 @@ fn damage_of_a_record_is_no_older_image() {
         let standing = judge(&says).unwrap().standings[1];
         assert_eq!(standing == Standing::Member(1), counts, "{number}: {standing:?}");
     }
-    let damaged = crate::assemble::Damaged { signs: vec![(uuid(0), says[1].device)] };
+    let damaged = crate::examine::Damaged { signs: vec![(uuid(0), says[1].device)] };
     says[1] = damaged.stand_in(&says[0]).unwrap();
     let judged = judge(&says).unwrap();
     assert_eq!((judged.newest == 1, judged.standings[1]), (false, Standing::Member(1)));
-    let foreign = crate::assemble::Damaged { signs: vec![(uuid(7), says[1].device)] };
+    let foreign = crate::examine::Damaged { signs: vec![(uuid(7), says[1].device)] };
     assert!(foreign.stand_in(&says[0]).is_none());
 }

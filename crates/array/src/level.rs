@@ -145,6 +145,7 @@ impl Placement {
     }
 
     /// The drive of `chunk` of `stripe`.
+    #[inline]
     pub fn drive(&self, stripe: u32, chunk: u32) -> u32 {
         match self.level {
             Level::Raid0 | Level::Raid4 => chunk,
@@ -155,6 +156,7 @@ impl Placement {
     }
 
     /// The chunk of `stripe` that is on `drive`.
+    #[inline]
     pub fn chunk(&self, stripe: u32, drive: u32) -> u32 {
         match self.level {
             Level::Raid0 | Level::Raid4 => drive,

@@ -1,0 +1,316 @@
+//! What a drive records of its array, and what it shows where its records are damaged.
+
+use crate::drive::reports;
+use crate::format::{MemberEntry, RING_ZONES, kind};
+use crate::level::Level;
+use crate::member::MemberState;
+use crate::record::Record;
+use crate::state_ring::{Damage, Found, Holds, RingRead, read_ring, ring_start};
+use crate::{spare, stale};
+use furrow_log::address::blocks_begun;
+use furrow_log::record::{self, Expect};
+use furrow_log::{BlockAddr, Uuid, read_blocks};
+use furrow_rt::{Boxed, Pool};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::rc::Rc;
+
+/// What the payload of a state record says to somebody who looks at the drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Blocks of what the array's user serves.
+    pub blocks: u64,
+    /// Blocks written up to the record.
+    pub written_blocks: u64,
+    /// Segments begun up to the record.
+    pub segments: u64,
+}
+
+/// Reads the payload of a state record, as the user of the array made it; an error says what is
+/// wrong with it.
+pub type ReadPayload = fn(&Record) -> std::result::Result<Told, &'static str>;
+
+/// What a drive records of its array.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// The array.
+    pub array: Uuid,
+    /// The drive.
+    pub device: Uuid,
+    /// The drive's place among the members; `None` for a spare.
+    pub member: Option<u32>,
+    /// Members.
+    pub drives: u32,
+    /// Level.
+    pub level: Level,
+    /// Name of the array.
+    pub label: String,
+    /// Events the drive knows of.
+    pub events: u64,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// When the array was made, seconds since 1970.
+    pub created: i64,
+    /// Whether the array was stopped in order.
+    pub clean: bool,
+    /// The members as this drive knows them; a spare knows none.
+    pub members: Vec<(Uuid, MemberState)>,
+    /// Number of the newest state record on the drive.
+    pub record: u64,
+    /// Of each member, the number of a state record that the member certainly has, unless it has a
+    /// newer one; 0: not known.
+    pub known: Vec<u64>,
+    /// Of each member, the events that the array counted when the member was last in service.
+    pub served: Vec<u64>,
+    /// When the newest state record was written, seconds since 1970; 0: not known.
+    pub recorded: i64,
+    /// The assembly that wrote it.
+    pub epoch: u64,
+    /// The checkpoint in it.
+    pub checkpoint: u64,
+    /// Blocks written up to that checkpoint, those that the volume moved included.
+    pub written_blocks: u64,
+    /// Segments begun up to that checkpoint.
+    pub segments: u64,
+    /// A record that was newer than this one is damaged: its number, as far as the damage lets it
+    /// be read; 0: it cannot be read.
+    pub damaged: Option<u64>,
+}
+
+impl Examined {
+    /// Whether this stands for a member none of whose records is whole.
+    pub(crate) fn is_stand_in(&self) -> bool {
+        self.record == 0 && self.damaged.is_some()
+    }
+}
+
+/// A drive whose records are all damaged, and which still shows that it is a member or a spare.
+#[derive(Clone, Debug)]
+pub struct Damaged {
+    /// Arrays and the drive's UUID in them, by the remains of records and by segments.
+    pub signs: Vec<(Uuid, Uuid)>,
+}
+
+impl Damaged {
+    /// What the drive counts for by the newest state of its array: a member whose state the others
+    /// have. `None` if it is no member by that state.
+    pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
+        let known = |(array, device): &(Uuid, Uuid)| {
+            let seat = newest.members.iter().position(|(uuid, _)| uuid == device)?;
+            (*array == newest.array).then_some((seat, *device))
+        };
+        let (seat, device) = self.signs.iter().find_map(known)?;
+        let member = u32::try_from(seat).ok();
+        let (damaged, clean) = (Some(0), false);
+        Some(Examined { device, member, record: 0, events: 0, damaged, clean, ..newest.clone() })
+    }
+}
+
+/// The state record that was found, and what its payload says.
+///
+/// # Errors
+/// `Corrupt` if the record is none of an array.
+pub(crate) fn open(found: &Found, name: &str, read: ReadPayload) -> Result<(Record, Told)> {
+    let whole = Record::decode(&found.body, found.header.object);
+    let read = whole.and_then(|record| read(&record).map(|told| (record, told)));
+    read.map_err(|what| Error::new(ErrorKind::Corrupt, format!("{name}: state record: {what}")))
+}
+
+/// What a record says.
+pub(crate) fn says(record: &Record, told: Told, found: &Found, ring: &RingRead) -> Examined {
+    let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
+    let number = |damage: &Damage| damage.header.map_or(0, |header| header.sequence.get());
+    Examined {
+        array: found.header.object,
+        device: found.header.device,
+        member: Some(record.member),
+        drives: record.identity.drives,
+        level: record.identity.level,
+        label: record.identity.label.clone(),
+        events: record.events,
+        blocks: told.blocks,
+        created: record.identity.created,
+        clean: record.clean,
+        members: record.members.iter().map(|m| (m.uuid, state(m))).collect(),
+        record: found.header.sequence.get(),
+        known: record.members.iter().map(|m| stale::known(&found.header, m)).collect(),
+        served: record.members.iter().map(|m| m.events.get()).collect(),
+        recorded: record.recorded,
+        epoch: found.header.epoch.get(),
+        checkpoint: found.header.checkpoint.get(),
+        written_blocks: told.written_blocks,
+        segments: told.segments,
+        damaged: ring.newest_damaged().map(number),
+    }
+}
+
+/// Reads what `device` records of its array.
+///
+/// # Errors
+/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
+/// `Io` if the drive cannot be read.
+#[inline(never)]
+pub fn examine(device: &dyn ZonedDevice, read: ReadPayload) -> Boxed<'_, Result<Examined>> {
+    Box::pin(async move {
+        let (found, ring, _) = find(device).await?;
+        if found.is_spare() {
+            return spare::examined(&found, &device.name());
+        }
+        let (record, told) = open(&found, &device.name(), read)?;
+        Ok(says(&record, told, &found, &ring))
+    })
+}
+
+/// Why a drive has no record to be put together by.
+///
+/// # Errors
+/// `Corrupt` if the drive shows that it is a member or spare with damaged records, `NotFound` if it
+/// shows nothing of the kind.
+pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error {
+    let Some((array, device)) = damaged.signs.first() else {
+        let what = format!(
+            "{name}: no member of a Furrow array: make one with `furrow raid create`, or check the \
+             device"
+        );
+        return Error::new(ErrorKind::NotFound, what);
+    };
+    let place = match ring.damage.first() {
+        Some(damage) => format!(" at zone {} block {}", damage.zone, damage.block),
+        None => String::new(),
+    };
+    let what = format!(
+        "{name}: damaged record of a Furrow array member{place}: it is drive {device} of \
+         array {array}: assemble it with the other members, whose records replace the damaged one; \
+         do not make anything else of it"
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Looks for signs that a drive without a whole record is a member or spare nevertheless.
+///
+/// # Errors
+/// As [`examine`]. A drive that has a whole record, or no such sign, is none: `None`.
+#[inline(never)]
+pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damaged>>> {
+    Box::pin(async move {
+        let zones = reports(device).await?;
+        let ring = read_ring(device, &zones, &Pool::new(64)).await?;
+        if ring.newest.is_some() {
+            return Ok(None);
+        }
+        let damaged = signs(device, &ring, &zones).await?;
+        Ok(Some(damaged).filter(|damaged| !damaged.signs.is_empty()))
+    })
+}
+
+/// The signs of a drive without a whole record.
+async fn signs(device: &dyn ZonedDevice, ring: &RingRead, zones: &[ZoneReport]) -> Result<Damaged> {
+    let pages = Pool::new(64);
+    let mut signs = Vec::new();
+    // A whole header of a segment is the better sign: nobody vouches for what a damaged record
+    // says.
+    for report in zones.iter().skip((ring_start(device.geometry()) + RING_ZONES) as usize) {
+        if blocks_begun(report, device.geometry()) == 0 {
+            continue;
+        }
+        let at = BlockAddr::new(device.geometry(), report.zone, 0);
+        let first = match read_blocks(device, QueueId(0), at, 1, &pages).await {
+            Ok(first) => first,
+            Err(error) if error.is_gone() => return Err(error),
+            Err(_) => continue,
+        };
+        let expect = Expect { kind: kind::SEGMENT, ..Expect::default() };
+        if let Ok((header, _)) = record::open(first[0].bytes(), &expect) {
+            signs.push((header.object, header.device));
+            break;
+        }
+    }
+    let headers = ring.damage.iter().filter_map(|damage| damage.header);
+    signs.extend(headers.map(|header| (header.object, header.device)));
+    Ok(Damaged { signs })
+}
+
+/// The newest record of a drive, what else its ring holds, and the reports of its zones.
+///
+/// # Errors
+/// As [`examine`].
+pub async fn find(device: &dyn ZonedDevice) -> Result<(Found, RingRead, Vec<ZoneReport>)> {
+    match look(device).await? {
+        Looked::Record(found, ring, zones) => Ok((found, ring, zones)),
+        Looked::Damaged(damaged, ring, _) => Err(no_record(&device.name(), &ring, &damaged)),
+    }
+}
+
+/// The result of a look at a drive.
+pub(crate) enum Looked {
+    /// It has a whole record.
+    Record(Found, RingRead, Vec<ZoneReport>),
+    /// It has none, and shows these signs.
+    Damaged(Damaged, RingRead, Vec<ZoneReport>),
+}
+
+/// Reads the records of a drive.
+pub(crate) async fn look(device: &dyn ZonedDevice) -> Result<Looked> {
+    let zones = reports(device).await?;
+    let mut ring = read_ring(device, &zones, &Pool::new(64)).await?;
+    if let Some(found) = ring.newest.take() {
+        return Ok(Looked::Record(found, ring, zones));
+    }
+    let damaged = signs(device, &ring, &zones).await?;
+    match ring.unread.take() {
+        Some(error) if damaged.signs.is_empty() => Err(error),
+        _ => Ok(Looked::Damaged(damaged, ring, zones)),
+    }
+}
+
+/// Refuses a drive that is not empty.
+///
+/// # Errors
+/// `Exists` if the drive is not empty, `Io` if it does not answer.
+#[inline(never)]
+pub fn check_empty(device: &dyn ZonedDevice) -> Boxed<'_, Result<()>> {
+    Box::pin(async move {
+        let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
+        let Some(used) = reports(device).await?.into_iter().find(used) else { return Ok(()) };
+        let (name, zone) = (device.name(), used.zone);
+        let what = format!(
+            "{name}: zone {zone} is not empty: use --force if what the drive holds may be lost"
+        );
+        Err(Error::new(ErrorKind::Exists, what))
+    })
+}
+
+/// Empties every zone that is not empty. Returns the reports of the zones afterwards.
+pub async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    erase_but(device, None).await
+}
+
+/// Like [`erase`], but keeps zone `ring` of the ring.
+pub async fn erase_but(device: &dyn ZonedDevice, ring: Option<u32>) -> Result<Vec<ZoneReport>> {
+    let zones = reports(device).await?;
+    furrow_log::survey::check_capacities(device, &zones)?;
+    let kept = ring.map(|ring| ZoneId(ring_start(device.geometry()) + ring));
+    let held = |zone: &&ZoneReport| {
+        Some(zone.zone) != kept
+            && !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+            && !device.geometry().is_conventional(zone.zone)
+    };
+    for zone in zones.iter().filter(held) {
+        let command = furrow_zone::Command::reset(device.geometry(), zone.zone);
+        let request = furrow_zone::Request::bare(command);
+        let status = device.submit(furrow_zone::QueueId(0), request).await.status;
+        if !status.is_ok() {
+            let what = format!("reset of zone {}", zone.zone);
+            return Err(Error::device(&device.name(), what, status));
+        }
+    }
+    reports(device).await
+}
+
+/// One of the drives given to [`assemble`], and its newest record.
+pub(crate) struct Given {
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) found: Found,
+    /// How its ring is continued.
+    pub(crate) holds: Holds,
+    pub(crate) zones: Vec<ZoneReport>,
+}
