@@ -39,7 +39,7 @@ STATE = {
         "stats::Stats",
     ],
     "array": ["service::Array", "member::Member", "drive::Drive"],
-    "raid": ["Volume", "Inner"],
+    "raid": ["Volume", "Inner", "segment::Table", "paging::Paging", "checkpoint::State"],
     "kv": ["Store", "Inner"],
 }
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")

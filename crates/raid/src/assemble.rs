@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::paging::state::Paging;
 use crate::payload;
 use crate::recover::steps::{FINISH, RECOVERY};
-use crate::segment::Segment;
+use crate::segment::Table;
 use crate::shape::{Config, Shape, internal_chunk};
 use crate::space::Lane;
 use crate::volume::{Inner, Volume};
@@ -118,27 +118,22 @@ fn start(
 ) -> Volume {
     let streams = streams(&config, &shape, array.members(), options);
     let zero = Page::zeroed();
-    let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
+    let slots = (shape.slots, shape.placement.n);
+    let segments = Table::new(slots, image.next_segment, image.sequence);
     Volume(Rc::new(Inner {
         rt: rt.clone(),
         options: options.clone(),
-        segments: RefCell::new(segments),
+        segments,
         paging: Paging::new(Map::new(image.root.clone()), options.map_memory),
         meta: crate::meta::inband::cache::State::default(),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),
         zero,
-        sequence: Cell::new(image.sequence),
-        next_segment: Cell::new(image.next_segment),
         checkpoint: State::new(checkpoint, image),
         ranges: Ranges::default(),
         space: crate::space::state::Space::default(),
         wanted: Notify::new(),
-        in_flight: Cell::new(0),
-        idle: Notify::new(),
-        ending: RefCell::default(),
-        quiesced: Cell::new(0),
         rebuild: crate::rebuild::state::State::default(),
         dead: RefCell::default(),
         stopping: Cell::new(false),

@@ -142,7 +142,7 @@ impl Volume {
                 format!("{} too", pair[1].1),
             ));
         }
-        let (next, last) = (self.0.next_segment.get(), sequences.last().map_or(0, |last| last.0));
+        let (next, last) = (self.0.segments.next(), sequences.last().map_or(0, |last| last.0));
         let account = || "newest segment".to_owned();
         holds(account, &format!("below {next}"), last < next, &last.to_string())?;
         let (taken, id) = (self.0.checkpoint.snapshots.get(), self.0.checkpoint.id.get());
@@ -154,7 +154,7 @@ impl Volume {
     fn opens(&self) -> Vec<Rc<Open>> {
         let written =
             self.0.streams.iter().filter_map(|stream| stream.writer.open.borrow().clone());
-        written.chain(self.0.ending.borrow().iter().cloned()).collect()
+        written.chain(self.0.segments.ending().iter().cloned()).collect()
     }
 
     /// Each open segment belongs to one stream, or is being ended; all stripes in flight belong to
@@ -182,7 +182,7 @@ impl Volume {
             equal(account, u32::from(segment.state == SegmentState::Open), writers)?;
         }
         let account = || "stripes in flight against those of open segments".to_owned();
-        equal(account, in_flight, self.0.in_flight.get())
+        equal(account, in_flight, self.0.segments.in_flight())
     }
 
     /// Each zone of a drive belongs to at most one segment, and is in the state of that segment. A
@@ -203,7 +203,7 @@ impl Volume {
         let state =
             |zone: ZoneId| drive.zones().owner(zone).map(|owner| drive.zones().state(owner));
         let mut owners: Vec<Option<u32>> = vec![None; drive.geometry().zones as usize];
-        let ending = self.0.ending.borrow();
+        let ending = self.0.segments.ending();
         for (slot, segment) in (0u32..).zip(&*segments) {
             let Some(zone) = segment.zones[index as usize] else { continue };
             let now = state(zone);

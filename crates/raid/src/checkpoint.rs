@@ -45,7 +45,7 @@ impl Volume {
             let dirty = self.0.paging.map_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
             let mut root = self.0.paging.map().root().to_vec();
             let entries = self.entries();
-            let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
+            let (sequence, next_segment) = (self.0.segments.sequence(), self.0.segments.next());
             state.written.set(self.0.counters.borrow().written);
             self.resume();
             // A mapping block that is evicted from here on holds changes from after the snapshot:
@@ -83,15 +83,17 @@ impl Volume {
 
     /// Stops dispatching stripes until [`Volume::resume`], and waits until none is in flight.
     pub(crate) async fn quiesce(&self) {
-        self.0.quiesced.set(self.0.quiesced.get() + 1);
-        while self.0.in_flight.get() > 0 {
-            self.0.idle.wait().await;
+        self.0.segments.quiesce();
+        while self.0.segments.in_flight() > 0 {
+            self.0.segments.idle().await;
         }
     }
 
     /// Ends one [`Volume::quiesce`].
     pub(crate) fn resume(&self) {
-        self.lower("checkpoints that hold stripes back", &self.0.quiesced);
+        if !self.0.segments.resume() {
+            self.overdrawn("checkpoints that hold stripes back");
+        }
         for stream in &self.0.streams {
             self.dispatch_ready(&stream.writer);
         }

@@ -106,7 +106,7 @@ impl Volume {
 
     /// The ended segment that is cleaned next; see [`choose_victim`].
     pub(crate) fn victim(&self) -> Option<u32> {
-        let (whole, next) = (self.0.shape.held, self.0.next_segment.get());
+        let (whole, next) = (self.0.shape.held, self.0.segments.next());
         let segments = self.0.segments.borrow();
         let ended = (0..).zip(&*segments).filter(|(_, s)| is_ended(s) && !self.is_stuck(s));
         let candidates = ended.map(|(slot, segment)| Candidate {
@@ -307,8 +307,8 @@ impl Volume {
             // A second record, so that each member is known to have the first: an older image of
             // the member then lacks a known record.
             self.write_state(true).await;
-            while !self.0.ending.borrow().is_empty() {
-                self.0.idle.wait().await;
+            while !self.0.segments.ending().is_empty() {
+                self.0.segments.idle().await;
             }
             self.0.stopped.set(true);
             self.0.wanted.notify_all();

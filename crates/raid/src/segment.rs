@@ -2,8 +2,10 @@
 
 use crate::meta::open::OpenMeta;
 use crate::table::StripeTable;
+use crate::write::open::Open;
+use furrow_rt::Notify;
 use furrow_zone::ZoneId;
-use std::cell::RefCell;
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,5 +99,142 @@ impl Segment {
     pub(crate) fn missing(&self) -> u32 {
         let gone = self.zones.iter().enumerate().filter(|(_, zone)| zone.is_none());
         gone.fold(0, |set, (drive, _)| set | 1 << drive)
+    }
+}
+
+/// The segments of a volume, and the stripes on their way to them.
+///
+/// Invariants
+/// - `in_flight` is the sum of the stripes in flight of the segments that streams write to and of
+///   the segments in `ending`.
+/// - A sequence number belongs to at most one segment, and is below `next`.
+pub(crate) struct Table {
+    slots: RefCell<Vec<Segment>>,
+    /// Sequence number of the next segment.
+    next: Cell<u64>,
+    /// Sequence number of the next block.
+    sequence: Cell<u64>,
+    in_flight: Cell<u32>,
+    /// The last stripe in flight ended, or the last segment that was being ended.
+    idle: Notify,
+    /// Segments that no stream writes to any more and that have not ended yet.
+    ending: RefCell<Vec<Rc<Open>>>,
+    /// Above 0 no stripe may be dispatched, since a checkpoint takes its snapshot.
+    quiesced: Cell<u32>,
+}
+
+impl Table {
+    /// A table of `slots` free segments of `drives` zones each; `next` and `sequence` are the
+    /// sequence numbers of the next segment and of the next block.
+    pub(crate) fn new((slots, drives): (u32, u32), next: u64, sequence: u64) -> Table {
+        Table {
+            slots: RefCell::new(vec![Segment::free(drives); slots as usize]),
+            next: Cell::new(next),
+            sequence: Cell::new(sequence),
+            in_flight: Cell::new(0),
+            idle: Notify::new(),
+            ending: RefCell::default(),
+            quiesced: Cell::new(0),
+        }
+    }
+
+    /// The segments by slot.
+    pub(crate) fn borrow(&self) -> Ref<'_, Vec<Segment>> {
+        self.slots.borrow()
+    }
+
+    /// The segments by slot, to be changed.
+    pub(crate) fn borrow_mut(&self) -> RefMut<'_, Vec<Segment>> {
+        self.slots.borrow_mut()
+    }
+
+    /// Sequence number of the next segment.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// Takes the sequence number of a new segment.
+    pub(crate) fn take_next(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    /// Segment `sequence` was found: new ones have higher numbers.
+    pub(crate) fn found_segment(&self, sequence: u64) {
+        self.next.set(self.next.get().max(sequence + 1));
+    }
+
+    /// Sequence number of the next block.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.get()
+    }
+
+    /// Takes the sequence number of a new block.
+    pub(crate) fn take_sequence(&self) -> u64 {
+        self.sequence.replace(self.sequence.get() + 1)
+    }
+
+    /// Block `sequence` was found: new ones have higher numbers.
+    pub(crate) fn found_block(&self, sequence: u64) {
+        self.sequence.set(self.sequence.get().max(sequence + 1));
+    }
+
+    /// Stripes in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
+    /// A stripe is in flight from now on.
+    pub(crate) fn begin_flight(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    /// A stripe is no longer in flight. Returns how many still are; `None` if none was.
+    pub(crate) fn end_flight(&self) -> Option<u32> {
+        let left = self.in_flight.get().checked_sub(1)?;
+        self.in_flight.set(left);
+        Some(left)
+    }
+
+    /// Segments that no stream writes to any more and that have not ended yet.
+    pub(crate) fn ending(&self) -> Ref<'_, Vec<Rc<Open>>> {
+        self.ending.borrow()
+    }
+
+    /// No stream writes to a segment any more.
+    pub(crate) fn begin_ending(&self, open: &Rc<Open>) {
+        self.ending.borrow_mut().push(open.clone());
+    }
+
+    /// A segment has ended.
+    pub(crate) fn end_ending(&self, open: &Rc<Open>) {
+        self.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, open));
+        self.idle.notify_all();
+    }
+
+    /// Waits until the last stripe in flight or the last segment that is being ended may have
+    /// ended.
+    pub(crate) async fn idle(&self) {
+        self.idle.wait().await;
+    }
+
+    /// Wakes tasks in [`Table::idle`].
+    pub(crate) fn wake_idle(&self) {
+        self.idle.notify_all();
+    }
+
+    /// Whether stripes are held back.
+    pub(crate) fn is_quiesced(&self) -> bool {
+        self.quiesced.get() > 0
+    }
+
+    /// Holds stripes back until [`Table::resume`] was called as often.
+    pub(crate) fn quiesce(&self) {
+        self.quiesced.set(self.quiesced.get() + 1);
+    }
+
+    /// Ends one [`Table::quiesce`]. False if there was none.
+    pub(crate) fn resume(&self) -> bool {
+        let left = self.quiesced.get().checked_sub(1);
+        left.inspect(|left| self.quiesced.set(*left)).is_some()
     }
 }

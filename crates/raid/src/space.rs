@@ -214,9 +214,9 @@ impl Volume {
             |s: &Segment| s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s));
         // A stripe that fills up soon goes into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
-        self.0.in_flight.get() == 0
-            && self.0.ending.borrow().is_empty()
-            && self.0.quiesced.get() == 0
+        self.0.segments.in_flight() == 0
+            && self.0.segments.ending().is_empty()
+            && !self.0.segments.is_quiesced()
             && !self.0.array.is_noting()
             && !self.0.rebuild.filling.get()
             && !self.0.streams.iter().any(filling)

@@ -13,10 +13,9 @@ use crate::format::{self, NONE};
 use crate::map::Map;
 use crate::options::Options;
 use crate::paging::state::Paging;
-use crate::segment::{Segment, SegmentState, Segments};
+use crate::segment::{Segment, SegmentState, Segments, Table};
 use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
-use crate::write::open::Open;
 use crate::write::stream::Stream;
 use furrow_array::event::Event;
 use furrow_array::member::{Errors, Member, MemberState};
@@ -31,39 +30,25 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 /// The state of a volume.
-///
-/// Invariants
-/// - `in_flight` is the sum of the stripes in flight of the segments that streams write to and of
-///   the segments in `ending`.
-/// - A sequence number belongs to at most one segment, and is below `next_segment`.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) config: Config,
     pub(crate) shape: Shape,
     pub(crate) options: Options,
     pub(crate) array: Array,
-    pub(crate) segments: RefCell<Vec<Segment>>,
+    pub(crate) segments: Table,
     pub(crate) paging: Rc<Paging>,
     pub(crate) meta: crate::meta::inband::cache::State,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,
     pub(crate) zero_crc: u32,
-    pub(crate) sequence: Cell<u64>,
-    pub(crate) next_segment: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
     pub(crate) space: crate::space::state::Space,
     /// The volume's background tasks may have something to do.
     pub(crate) wanted: Notify,
-    pub(crate) in_flight: Cell<u32>,
-    /// The last stripe in flight ended, or the last segment that was being ended.
-    pub(crate) idle: Notify,
-    /// Segments that no stream writes to any more and that have not ended yet.
-    pub(crate) ending: RefCell<Vec<Rc<Open>>>,
     pub(crate) rebuild: crate::rebuild::state::State,
-    /// Above 0 no stripe may be dispatched, since a checkpoint takes its snapshot.
-    pub(crate) quiesced: Cell<u32>,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
@@ -193,7 +178,7 @@ impl Volume {
         self.0.array.give_up_noting();
         self.0.space.made.notify_all();
         self.0.wanted.notify_all();
-        self.0.idle.notify_all();
+        self.0.segments.wake_idle();
         self.give_up_paging();
         for stream in &self.0.streams {
             stream.abandon(self.failed().as_ref());

@@ -98,9 +98,7 @@ impl Volume {
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
-        let sequence = self.0.sequence.get();
-        self.0.sequence.set(sequence + 1);
-        sequence
+        self.0.segments.take_sequence()
     }
 
     /// Writes blocks of the volume's own. Returns the address and the number of each.
@@ -226,11 +224,14 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     /// The stages in their order, with their sources.
-    const STAGES: [(&str, &str); 7] = [
+    const STAGES: [(&str, &str); 10] = [
         ("router", include_str!("write/router.rs")),
         ("stripe", include_str!("write/stripe.rs")),
+        ("stream", include_str!("write/stream.rs")),
         ("segment", include_str!("write/segment.rs")),
+        ("line", include_str!("write/line.rs")),
         ("flight", include_str!("write/flight.rs")),
+        ("life", include_str!("write/life.rs")),
         ("open", include_str!("write/open.rs")),
         ("encode", include_str!("write/encode.rs")),
         ("item", include_str!("write/item.rs")),

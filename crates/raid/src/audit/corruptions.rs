@@ -102,9 +102,8 @@ fn r4_a_mapping_block_is_not_dirty() {
 fn r5_a_stripe_stays_in_flight() {
     rigged(&still(), async |mut rig: Rig| {
         rig.churn(10).await;
-        let in_flight = &rig.volume.0.in_flight;
-        assert_eq!(in_flight.get(), 0);
-        in_flight.set(1);
+        assert_eq!(rig.volume.0.segments.in_flight(), 0);
+        rig.volume.0.segments.begin_flight();
         rig.refuses("stripes in flight");
     });
 }

@@ -170,8 +170,7 @@ impl Recovery {
             self.strays.extend(left.filter_map(|(index, zone)| Some((index, zone?))));
             return;
         }
-        let highest = volume.0.next_segment.get().max(found.sequence + 1);
-        volume.0.next_segment.set(highest);
+        volume.0.segments.found_segment(found.sequence);
         let ended = entry.is_some_and(|entry| entry.state != segment::OPEN);
         let state = match entry {
             Some(entry) if entry.state == segment::TRUNCATED => SegmentState::Truncated,
@@ -227,8 +226,7 @@ impl Recovery {
 
     async fn count_leaves(&mut self) -> Result<()> {
         self.volume.count_leaves();
-        let sequence = &self.volume.0.sequence;
-        sequence.set(sequence.get().max(self.delta.highest + 1));
+        self.volume.0.segments.found_block(self.delta.highest);
         Ok(())
     }
 

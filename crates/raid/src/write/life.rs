@@ -25,8 +25,7 @@ impl Volume {
         permits: Vec<Option<Permit>>,
     ) -> Rc<Open> {
         let shape = &self.0.shape;
-        let sequence = self.0.next_segment.get();
-        self.0.next_segment.set(sequence + 1);
+        let sequence = self.0.segments.take_next();
         let stripes = shape.stripes(chunk);
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();

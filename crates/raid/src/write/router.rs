@@ -141,7 +141,7 @@ mod tests {
             let volume =
                 create(&engine, drives, &config, &Options::default(), false).await.unwrap();
             let (stream, call) = (volume.route(Use::Small), Call::new(false));
-            volume.0.quiesced.set(1);
+            volume.0.segments.quiesce();
             for lba in 0..6 {
                 let page = Page::from_slice(&[lba as u8 + 1; 9]);
                 let (crc, sequence) = (crc32c(page.bytes()), volume.next_sequence());
@@ -152,7 +152,7 @@ mod tests {
             assert!(lined > 1);
             volume.hand_over(&stream.writer, &stream.writer);
             assert_eq!(stream.writer.line(), lined);
-            volume.0.quiesced.set(0);
+            assert!(volume.0.segments.resume());
             volume.dispatch_ready(&stream.writer);
             volume.close_stripe(&stream);
             call.wait().await.unwrap();

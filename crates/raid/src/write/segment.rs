@@ -39,7 +39,7 @@ impl Volume {
     /// Dispatches the stripes in line as far as the open segment takes them.
     pub(crate) fn dispatch_ready(&self, writer: &Rc<SegmentWriter>) {
         loop {
-            if writer.ready.borrow().is_empty() || self.0.quiesced.get() > 0 {
+            if writer.ready.borrow().is_empty() || self.0.segments.is_quiesced() {
                 return;
             }
             if self.failed().is_some() {
@@ -140,19 +140,21 @@ impl Volume {
 
     /// A stripe of data or of metadata is in flight from now on.
     fn begin_flight(&self, open: &Open) {
-        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        self.0.segments.begin_flight();
         open.in_flight.set(open.in_flight.get() + 1);
     }
 
     /// A stripe of data or of metadata is no longer in flight.
     fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
         self.lower("stripes in flight of a segment", &open.in_flight);
-        self.lower("stripes in flight", &self.0.in_flight);
+        if self.0.segments.end_flight().is_none() {
+            self.overdrawn("stripes in flight");
+        }
         if open.in_flight.get() == 0 {
             open.idle.notify_all();
         }
-        if self.0.in_flight.get() == 0 {
-            self.0.idle.notify_all();
+        if self.0.segments.in_flight() == 0 {
+            self.0.segments.wake_idle();
             if self.0.space.is_wanted() {
                 self.0.wanted.notify_all();
             }
@@ -165,7 +167,7 @@ impl Volume {
         if let Some(open) = writer.open.take() {
             let rows = open.next.get() * open.groups.chunk;
             self.0.segments.borrow_mut()[open.slot as usize].rows = rows;
-            self.0.ending.borrow_mut().push(open.clone());
+            self.0.segments.begin_ending(&open);
             self.0.rt.spawn_detached(conclude(self.clone(), open));
         }
     }
@@ -252,7 +254,6 @@ async fn conclude(volume: Volume, open: Rc<Open>) {
         && open.next.get() == open.groups.stripes
         && volume.write_footers(&open).await.is_ok();
     volume.end_segment(&open, whole).await;
-    volume.0.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, &open));
-    volume.0.idle.notify_all();
+    volume.0.segments.end_ending(&open);
     volume.0.wanted.notify_all();
 }
