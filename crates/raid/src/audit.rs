@@ -95,7 +95,7 @@ impl Volume {
         let (segments, map) = (self.0.segments.borrow(), self.0.paging.map());
         let mut named = vec![0; segments.len()];
         let checkpoint = &self.0.checkpoint;
-        let (replaced, unnamed) = (checkpoint.replaced.borrow(), checkpoint.unnamed.borrow());
+        let (replaced, unnamed) = (checkpoint.replaced(), checkpoint.unnamed());
         let older = replaced.iter().chain(unnamed.iter()).map(|(_, number)| number);
         for number in map.root().iter().filter(|number| **number != NONE).chain(older) {
             if let Some(named) = named.get_mut(self.0.shape.slot(*number) as usize) {
@@ -145,7 +145,7 @@ impl Volume {
         let (next, last) = (self.0.segments.next(), sequences.last().map_or(0, |last| last.0));
         let account = || "newest segment".to_owned();
         holds(account, &format!("below {next}"), last < next, &last.to_string())?;
-        let (taken, id) = (self.0.checkpoint.snapshots.get(), self.0.checkpoint.id.get());
+        let (taken, id) = (self.0.checkpoint.snapshots(), self.0.checkpoint.id());
         let account = || "newest durable checkpoint".to_owned();
         holds(account, &format!("at most {taken}"), id <= taken, &id.to_string())
     }
@@ -359,7 +359,7 @@ impl Volume {
 
     /// A segment stays until a checkpoint shows the trims that are recorded in it.
     pub(crate) fn audit_trims(&self) -> Result<()> {
-        let (segments, taken) = (self.0.segments.borrow(), self.0.checkpoint.snapshots.get());
+        let (segments, taken) = (self.0.segments.borrow(), self.0.checkpoint.snapshots());
         for (slot, segment) in segments.iter().enumerate() {
             let (needed, most) = (segment.needed, taken + 1);
             let account =
@@ -371,7 +371,7 @@ impl Volume {
         if self.stage().is_some() || self.failed().is_some() {
             return Ok(());
         }
-        let image = self.0.checkpoint.image.borrow();
+        let image = self.0.checkpoint.image();
         for open in self.opens() {
             let segment = &segments[open.slot as usize];
             if segment.needed > 0 || open.in_flight.get() > 0 || open.broken.get() {

@@ -94,7 +94,7 @@ impl Volume {
     /// Whether a checkpoint would make a segment free.
     pub(crate) fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
-        for (_, number) in self.0.checkpoint.replaced.borrow().iter() {
+        for (_, number) in self.0.checkpoint.replaced().iter() {
             *replaced.entry(self.0.shape.slot(*number)).or_insert(0) += 1;
         }
         (0..).zip(&*self.0.segments.borrow()).any(|(slot, segment)| {

@@ -550,7 +550,7 @@ impl Volume {
             }
             // The record has to stay until a checkpoint shows the effect of the trim.
             let slot = self.0.shape.slot(record.number) as usize;
-            self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.snapshots.get() + 1;
+            self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.snapshots() + 1;
         }
         let replaced = |lba: u64, old: Option<u32>| {
             if let Some(old) = old.filter(|_| delta.is_torn(&torn, lba)) {

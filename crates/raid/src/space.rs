@@ -169,7 +169,7 @@ impl Volume {
         };
         let state = |state| self.0.segments.borrow().iter().any(|s| s.state == state);
         let empty = self.0.segments.borrow().iter().any(is_empty);
-        let written = self.0.counters.borrow().written - self.0.checkpoint.written.get();
+        let written = self.0.counters.borrow().written - self.0.checkpoint.written();
         let without = |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none();
         let out = space.none.borrow().as_ref().map(|(_, used)| self.used() < *used);
         Facts {

@@ -2,7 +2,7 @@
 
 use crate::format::SegmentEntry;
 use furrow_rt::Semaphore;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 
 /// The content of a checkpoint.
 #[derive(Clone, Default)]
@@ -20,17 +20,17 @@ pub(crate) struct Image {
 /// - A mapping block that `replaced` or `unnamed` lists is counted in its segment's `leaves`.
 pub(crate) struct State {
     /// The newest durable checkpoint.
-    pub(crate) id: Cell<u64>,
+    pub(super) id: Cell<u64>,
     /// Snapshots so far.
-    pub(crate) snapshots: Cell<u64>,
+    pub(super) snapshots: Cell<u64>,
     /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
     /// root does not.
-    pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
+    pub(super) replaced: RefCell<Vec<(u32, u32)>>,
     /// Those of them that the checkpoint whose record is being written does not name.
-    pub(crate) unnamed: RefCell<Vec<(u32, u32)>>,
-    pub(crate) image: RefCell<Image>,
+    pub(super) unnamed: RefCell<Vec<(u32, u32)>>,
+    pub(super) image: RefCell<Image>,
     /// Blocks written before the snapshot.
-    pub(crate) written: Cell<u64>,
+    pub(super) written: Cell<u64>,
     pub(super) one: Semaphore,
     pub(super) record: Semaphore,
 }
@@ -47,5 +47,42 @@ impl State {
             one: Semaphore::new(1),
             record: Semaphore::new(1),
         }
+    }
+
+    /// The newest durable checkpoint.
+    pub(crate) fn id(&self) -> u64 {
+        self.id.get()
+    }
+
+    /// Snapshots so far.
+    pub(crate) fn snapshots(&self) -> u64 {
+        self.snapshots.get()
+    }
+
+    /// The content of the newest durable checkpoint.
+    pub(crate) fn image(&self) -> Ref<'_, Image> {
+        self.image.borrow()
+    }
+
+    /// Blocks written before the snapshot.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.get()
+    }
+
+    /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
+    /// root does not.
+    pub(crate) fn replaced(&self) -> Ref<'_, Vec<(u32, u32)>> {
+        self.replaced.borrow()
+    }
+
+    /// Mapping blocks, with their old numbers, that the checkpoint whose record is being written
+    /// does not name.
+    pub(crate) fn unnamed(&self) -> Ref<'_, Vec<(u32, u32)>> {
+        self.unnamed.borrow()
+    }
+
+    /// The root does not name the copy `number` of a mapping block any more.
+    pub(crate) fn note_replaced(&self, leaf: u32, number: u32) {
+        self.replaced.borrow_mut().push((leaf, number));
     }
 }

@@ -304,7 +304,7 @@ impl Volume {
                 block::DATA => self.remap(item, place(i)),
                 block::MAPPING => self.remap_leaf(item, place(i)),
                 block::TRIM => {
-                    let next = self.0.checkpoint.snapshots.get() + 1;
+                    let next = self.0.checkpoint.snapshots() + 1;
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
                     // No await between the record and its effect: a checkpoint's snapshot shows
                     // both or neither.
@@ -348,7 +348,7 @@ impl Volume {
         let old = self.0.paging.map_mut().set_root(leaf, number);
         self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
         if old != NONE {
-            self.0.checkpoint.replaced.borrow_mut().push((leaf, old));
+            self.0.checkpoint.note_replaced(leaf, old);
         }
     }
 }

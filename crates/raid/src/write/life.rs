@@ -116,7 +116,7 @@ impl Volume {
         RecordId {
             kind,
             epoch: self.0.array.epoch(),
-            checkpoint: self.0.checkpoint.id.get(),
+            checkpoint: self.0.checkpoint.id(),
             sequence,
             device: self.0.array.member(index).uuid(),
             object: self.0.array.uuid(),
