@@ -184,8 +184,9 @@ impl Volume {
         }
     }
 
-    /// Takes a member out of service whose state records have one zone left, if the array can do
-    /// without it: it could when there is no other choice any more, and might not then.
+    /// Takes a member out of service if only one zone is left for its state records and the array
+    /// can do without the member now. When that zone is full the member has to go, and then the
+    /// array might need it.
     fn retire_without_ring(&self, index: u32) {
         let lost = self.0.array.member(index).drive().and_then(|drive| drive.lost_ring_zone());
         let Some(zone) = lost.filter(|_| self.survives_without(&[index])) else { return };

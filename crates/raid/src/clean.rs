@@ -41,7 +41,7 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let counts =
             |s: &Segment| is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && lost(s);
-        // The one that takes least space first: there may be little.
+        // The segment whose blocks need the least space comes first, since little may be left.
         let those = (0u32..).zip(&*segments).filter(|(_, segment)| counts(segment));
         those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
     }
@@ -113,7 +113,7 @@ impl Volume {
             id: slot,
             valid: segment.valid + segment.leaves,
             capacity: whole,
-            // In segments begun since: so it is the same on every clock, and after a restart.
+            // Counted in segments begun since: the age needs no clock, and survives a restart.
             age: next.saturating_sub(segment.sequence),
             ..Candidate::default()
         });
@@ -127,7 +127,7 @@ impl Volume {
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
-        // By address, so that a mapping block is asked for once.
+        // In the order of addresses each mapping block is fetched once.
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most, mut unread) = (Vec::new(), self.batch(), None);
         for (number, identity) in identities {
@@ -156,7 +156,7 @@ impl Volume {
         if left().0 == 0 && left().1 > 0 {
             self.checkpoint(false).await?;
         }
-        // Another cleaning would not empty the segment either.
+        // Cleaning the segment again would not empty it either.
         if let Some(error) = unread {
             return Err(error);
         }
@@ -197,7 +197,7 @@ impl Volume {
                 let whole = batch.into_iter().zip(pages);
                 moves.extend(whole.map(|((number, _, identity), page)| (identity, page, number)));
             }
-            // A lost block keeps its segment: all the others need not stay there with it.
+            // The lost block keeps its segment, but the other blocks can leave it.
             Err(_) => {
                 for (number, wanted, identity) in batch {
                     match self.read_numbers(&[(number, wanted)], Loud::No).await {
@@ -228,7 +228,7 @@ impl Volume {
         empty.iter().for_each(|slot| self.note_empty(*slot, &snapshots));
         let Ok(durable) = self.make_durable(snapshots).await else { return false };
         let durable = Rc::new(durable);
-        // One task for each segment: a read may delay one of them.
+        // Each segment is reset by a task of its own: a read may delay the reset of one.
         let mut flights = Vec::new();
         let early = u64::from(self.0.space.recovery.borrow().is_some());
         for slot in empty {
@@ -269,7 +269,7 @@ impl Volume {
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                // Also a zone that cannot be reset stays the segment's while a read may look there.
+                // While a read may look there, even a zone that cannot be reset is the segment's.
                 drive.zones().unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
                 // Another segment may begin in it while other zones of this one are still being
@@ -379,7 +379,7 @@ mod tests {
             let first = u64::from(crate::format::MAPPED);
             rig.write(first, 1).await;
             let data = slot(volume.0.paging.map().get(first));
-            // Behind the data, in other segments: the mapping block, and then others.
+            // The mapping block, and then other blocks, go to segments after that of the data.
             for block in 0..100 {
                 rig.write(block, 1).await;
             }

@@ -58,7 +58,7 @@ pub(crate) struct Lifetimes {
     now: Cell<u64>,
     recent: Cell<u32>,
     short: Cell<u32>,
-    /// Users' writes under way, those included that wait for others of the same blocks.
+    /// Users' writes under way, including those that wait for other writes of the same blocks.
     under_way: Cell<u32>,
 }
 

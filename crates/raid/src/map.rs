@@ -1,8 +1,8 @@
 //! The map from volume blocks to physical block numbers (L2P), in mapping blocks of 1,024 entries.
 //!
 //! A mapping block is on the drives (its number is in the *root*), in memory, or both. Entries
-//! change in memory only; a checkpoint writes changed mapping blocks. A clock decides which ones
-//! may leave the memory, used by `paging`.
+//! change in memory only; a checkpoint writes changed mapping blocks. `paging` evicts mapping
+//! blocks in the order of a clock (CLOCK).
 
 use crate::format::{MAPPED, NONE};
 use furrow_rt::Page;

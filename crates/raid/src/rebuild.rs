@@ -62,8 +62,8 @@ pub struct Progress {
     pub total: u32,
     /// Segments rebuilt.
     pub done: u32,
-    /// Those of them that were rebuilt before this run of the rebuild: before it was stopped, or
-    /// before the last assembly.
+    /// Segments, among `done`, that were rebuilt before this run of the rebuild: before it was
+    /// stopped, or before the last assembly.
     pub before: u32,
     /// Nanoseconds since this run of the rebuild began.
     pub elapsed: u64,
@@ -324,7 +324,7 @@ impl Volume {
                 Some((slot, index)) => {
                     let done = self.rebuild_segment(slot, index).await;
                     let goes_on = || {
-                        // Only a zone failed: there are others, as long as the drive is in service.
+                        // If only a zone failed, the drive has others, as long as it is in service.
                         let state = self.0.array.member(index).state();
                         self.failed().is_none() && state == MemberState::Rebuilding
                     };
@@ -336,8 +336,8 @@ impl Volume {
                     }
                 }
                 None if left > 0 => {
-                    // The owner of the segment may wait for space, and was told that there was a
-                    // rebuild.
+                    // The writer of an open segment may wait for space, and the lanes may have
+                    // rested because a zone was being filled.
                     self.0.wanted.notify_all();
                     // The remaining segments are still open, without a zone of the member: they end
                     // soon, or at once if there is space by now.
@@ -495,7 +495,7 @@ impl Volume {
                 self.0.rt.sleep(pause).await;
             }
         }
-        // Writes in flight must not meet the zone's reset, also after a failure.
+        // Every write ends before the zone may be reset, after a failure as well.
         for written in writes {
             let written = written.await;
             if result.is_ok() {

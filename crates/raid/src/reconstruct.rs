@@ -80,7 +80,7 @@ impl Volume {
         Ok(all)
     }
 
-    /// The same for consecutive rows of a chunk.
+    /// Reconstructs the blocks of consecutive rows of a chunk.
     async fn recover_run(
         &self,
         (slot, row, chunk): (u32, u32, u32),
@@ -88,7 +88,8 @@ impl Volume {
         loud: Loud,
     ) -> Result<Vec<(usize, Page)>> {
         let made = self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, loud).await?;
-        // Repairs of single blocks take whole stripes: not of the space that cleaning needs.
+        // A repair of single blocks takes whole stripes, and must not take the space that cleaning
+        // needs.
         let repairs = self.0.options.clean && self.free_segments() > self.0.shape.kept;
         let (mut all, mut damage) = (Vec::new(), Vec::new());
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
@@ -103,7 +104,7 @@ impl Volume {
             self.count(|counters| counters.reconstructed += 1);
             if damaged && kind == block::DATA && repairs {
                 let identity = identity.expect("invariant: compared above");
-                // Until here the reader holds the segment.
+                // The reader's pins still hold the segment, so the origin is the block's.
                 damage.push((identity, page.clone(), self.origin(number)));
             }
             all.push((i, page));

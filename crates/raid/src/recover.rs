@@ -68,7 +68,7 @@ struct Candidate {
     number: u32,
     /// Whether the block's stripe lacks a chunk.
     torn: bool,
-    /// The block is damaged, and too much else of its stripe is.
+    /// The block is damaged, and so is too much of the rest of its stripe.
     lost: bool,
 }
 

@@ -144,12 +144,11 @@ impl Volume {
         if !result.stopped {
             self.check_lost().await;
         }
-        // Only damage of valid blocks is an error of its member, and what is reported once counts
-        // once: a scrub looks at a damaged block several times, to mend it and to find what is
-        // lost.
+        // Only damage of valid blocks counts as an error of the member. Each reported block counts
+        // once, although a scrub looks at it several times, to mend it and to find losses.
         for finding in &result.findings {
             let member = self.0.array.member(finding.member);
-            // A drive that has come since has none of the damage.
+            // A drive that has come since the finding does not have the damage.
             if member.uuid() == finding.drive {
                 member.count(u64::MAX, |errors| match finding.unread {
                     true => errors.read += 1,
@@ -291,7 +290,7 @@ impl Volume {
         if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
-        // Of metadata stripes only the last of a window counts: without it, the blocks that it
+        // Only the last metadata stripe of a window counts: without it, the blocks that it
         // lists count as damaged.
         if found.iter().flatten().any(|(meta, _)| is_own(meta)) {
             return Ok(());
@@ -324,7 +323,7 @@ impl Volume {
         let mut repair = repair;
         let (missing, renewed) = match left {
             true if repair => match self.renew(segment, row).await {
-                // What there is no space for stays damaged, and the scrub goes on.
+                // Without space to write its blocks again the row stays damaged; the scrub goes on.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     repair = false;
                     (Vec::new(), false)

@@ -93,7 +93,7 @@ impl Volume {
     /// Makes writers that wait for space look again: a drive came or went, or recovery holds fewer
     /// segments.
     pub(crate) fn space_changed(&self) {
-        // What could not be read may be readable now, or be trimmed.
+        // Blocks that could not be read may be readable now, or may be trimmed.
         self.0.space.changes.set(self.0.space.changes.get() + 1);
         self.space_found();
         self.space_made();

@@ -97,7 +97,7 @@ fn r4_a_mapping_block_is_not_dirty() {
     });
 }
 
-/// R5: a stripe in flight that is none.
+/// R5: one stripe too many is said to be in flight.
 #[test]
 fn r5_a_stripe_stays_in_flight() {
     rigged(&still(), async |mut rig: Rig| {
@@ -183,7 +183,7 @@ fn r10_a_trim_is_not_needed() {
     });
 }
 
-/// R11: a mapping block of a segment is taken off twice.
+/// R11: a mapping block is taken off its segment's count twice.
 #[test]
 fn r11_a_mapping_block_is_let_go_twice() {
     rigged(&still(), async |mut rig: Rig| {

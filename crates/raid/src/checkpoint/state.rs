@@ -26,7 +26,8 @@ pub(crate) struct State {
     /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
     /// root does not.
     pub(super) replaced: RefCell<Vec<(u32, u32)>>,
-    /// Those of them that the checkpoint whose record is being written does not name.
+    /// Mapping blocks, taken from `replaced`, that the checkpoint whose record is being written
+    /// does not name.
     pub(super) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(super) image: RefCell<Image>,
     /// Blocks written before the snapshot.

@@ -46,7 +46,7 @@ impl Row {
         Row { stripe, crc, code: identity::coded(meta), whole: true }
     }
 
-    /// A row that was written, and of which nothing is left to tell what it was.
+    /// A row that was written and is damaged so much that its content is not known.
     pub(crate) const UNKNOWN: Row = Row { stripe: NONE, crc: 0, code: [0; CODED], whole: false };
 }
 
@@ -74,8 +74,8 @@ async fn scan_zone(
             if let Some(meta) = meta.filter(|m| m.own_crc.get() == crc32c(page.bytes())) {
                 return Some(Row::listed(&meta));
             }
-            // Of a torn block the last sectors are missing, and nothing of a block that was never
-            // written is there.
+            // The last sectors of a torn block are missing, and a block that was never written is
+            // zeros.
             let bytes = page.bytes();
             let torn = match &meta {
                 Some(meta) => record::may_be_torn(bytes, meta.own_crc.get(), sector),
@@ -209,8 +209,8 @@ pub(crate) async fn footers_of(
             all.push((index, copies.into_iter().map(Some).collect::<Vec<_>>()));
         }
     }
-    // A zone's own footer comes first: a rebuilt zone has another order than the footers of the
-    // other zones say.
+    // A zone's own footer comes first: after a rebuild the zone's chunks are in another order than
+    // the one that the footers of the other zones record.
     let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
     for copy in 0..volume.shape().footer_copies() {
         for (index, copies) in &mut all {

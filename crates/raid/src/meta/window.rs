@@ -30,9 +30,9 @@ pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).clamp(1, WINDOW - 1)
 }
 
-/// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least. Not counted
-/// are stripes that end windows, the early metadata stripe of each batch, the padding of the last
-/// batch, and the mapping blocks of the checkpoint that follows, with their metadata stripes.
+/// Fewest stripes of `data` blocks that cleaning can fill in a segment of `stripes`. The number
+/// leaves out stripes that end windows, the early metadata stripe of each batch, the padding of the
+/// last batch, and the mapping blocks of the checkpoint that follows, with their metadata stripes.
 pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
     let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
     stripes.saturating_sub(taken)

@@ -17,8 +17,8 @@ pub(crate) struct Place {
 }
 
 /// Whether a block that is damaged or cannot be read counts as an error of its member. It does not
-/// where possibly none of the blocks read is valid, and not where the same block is looked at again
-/// or a scrub does it: a scrub counts each block that it reports, once.
+/// count where perhaps none of the blocks read is valid, where the same block is read again, or
+/// where a scrub reads it: a scrub counts each block that it reports once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

@@ -1,5 +1,5 @@
 //! The end of a recovery: a checkpoint says what was found, then zones that belong to nothing are
-//! reset. Without space for the checkpoint this waits until there is some.
+//! reset. If there is no space for the checkpoint, both wait until there is.
 
 use crate::recover::steps::FINISH;
 use crate::recover::unfinished::{Recovered, Stage};

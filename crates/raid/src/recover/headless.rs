@@ -1,4 +1,4 @@
-//! Zones whose header cannot be read: the rest of them tells the segment that they are of.
+//! Zones whose header cannot be read: the rest of a zone tells which segment it belongs to.
 //!
 //! The footer names the segment, and so does the metadata of each block. The headers of other
 //! members, or the newest state record, describe the segment. A zone that says nothing of the kind
@@ -23,12 +23,12 @@ pub(super) struct Headless {
     pub(super) zone: ZoneId,
     /// Sequence number of its segment.
     segment: u64,
-    /// Its footer says so.
+    /// The footer named the segment; otherwise the metadata of a block did.
     by_footer: bool,
 }
 
 impl Volume {
-    /// The segment of a zone whose header cannot be read; `None` if nothing in it says so.
+    /// The segment of a zone whose header cannot be read; `None` if nothing in it names one.
     pub(super) async fn headless(&self, index: u32, report: &ZoneReport) -> Option<Headless> {
         let zone = report.zone;
         if let Some((segment, _)) = read_any_footer(self, index, zone).await {
@@ -91,7 +91,8 @@ pub(super) fn adopt(
     }
     let of = found.iter_mut().find(|((_, sequence), _)| *sequence == segment);
     let Some((_, known)) = of else { return Ok(false) };
-    // A zone of a member that the segment was begun without was rebuilt: it counts by its footer.
+    // If the segment was begun without the member, a rebuild wrote the zone, and the zone counts
+    // only with its footer.
     let rebuilt = known.missing >> index & 1 == 1;
     if known.zones[index as usize].is_some() || (rebuilt && !headless.by_footer) {
         return Ok(false);

@@ -68,7 +68,8 @@ impl Volume {
             }
         }
         self.move_blocks(trims).await?;
-        // Whatever outdates a block is newer, and complete: a trim's record is by now.
+        // What replaced an outdated block is newer, and its stripe is complete: those of trims'
+        // records have just been written again.
         self.release_fallbacks(|recovery| {
             let older = outdated.iter().filter_map(|number| recovery.older.remove(number));
             let older: Vec<u32> = older.flatten().collect();

@@ -54,7 +54,7 @@ pub(crate) struct Facts {
     pub(crate) users_wait: bool,
     /// The internal segment writer waits for a segment.
     pub(crate) internal_waits: bool,
-    /// No segment can be made free, as was found.
+    /// It was found that no segment can be made free.
     pub(crate) out: bool,
     /// Fewer blocks are valid than when `out` was set.
     pub(crate) eased: bool,

@@ -1,4 +1,4 @@
-//! The state of space that a volume holds: waiting writers, results of cleaning, open recovery
+//! The state of a volume's space: waiting writers, results of cleaning, an unfinished recovery.
 
 use crate::recover::unfinished::UnfinishedRecovery;
 use furrow_rt::Notify;

@@ -30,8 +30,8 @@ impl Volume {
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.array.members().iter().zip(permits) {
-            // A member that failed or came since the permits were taken has no permit or no drive:
-            // the segment has no zone of it.
+            // A member that failed since the permits were taken has no drive, and one that came
+            // since has no permit: the segment has no zone of either.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);
                 drive.writer().open_empty(zone);

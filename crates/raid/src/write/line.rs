@@ -24,7 +24,7 @@ pub(crate) struct SegmentWriter {
     pub(super) ready: RefCell<VecDeque<Stripe>>,
     pub(crate) open: RefCell<Option<Rc<Open>>>,
     pub(super) opening: Cell<bool>,
-    /// The writer does not wait for a segment any more, or nothing is in line for the segment.
+    /// Signals that the writer waits for no segment any more, or has no stripe in line.
     pub(super) moved_on: Notify,
 }
 

@@ -1,5 +1,5 @@
-//! What a segment's footers say of its rows, or are going to: on drives without an out-of-band area
-//! it stands in for metadata blocks that cannot be read.
+//! The present or future footers of a segment, which stand in for metadata blocks that cannot be
+//! read on drives without an out-of-band area.
 //!
 //! Footers have no code of parity blocks: the code is computed from those of the row's data blocks.
 //! These are all there, since the footers of any sufficient set of drives describe the zones of all
