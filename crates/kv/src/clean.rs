@@ -76,8 +76,8 @@ impl Store {
         if !waited_for && !self.is_low() {
             return Ok(false);
         }
-        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a group
-        // commit empties come first.
+        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a
+        // group commit empties come first.
         if zones.pool.free_count() <= RESERVE && !self.0.retired.borrow().is_empty() {
             self.join_group_commit(None).await?;
             return Ok(true);
