@@ -47,7 +47,7 @@ test-long: ## for nights: make test, then longer sweeps, simulations and what st
 	@scripts/setup.sh test-long
 	@scripts/test.sh long
 
-lint: ## formatting, clippy, licences (the quick part of `make test`)
+lint: ## formatting, clippy, prose, licences (the quick part of `make test`)
 	@scripts/setup.sh lint
 	@scripts/test.sh lint
 

@@ -96,6 +96,7 @@ need_component() {
 }
 
 need_lint() {
+    have python3 || install_package python3 "runs the checker of prose"
     need_component fmt rustfmt
     need_component clippy clippy
     need_deny

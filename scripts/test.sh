@@ -95,6 +95,7 @@ lint() {
     # In a folder of its own: cargo lets no two builds into one.
     step clippy cargo clippy --quiet --workspace --all-targets --locked --target-dir "$target_dir/clippy" \
         -- -D warnings
+    step prose python3 scripts/prose.py
     step dependencies cargo deny --locked check --hide-inclusion-graph bans licenses sources
 }
 if [ "$tier" = lint ]; then

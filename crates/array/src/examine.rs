@@ -56,10 +56,10 @@ pub struct Examined {
     pub members: Vec<(Uuid, MemberState)>,
     /// Number of the newest state record on the drive.
     pub record: u64,
-    /// Of each member, the number of a state record that the member certainly has, unless it has a
+    /// For each member, the number of a state record that the member certainly has, unless it has a
     /// newer one; 0: not known.
     pub known: Vec<u64>,
-    /// Of each member, the events that the array counted when the member was last in service.
+    /// For each member, the events that the array had counted when the member was last in service.
     pub served: Vec<u64>,
     /// When the newest state record was written, seconds since 1970; 0: not known.
     pub recorded: i64,
@@ -92,7 +92,7 @@ pub struct Damaged {
 
 impl Damaged {
     /// What the drive counts for by the newest state of its array: a member whose state the others
-    /// have. `None` if it is no member by that state.
+    /// have. `None` if that state does not name it as a member.
     pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
         let known = |(array, device): &(Uuid, Uuid)| {
             let seat = newest.members.iter().position(|(uuid, _)| uuid == device)?;

@@ -1,4 +1,4 @@
-//! The audit: the volume's accounts in memory, each held against a second source that must agree.
+//! The audit: the volume's accounts in memory, each compared with a second source that must agree.
 //!
 //! A wrong account shows here before a read, a reset or a checkpoint depends on it. An audit reads
 //! no drive and changes nothing, so it may run between any two turns of the executor, with writes
