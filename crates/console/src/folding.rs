@@ -18,24 +18,22 @@ pub struct Folding<W: Write> {
     line: Vec<u8>,
 }
 
-/// The columns of a screen that reads `out`, or those that COLUMNS gives; `None` without both.
-fn columns(is_terminal: bool) -> Option<usize> {
-    let is_set = std::env::var_os("COLUMNS").is_some_and(|columns| !columns.is_empty());
-    (is_set || is_terminal).then(|| Screen::of_stdout().width)
-}
-
 /// Text for standard output, as it is if `text` is false.
 pub fn stdout(text: bool) -> Folding<io::StdoutLock<'static>> {
     let out = io::stdout();
-    let width = columns(out.is_terminal()).filter(|_| text);
+    // Programs that read a pipe expect whole lines.
+    let width = (text && out.is_terminal()).then(|| Screen::of_stdout().width);
     Folding::new(out.lock(), width)
 }
 
 /// `message` in lines for standard error.
 pub fn message(message: &str) -> String {
-    match io::stderr().is_terminal().then(|| columns(true)).flatten() {
-        Some(width) => fit::folded_around_commands(message, INDENT, width).join("\n"),
-        None => message.to_owned(),
+    match io::stderr().is_terminal() {
+        true => {
+            let width = Screen::of_stdout().width;
+            fit::folded_around_commands(message, INDENT, width).join("\n")
+        }
+        false => message.to_owned(),
     }
 }
 
@@ -52,7 +50,7 @@ impl<W: Write> Folding<W> {
                 let blanks = text.len() - text.trim_start_matches(' ').len();
                 let indent = if blanks + INDENT < width / 2 { blanks + INDENT } else { 0 };
                 for part in fit::folded_around_commands(text, indent, width) {
-                    writeln!(self.out, "{part}")?;
+                    writeln!(self.out, "{}", part.trim_end())?;
                 }
                 Ok(())
             }
