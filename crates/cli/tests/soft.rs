@@ -94,7 +94,7 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.refused(&["fsck", &drive], &["first block is damaged", "device check --repair"]);
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("device check --repair") && !told.contains("--soft"), "{told}");
-    // Data that another program has written there since is not overwritten.
+    // A repair refuses a drive on whose first block another program has written meanwhile.
     file.write_at(b"\x53\xef", 1080).unwrap();
     place.refused(&["device", "check", "--repair", &drive], &["no soft zones"]);
     file.write_at(&[0; 2], 1080).unwrap();

@@ -15,7 +15,8 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Makes the lines of `events`, which were recorded from `calls`, with or without `reads`.
+    /// The lines that show `events`. `calls` are the calls during which the events were recorded.
+    /// Reads are shown only if `reads`.
     pub fn new(events: &'a Events, calls: &'a [Op], reads: bool) -> Lines<'a> {
         Lines { events, calls, hidden: (!reads).then(BTreeSet::new) }
     }

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
-/// Time limit for the kernel to report that a daemon is dead. The kernel knows that without
-/// the daemon.
+/// Time limit for the kernel to report that a daemon is dead. The kernel does not ask the daemon
+/// for that, so the limit is short.
 const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 /// Type of Furrow's mounts in the mount table.
 ///

@@ -84,7 +84,7 @@ pub(crate) fn name_bytes(path: &str) -> u64 {
     (EntryHead::SIZE + NameEntry::SIZE + path.len()) as u64
 }
 
-/// Bytes of the entry of a file with these extents, without its tail.
+/// Size in bytes of the entry of a file with these extents. The file's tail is not included.
 pub(crate) fn file_bytes(extents: &[Extent]) -> u64 {
     let sums = |extent: &Extent| match &extent.sums {
         Sums::Here(sums) => 4 * sums.len(),

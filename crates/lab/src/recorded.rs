@@ -134,7 +134,7 @@ pub struct Recorded {
     pub resources: usize,
     /// The causes of each call, used if calls wait for everything.
     pub causes: Vec<Cause>,
-    /// For each call, the end of its needs in `all_needs`; they begin at the previous call's end.
+    /// Call `i` needs `all_needs[ends[i - 1]..ends[i]]`; the needs of call 0 begin at 0.
     ends: Vec<u32>,
     all_needs: Vec<Need>,
 }

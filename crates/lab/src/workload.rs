@@ -87,7 +87,7 @@ impl Fill {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
-    /// Chosen by the order of offsets, for all clients together.
+    /// All clients draw offsets from one range over all zones; the offset determines the zone.
     #[default]
     Shared,
     /// Each client has its own zone, by the client's number.

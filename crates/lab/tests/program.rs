@@ -131,7 +131,7 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
     let own = folder.path().join("my data");
     std::fs::create_dir_all(&own).expect("a directory can be made");
     let own = own.to_str().expect("a path in UTF-8");
-    // The directory has one of the eight files, with one parameter changed.
+    // The directory has a copy of one of the built-in data files, with one parameter changed.
     let setup = include_str!("../data/setup.toml");
     let (from, to) = (
         "[device.pm1731a]\nspec = \"mem:pm1731a,",

@@ -182,8 +182,8 @@ impl Groups {
         (self.start(stripe) + place) * self.chunk
     }
 
-    /// The place in its group of the chunk of `stripe` that was found at row `row`; [`NONE`] if it
-    /// cannot have been written there.
+    /// A chunk of `stripe` was found at row `row`: the chunk's place within the stripe's group, or
+    /// [`NONE`] if no chunk of this stripe can be in that row.
     pub(crate) fn place(&self, stripe: u32, row: u32) -> u32 {
         let at = row / self.chunk;
         let fits = stripe < self.stripes && (self.start(stripe)..self.end(stripe)).contains(&at);

@@ -106,7 +106,7 @@ fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
         check_runs(&volume, &model, 61).await;
         common::churn(&volume, &mut model, &mut Rng::new(7), 100).await;
         replaced(&rt2, &volume, &mut all, &lost).await;
-        // The new drives provide the chunks of their partners, which are now lost.
+        // The partners of the new drives fail now, so every chunk comes from a new drive.
         for index in &lost {
             volume.fail((index ^ 1) as u32).await.unwrap();
         }

@@ -56,7 +56,9 @@ pub fn choose(in_flight: &[CommandInfo], samples: usize, rng: &mut Rng) -> Vec<F
         .collect()
 }
 
-/// Cases with one survivor or one loss find more than fair coin flips: they come first.
+/// The fates of sample number `sample`. Samples take turns: all commands but one are done; one
+/// alone is done; one has a random fate and the others are done; all have random fates. The first
+/// two kinds find more defects than random fates do.
 fn sampled(choices: &[Vec<Fate>], sample: usize, rng: &mut Rng) -> Vec<Fate> {
     let one = rng.below(choices.len() as u64) as usize;
     let last = |fates: &Vec<Fate>| fates.last().copied().unwrap_or(Fate::NotStarted);

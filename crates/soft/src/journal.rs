@@ -278,7 +278,7 @@ impl Journal {
         }
     }
 
-    /// Most bytes of entries that a record may have in an empty half.
+    /// The largest size in bytes of the entries of one record, in an empty half.
     pub(crate) fn most(layout: &Layout) -> usize {
         layout.records() as usize * BLOCK as usize - RecordHeader::SIZE - CHANGES_FIXED
     }

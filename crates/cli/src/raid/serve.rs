@@ -120,7 +120,7 @@ pub struct Parts {
 }
 
 impl Daemon {
-    /// Makes a daemon of `parts`, which begins to monitor the array.
+    /// Makes a daemon of `parts`. The daemon begins to monitor the array at once.
     pub fn start(rt: &Rt, parts: Parts) -> Rc<Daemon> {
         let Parts { name, volume, server, block_device, read_only, absent, .. } = parts;
         let (drives, spares, notices) = (parts.drives, parts.spares, parts.notices);

@@ -7,8 +7,8 @@
 //! (`name_table`), with their inodes, and the block's largest gap. A look-up then touches two
 //! places in one page of memory. Whole names are compared, so a look-up is as exact as a search.
 //!
-//! Invariant: the known content of a block is the content of the block. Every change of a directory
-//! block goes through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
+//! Invariant: what the index holds of a block equals the block's present content. Every change of a
+//! directory block goes through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
 //! [`DirectoryIndexes::replaced`], or changes no name. The index is only a copy: it can be dropped
 //! completely without loss, and is dropped when it exceeds its share of the cache.
 

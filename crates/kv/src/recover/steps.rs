@@ -235,11 +235,12 @@ impl Opening {
         Ok(())
     }
 
-    /// A power cut can leave more zones active than permits were in use: full zones whose ends were
-    /// lost with the cache. Finishes as many as the ring needs to begin a zone.
+    /// A full zone holds no permit. If a power cut takes its last blocks from the drive's cache,
+    /// the zone is active again, so more zones may be active than there are permits. Finishes
+    /// enough of them for the ring to begin a zone.
     ///
-    /// This comes before anything is written. It changes no decision: in a finished zone, content
-    /// counts only if it is found there.
+    /// This comes before anything is written, and changes nothing that recovery decides: content of
+    /// a finished zone counts only if it is found there.
     async fn finish_strays(&mut self) -> Result<()> {
         self.reports = survey::reports(&*self.device).await?;
         let surplus = survey::surplus(self.writer.geometry(), &self.reports);

@@ -20,9 +20,10 @@ pub enum Policy {
     /// the zone whose files outlive the new file by the least; else the zone with the least space
     /// is finished and an empty one opened.
     LizaZenfs,
-    /// BAZA (§IV-A): blob files in the order of their creation. A writer holds its zone, a
-    /// concurrent writer takes another, and the next file goes back to the earlier zone (§IV-B,
-    /// Fig. 5). Otherwise like `LizaPaper`.
+    /// BAZA (§IV-A): blob files share zones in the order of their creation, whatever their
+    /// lifetime. A writer holds its zone, so a concurrent writer takes another one. The next file
+    /// goes to the zone that was opened first among those that nobody holds (§IV-B, Fig. 5).
+    /// Otherwise like `LizaPaper`.
     #[default]
     Baza,
     /// Like `Baza`, but blocks moved by cleaning go to separate zones, sorted by how often they

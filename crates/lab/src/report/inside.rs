@@ -7,7 +7,7 @@ use crate::measure::{CURVE, Measures};
 use crate::plot::{Axis, Plot, Point};
 use crate::result::{ClaimResult, Metric, SeriesResult};
 
-/// Runs side by side, if there are several and none of them is a series.
+/// Plots single runs side by side; `None` if there are too few. Series are left out.
 pub fn by_run(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     let single: Vec<&SeriesResult> =
         result.series.iter().filter(|series| series.series.over.is_none()).collect();

@@ -35,7 +35,8 @@ impl OpenMeta {
         self.0.is_some() && window::ends(next, stripes)
     }
 
-    /// Stripes of a segment of `stripes` that may hold data: not the last one.
+    /// How many stripes of a segment of `stripes` may hold data. With metadata among the data the
+    /// last one does not.
     pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
         stripes - u32::from(self.0.is_some())
     }

@@ -25,7 +25,8 @@ pub struct Recovered {
     pub lacking: u64,
     /// Open segments that stayed open though a member that is being rebuilt has no zone in them.
     pub narrow: u64,
-    /// Stripes that may have counted and cannot be read, and whose loss was accepted.
+    /// Stripes in doubt: they may have been acknowledged, too few of their chunks can be read, and
+    /// the user accepted their loss.
     pub in_doubt: u64,
     /// Segments, and zones of no segment, that were reset before the recovery's checkpoint, to make
     /// space for its writes.

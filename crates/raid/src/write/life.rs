@@ -203,7 +203,7 @@ impl Volume {
         }
     }
 
-    /// Enters the chunk at `row` of a drive's zone in the footers.
+    /// Records in the footers which blocks are in the chunk at `row` of a drive's zone.
     pub(crate) fn note_footer(
         &self,
         open: &Open,

@@ -249,7 +249,7 @@ async fn run(
 /// A difference between what a mount shows of a file and what was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Problem {
-    /// Reading the file fails, or, if true, reading its directory.
+    /// A read fails: that of its directory if true, else that of the file.
     Unreadable(bool),
     /// The file does not exist.
     Missing,

@@ -600,9 +600,10 @@ impl Reopening {
         told_lost(when, (self.array.level, self.array.drives), lost)
     }
 
-    /// Loses one drive more than the redundancy allows, which works only if the array did not
-    /// change after the others failed. (With two drives, the lost drive would be the only one that
-    /// knows of the failure.) True if the array could be assembled.
+    /// Leaves out one drive more than the level tolerates. The array may then be refused. If it can
+    /// be assembled, nothing was written after the earlier failures, so every block must be right.
+    /// True if it could be assembled. Skipped if only one drive has never failed: no other drive
+    /// would know of the failures.
     async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
         let expected = &self.expected;
         let doubtful = expected.doubtful.len() as u32;

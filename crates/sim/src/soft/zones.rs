@@ -85,7 +85,7 @@ enum Event {
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
-/// One life of a zone.
+/// One life of a zone: what is written to the zone between two resets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
     /// The number of blocks sent, answered, and certainly durable, in these three fields.
@@ -105,7 +105,7 @@ impl Life {
     }
 }
 
-/// The lives in which a zone may be after a power cut.
+/// The lives of a zone that a power cut may leave on the drive.
 #[derive(Clone, Debug)]
 struct Lives {
     /// Number of the first life.
