@@ -148,7 +148,9 @@ fn main() -> ExitCode {
     let words = (words.next(), words.next());
     // Others print the bytes of a file, or what a program or a shell reads.
     let text = !matches!(words, (Some("kv"), Some("get")) | (Some("docs" | "run"), _))
-        && !arguments.iter().any(|argument| argument == "--json" || argument == "--prometheus");
+        && !arguments.iter().any(|argument| {
+            ["--json", "--prometheus", "--toml", "--svg"].iter().any(|form| argument == form)
+        });
     let statuses = statuses_of(words.0, words.1);
     let run = |cli: Cli, out: &mut dyn Write| cli.command.run(out);
     ExitCode::from(program::answer(command(), &arguments, statuses, text, run))

@@ -130,7 +130,7 @@ pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
 }
 
 /// The character that joins the words of a command while lines are folded.
-const JOINED: char = '\u{a0}';
+const JOINED: char = '\u{1f}';
 
 /// Like [`folded`], but commands stay in one line, so that they can be pasted, even if the line is
 /// then longer than `width`. A command begins with `furrow`, and ends before a bracket, a

@@ -39,10 +39,9 @@ pub fn answer<P: Parser>(
         Err(error) => return refuse(&error, command, arguments, statuses),
     };
     let mut out = folding::stdout(text);
-    let result = run(parsed, &mut out).and_then(|status| {
-        out.flush()?;
-        Ok(status)
-    });
+    let result = run(parsed, &mut out);
+    let flushed = out.flush();
+    let result = result.and_then(|status| Ok(flushed.map(|()| status)?));
     match result {
         Ok(status) => status,
         // The reader of the output has closed it early (as in `furrow map | head`).

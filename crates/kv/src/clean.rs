@@ -13,6 +13,7 @@ use furrow_log::record::crc32c;
 use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Most blocks that are read and checked for moving before other tasks run.
@@ -25,9 +26,6 @@ struct Run {
     /// The blocks' content; `None` if the user declared them dead.
     pages: Option<Pages>,
 }
-
-/// Free zones from which on nobody counts what cleaning a zone moves: it fits.
-const FREE_UNCOUNTED: u32 = 16;
 
 impl Store {
     /// Starts the background task that cleans.
@@ -76,9 +74,11 @@ impl Store {
         if !waited_for && !self.is_low() {
             return Ok(false);
         }
-        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a
-        // group commit empties come first.
-        if zones.pool.free_count() <= RESERVE && !self.0.retired.borrow().is_empty() {
+        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a group
+        // commit empties come first. Without reserves for claims a full store has none to spare, and
+        // a commit for each removal would cost more than it gains.
+        let none_to_spare = zones.has_claims() && zones.pool.free_count() <= RESERVE;
+        if none_to_spare && !self.0.retired.borrow().is_empty() {
             self.join_group_commit(None).await?;
             return Ok(true);
         }
@@ -107,26 +107,32 @@ impl Store {
         if self.ring_is_full() {
             return None;
         }
-        let (victim, moved) = match zones.policy() {
-            Policy::Generations => self.victim_by_benefit()?,
-            _ => zones.victim().map(|zone| (zone, zones.valid(zone)))?,
-        };
-        let garbage = zones.account("garbage of a zone", zones.capacity().checked_sub(moved));
-        let pays = garbage > garbage_left(zones.capacity());
-        (pays && self.has_space_to_clean(victim)).then_some(victim)
+        let mut unfit = BTreeSet::new();
+        loop {
+            let (victim, moved) = match zones.policy() {
+                Policy::Generations => self.victim_by_benefit(&unfit)?,
+                _ => zones.victim(&unfit).map(|zone| (zone, zones.valid(zone)))?,
+            };
+            let garbage = zones.account("garbage of a zone", zones.capacity().checked_sub(moved));
+            if garbage <= garbage_left(zones.capacity()) {
+                return None;
+            }
+            if self.has_space_to_clean(victim) {
+                return Some(victim);
+            }
+            unfit.insert(victim);
+        }
     }
 
     /// Whether the extents that cleaning the zone moves fit in the free zones and those open for
-    /// cleaning. They may take more than the zone: an extent moves whole, even if only its
-    /// checksums lie there, as they do under policies that keep a zone for each open file.
+    /// cleaning. They may take more than the zone: an extent moves whole, even if only its checksums
+    /// lie there, as they do under policies that keep a zone for each open file.
     fn has_space_to_clean(&self, victim: ZoneId) -> bool {
         let zones = &self.0.zones;
-        if zones.pool.free_count() >= FREE_UNCOUNTED {
-            return true;
-        }
         let files = self.0.files.borrow();
         let of_files = zones.files_in(victim).into_iter().filter_map(|id| files.get(&id));
         let moved = of_files.flat_map(|file| &file.extents).filter(|e| self.is_in(victim, e));
+        // Their checksums can stay in the entry of the file.
         let moved: u64 = moved.map(|extent| u64::from(extent.blocks)).sum();
         moved <= zones.space_for_cleaning()
     }
@@ -152,7 +158,14 @@ impl Store {
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
                 match self.runs_with_pages(id, &extent).await {
-                    Ok(runs) => self.move_runs(id, &extent, runs).await?,
+                    Ok(runs) => match self.move_runs(id, &extent, runs).await {
+                        // Users took the space meanwhile.
+                        Err(error) if error.kind() == ErrorKind::NoSpace => {
+                            self.0.zones.set_uncleanable(victim);
+                            return self.join_group_commit(None).await;
+                        }
+                        moved => moved?,
+                    },
                     Err(error) if error.is_gone() => return Err(error),
                     // Blocks that cannot be read stay where they are; reads of the file report
                     // them.
@@ -194,7 +207,15 @@ impl Store {
         let mut moved = Vec::new();
         for run in runs {
             match run.pages {
-                Some(pages) => self.move_pages(id, run.first, &pages, want, &mut moved).await?,
+                Some(pages) => {
+                    let done = self.move_pages(id, run.first, &pages, want, &mut moved).await;
+                    if let Err(error) = done {
+                        // The file keeps the extent where it is.
+                        moved.iter().for_each(|piece| self.end_move(id, piece));
+                        moved.iter().for_each(|piece| self.retire(id, piece));
+                        return Err(error);
+                    }
+                }
                 None => moved.push(Extent::hole(run.first, run.end - run.first)),
             }
         }
@@ -218,7 +239,11 @@ impl Store {
         };
         self.retire(id, &before);
         for extent in placed().filter(|extent| extent.blocks > SUMS_INLINE) {
-            self.store_sums(id, extent.first, want).await?;
+            match self.store_sums(id, extent.first, want).await {
+                // They stay in the file's entry.
+                Err(error) if error.kind() == ErrorKind::NoSpace => break,
+                stored => stored?,
+            }
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::format::EXTENT_MAX;
 use crate::store::Store;
 use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks moved at least this often share zones.
 const GENERATIONS: u8 = 3;
@@ -101,7 +101,7 @@ impl Store {
     /// Returns the full zone whose cleaning pays most, and how many of its blocks that moves. Cost
     /// and benefit after Rosenblum and Ousterhout: a zone pays more the fewer blocks are moved, and
     /// the longer it has been unchanged.
-    pub(crate) fn victim_by_benefit(&self) -> Option<(ZoneId, u32)> {
+    pub(crate) fn victim_by_benefit(&self, except: &BTreeSet<ZoneId>) -> Option<(ZoneId, u32)> {
         let zones = &self.0.zones;
         zones.close_full();
         let forgotten = self.forgotten_by_zone();
@@ -114,7 +114,8 @@ impl Store {
             let live = zones.account("valid blocks that somebody reads", valid.checked_sub(dead));
             // A zone without valid blocks is reset, not cleaned.
             let garbage = zones.account("garbage of a zone", capacity.checked_sub(live));
-            if valid == 0 || garbage < needed || zones.is_uncleanable(zone) {
+            let out = zones.is_uncleanable(zone) || except.contains(&zone);
+            if valid == 0 || garbage < needed || out {
                 return None;
             }
             let age = now.checked_sub(zones.age(zone).opened);

@@ -304,20 +304,13 @@ impl Store {
             if waiting == 0 {
                 return Ok(());
             }
-            if self.space_for(want.claim) == 0 {
-                self.count(|counters| counters.refused += 1);
-                return Err(self.no_space_left());
-            }
-            let zone = self.zone_for(want).await?;
-            let room = self.space_for(want.claim);
-            if room == 0 {
-                continue;
-            }
+            let zone = self.zone_for_content(want).await?;
+            let left = self.space_for(want.claim).max(1);
             // Nothing is awaited from here on, so nobody else takes the space found in the zone.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
-                let count = count.min(usize::try_from(room).unwrap_or(usize::MAX));
+                let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
                 let first = file.placed();
                 let blocks: Vec<Block> = file.waiting.drain(..count).collect();
                 let pages = blocks.iter().map(|block| block.page.clone());
@@ -382,8 +375,18 @@ impl Store {
     /// # Errors
     /// `NoSpace` if cleaning can free nothing.
     pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
+        self.zone_within(want, false).await
+    }
+
+    /// Like [`Store::zone_for`], for content of a file, which gets no more than
+    /// [`Store::space_for`] leaves.
+    async fn zone_for_content(&self, want: Want) -> Result<ZoneId> {
+        self.zone_within(want, true).await
+    }
+
+    async fn zone_within(&self, want: Want, content: bool) -> Result<ZoneId> {
         let mut place = None;
-        let found = self.zone_in_turn(want, &mut place).await;
+        let found = self.zone_in_turn((want, content), &mut place).await;
         self.count(|counters| {
             if let Some((_, since)) = &place {
                 counters.waits += 1;
@@ -397,7 +400,7 @@ impl Store {
 
     async fn zone_in_turn<'a>(
         &'a self,
-        want: Want,
+        (want, content): (Want, bool),
         place: &mut Option<(SpaceTicket<'a>, Nanos)>,
     ) -> Result<ZoneId> {
         let zones = &self.0.zones;
@@ -410,7 +413,8 @@ impl Store {
                 freed.await;
                 continue;
             }
-            match zones.choose(want) {
+            let full = content && self.space_for(want.claim) == 0;
+            match if full { Choice::Nothing } else { zones.choose(want) } {
                 Choice::Zone(zone) => {
                     self.clean_if_low();
                     return Ok(zone);
@@ -421,7 +425,7 @@ impl Store {
                 }
                 Choice::Nothing => {}
             }
-            if let Some(permit) = zones.next_permit(want) {
+            if let Some(permit) = zones.next_permit(want).filter(|_| !full) {
                 if let Ok(permit) = either(permit, freed).await
                     && zones.find(want, true).is_none()
                 {
@@ -436,16 +440,6 @@ impl Store {
             zones.wanted.notify_all();
             freed.await;
         }
-    }
-
-    fn no_space_left(&self) -> Error {
-        let space = self.space();
-        let message = format!(
-            "no space: files hold {} of {} MiB, and cleaning can free nothing more: remove files",
-            space.used >> 20,
-            space.capacity >> 20,
-        );
-        Error::new(ErrorKind::NoSpace, message)
     }
 
     /// Finishes a zone before it is full, to open another; the rest of the zone stays unused.

@@ -86,17 +86,25 @@ impl Store {
             let files = self.0.files.borrow();
             files.iter().filter(|(_, file)| unsynced(file)).map(|(id, _)| *id).collect()
         };
+        let mut done = Ok(());
         for id in ids {
             // The file may have been removed meanwhile.
             let Ok(lock) = self.with(id, |file| file.lock.clone()) else { continue };
             let one = lock.acquire(1).await;
             if self.with(id, |file| file.names).is_ok_and(|names| names > 0) {
-                self.settle(id).await?;
-                self.0.must_commit.borrow_mut().insert(id);
+                // One file without space must not keep the others from being durable.
+                match self.settle(id).await {
+                    Err(error) if error.kind() == ErrorKind::NoSpace => done = done.and(Err(error)),
+                    settled => {
+                        settled?;
+                        self.0.must_commit.borrow_mut().insert(id);
+                    }
+                }
             }
             drop(one);
         }
-        self.join_group_commit(None).await
+        self.join_group_commit(None).await?;
+        done
     }
 
     /// Gives blocks of a file their places before a group commit records it. The bytes after them

@@ -7,6 +7,7 @@ use crate::store::{Blocks, Store};
 use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
 use furrow_log::pool::SuperzoneState;
+use furrow_zone::{Error, ErrorKind};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -76,6 +77,17 @@ impl Store {
             list.borrow().iter().map(|(_, _, blocks)| u64::from(*blocks)).sum::<u64>()
         };
         (most + leaving.map(sum).iter().sum::<u64>()).saturating_sub(valid)
+    }
+
+    /// The error of a write that finds no space.
+    pub(crate) fn no_space_left(&self) -> Error {
+        let space = self.space();
+        let message = format!(
+            "no space: files hold {} of {} MiB, and cleaning can free nothing more: remove files",
+            space.used >> 20,
+            space.capacity >> 20,
+        );
+        Error::new(ErrorKind::NoSpace, message)
     }
 
     /// Computes the store's space.

@@ -606,6 +606,11 @@ impl ZoneAllocator {
         self.valid.get()
     }
 
+    /// Whether the store has zones enough for reserves by claim.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.pool.total() >= ZONES_FOR_CLAIMS
+    }
+
     /// Blocks that cleaning can write before it gives a zone back.
     pub(crate) fn space_for_cleaning(&self) -> u64 {
         let open = self.open.borrow();
@@ -618,7 +623,9 @@ impl ZoneAllocator {
     /// of the zones that work and are not reserved from it.
     pub(crate) fn valid_max(&self, claim: Claim) -> u64 {
         let zones = self.pool.total() - self.pool.count(SuperzoneState::Retired);
-        u64::from(zones.saturating_sub(self.kept(claim))) * u64::from(self.capacity())
+        let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
+        let kept = kept_from(claim, zones) + flushes;
+        u64::from(zones.saturating_sub(kept)) * u64::from(self.capacity())
     }
 
     /// Returns the files with blocks in a zone.
@@ -655,10 +662,11 @@ impl ZoneAllocator {
     }
 
     /// Returns the full zone with the fewest valid blocks, if any zone has garbage.
-    pub(crate) fn victim(&self) -> Option<ZoneId> {
+    pub(crate) fn victim(&self, except: &BTreeSet<ZoneId>) -> Option<ZoneId> {
         self.close_full();
         let (uncleanable, capacity) = (self.uncleanable.borrow(), self.capacity());
-        let full = self.full_zones().into_iter().filter(|zone| !uncleanable.contains(zone));
+        let full = self.full_zones().into_iter();
+        let full = full.filter(|zone| !uncleanable.contains(zone) && !except.contains(zone));
         let candidate = |zone: ZoneId| {
             let (id, valid) = (zone.0, self.valid(zone));
             Candidate { id, valid, capacity, ..Candidate::default() }
@@ -676,7 +684,8 @@ impl ZoneAllocator {
         self.uncleanable.borrow().contains(&zone)
     }
 
-    /// Excludes a zone from cleaning because a block in it cannot be read.
+    /// Excludes a zone from cleaning until its reset: a block in it cannot be read, or there is no
+    /// space for what cleaning it moves.
     pub(crate) fn set_uncleanable(&self, zone: ZoneId) {
         self.uncleanable.borrow_mut().insert(zone);
     }

@@ -154,6 +154,37 @@ fn a_full_store_stays_full_when_it_is_asked_again() {
     }
 }
 
+/// Bytes that a program no longer needs are space in a full store: a writer waits until cleaning has
+/// left them out.
+#[test]
+fn a_full_store_takes_more_once_bytes_are_forgotten() {
+    let rt = Rt::new(Config::simulated(13));
+    let (_device, store) = made(&rt, Policy::Generations);
+    rt.block_on(async move {
+        let full = store.create("000010.blob", Lifetime::Medium).unwrap();
+        let size = fill(&store, full, 1, 30_000).await;
+        let other = store.create("000011.sst", Lifetime::Medium).unwrap();
+        fill(&store, other, 2, 3_000).await;
+        // A third of it, zone after zone.
+        for at in (0..size - 90_000).step_by(90_000) {
+            store.forget(full, at, 30_000).unwrap();
+        }
+        let more = store.create("000012.log", Lifetime::Short).unwrap();
+        // A group commit records first that the store may have holes.
+        store.sync_names().await.unwrap();
+        let found = fill(&store, more, 3, 30_000).await;
+        let space = store.space();
+        // The ring has no space for the places of more pieces.
+        assert!(found > size / 8, "{found} of {size} bytes: {space:?}");
+        assert!(space.used <= space.capacity, "{space:?}");
+        for id in [full, other, more] {
+            let _ = store.close(id).await;
+        }
+        store.stop().await.unwrap();
+    });
+    rt.clear();
+}
+
 /// Flushes of all logs find space when everything else is full, also after a crash; without logs
 /// that space is available to others.
 #[test]
