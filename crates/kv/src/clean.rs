@@ -74,9 +74,9 @@ impl Store {
         if !waited_for && !self.is_low() {
             return Ok(false);
         }
-        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a group
-        // commit empties come first. Without reserves for claims a full store has none to spare, and
-        // a commit for each removal would cost more than it gains.
+        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a
+        // group commit empties come first. Without reserves for claims a full store has none to
+        // spare, and a commit for each removal would cost more than it gains.
         let none_to_spare = zones.has_claims() && zones.pool.free_count() <= RESERVE;
         if none_to_spare && !self.0.retired.borrow().is_empty() {
             self.join_group_commit(None).await?;
@@ -125,8 +125,8 @@ impl Store {
     }
 
     /// Whether the extents that cleaning the zone moves fit in the free zones and those open for
-    /// cleaning. They may take more than the zone: an extent moves whole, even if only its checksums
-    /// lie there, as they do under policies that keep a zone for each open file.
+    /// cleaning. They may take more than the zone: an extent moves whole, even if only its
+    /// checksums lie there, as they do under policies that keep a zone for each open file.
     fn has_space_to_clean(&self, victim: ZoneId) -> bool {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();

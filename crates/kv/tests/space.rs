@@ -154,8 +154,8 @@ fn a_full_store_stays_full_when_it_is_asked_again() {
     }
 }
 
-/// Bytes that a program no longer needs are space in a full store: a writer waits until cleaning has
-/// left them out.
+/// Bytes that a program no longer needs are space in a full store: a writer waits until cleaning
+/// has left them out.
 #[test]
 fn a_full_store_takes_more_once_bytes_are_forgotten() {
     let rt = Rt::new(Config::simulated(13));
