@@ -35,7 +35,7 @@ impl Identity {
     /// Where chunks are.
     ///
     /// # Errors
-    /// `Invalid` if no array of this level has so many drives.
+    /// `Invalid` if the level does not allow this number of drives.
     pub fn placement(&self) -> Result<Placement> {
         Placement::new(self.level, self.drives)
     }

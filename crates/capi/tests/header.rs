@@ -34,7 +34,7 @@ fn the_header_is_what_the_code_says() {
     let mut text = Vec::new();
     made.generate().expect("the interface is C").write(&mut text);
     let made = String::from_utf8(text).unwrap();
-    // Rust's section on safety is of no use to a program in C.
+    // The `# Safety` section is written for callers in Rust, so the C header leaves it out.
     let mut kept = String::new();
     let mut skipping = false;
     for line in made.lines() {

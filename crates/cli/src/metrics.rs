@@ -176,7 +176,7 @@ fn admit(clients: &mut VecDeque<Client>, stream: TcpStream) {
     clients.push_back(Client { stream, until, head: Vec::new(), answer: None });
 }
 
-/// Waits until a socket is ready, or the time of a connection is over.
+/// Waits until a socket is ready or the time limit of a connection has passed.
 fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
     let events = |client: &Client| match client.answer {
         None => PollFlags::IN,

@@ -112,7 +112,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         let device = source_name(&args.device);
         let lost = found.problems.iter().filter(|problem| problem.structure == "ring").count();
         let lost = show::count(lost as u64, "LOSS");
-        writeln!(out, "{device}: MENDED: the record ring is written anew, {lost} as listed")?;
+        writeln!(out, "{device}: MENDED: the record ring was rewritten, {lost} as listed")?;
     }
     tell(args, Drive::Repaired, &left, out)?;
     Ok(if left.is_ok() { CORRECTED } else { CORRECTED | ERRORS_LEFT })
