@@ -96,6 +96,7 @@ lint() {
     step clippy cargo clippy --quiet --workspace --all-targets --locked --target-dir "$target_dir/clippy" \
         -- -D warnings
     step prose python3 scripts/prose.py
+    step pictures python3 scripts/pictures.py --check
     step dependencies cargo deny --locked check --hide-inclusion-graph bans licenses sources
 }
 if [ "$tier" = lint ]; then
