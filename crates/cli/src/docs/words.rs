@@ -20,6 +20,8 @@ pub enum Kind {
     Arrays,
     /// Numbers and drives of an array's members
     Members,
+    /// Directories of mounts and names of running arrays
+    Watched,
     /// Options after -o of furrow mount; those that take a value end in =
     MountOptions,
 }
@@ -31,7 +33,13 @@ pub enum Kind {
 pub fn list(kind: Kind, array: Option<&str>, out: &mut dyn Write) -> Result<()> {
     let words = match kind {
         Kind::MountOptions => mount::option_words(),
-        Kind::Arrays => running().into_iter().map(|array| array.status.array).collect(),
+        Kind::Arrays => arrays().collect(),
+        Kind::Watched => {
+            // Without /proc nothing is known of mounts; arrays are listed all the same.
+            let mounts = furrow_fuse::endpoint::mounted().unwrap_or_default();
+            let directories = mounts.into_iter().map(|it| it.directory.display().to_string());
+            directories.chain(arrays()).collect()
+        }
         Kind::Members => {
             let wanted = running().into_iter().find(|one| Some(&*one.status.array) == array);
             let members = wanted.into_iter().flat_map(|array| array.status.members);
@@ -43,6 +51,11 @@ pub fn list(kind: Kind, array: Option<&str>, out: &mut dyn Write) -> Result<()> 
     Ok(())
 }
 
+/// The names of the running arrays.
+fn arrays() -> impl Iterator<Item = String> {
+    running().into_iter().map(|array| array.status.array)
+}
+
 /// The running arrays that answer within `PATIENCE`; none if one of them takes longer.
 fn running() -> Vec<Running> {
     let (tell, told) = channel();
@@ -51,8 +64,8 @@ fn running() -> Vec<Running> {
     told.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
-/// Adds to a shell's generated completions the functions that list arrays, members and
-/// mount options.
+/// Adds to a shell's generated completions the functions that list arrays, members, what
+/// `furrow top` can show, and mount options.
 pub fn add(shell: Shell, generated: String) -> String {
     match shell {
         Shell::Bash => generated + BASH,
@@ -62,6 +75,7 @@ pub fn add(shell: Shell, generated: String) -> String {
                 let function = match line {
                     _ if line.contains(":array -- ") || line.contains("::arrays -- ") => "arrays",
                     _ if line.contains(":member -- ") => "members",
+                    _ if line.contains("::targets -- ") => "watched",
                     _ if line.contains("Options, separated by commas") => "mount_options",
                     _ => return format!("{line}\n"),
                 };
@@ -86,7 +100,14 @@ _furrow_words() {
         compopt -o nospace 2>/dev/null
         return 0
     fi
-    [[ "${COMP_WORDS[1]}" == raid && "$cur" != -* ]] || return 0
+    [[ "$cur" != -* ]] || return 0
+    if [[ "${COMP_WORDS[1]}" == top && "$prev" != --every ]]; then
+        words="$(furrow docs words watched 2>/dev/null)"
+        local IFS=$'\n'
+        COMPREPLY=($(compgen -W "$words" -- "$cur"))
+        return 0
+    fi
+    [[ "${COMP_WORDS[1]}" == raid ]] || return 0
     case "${COMP_WORDS[2]} $COMP_CWORD" in
         status\ *|fail\ 3|replace\ 3|add-spare\ 3|rebuild\ 3|scrub\ 3|clear\ 3|stop\ 3|fault\ 3)
             words="$(furrow docs words arrays 2>/dev/null)" ;;
@@ -108,6 +129,10 @@ _furrow_arrays() {
 
 _furrow_members() {
     compadd -- ${(f)"$(furrow docs words members "$words[2]" 2>/dev/null)"}
+}
+
+_furrow_watched() {
+    compadd -- ${(f)"$(furrow docs words watched 2>/dev/null)"}
 }
 
 _furrow_mount_options() {
@@ -132,6 +157,8 @@ complete -c furrow -n "__fish_seen_subcommand_from mount" \
     -s o -l options -x -a "(__fish_furrow_mount_options)"
 complete -c furrow -n __fish_furrow_takes_array \
     -f -a "(furrow docs words arrays 2>/dev/null)"
+complete -c furrow -n "__fish_seen_subcommand_from top" \
+    -f -a "(furrow docs words watched 2>/dev/null)"
 "#;
 
 #[cfg(test)]
@@ -149,14 +176,14 @@ mod tests {
     fn each_shell_asks_for_what_only_the_command_knows() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let text = generated(shell);
-            for kind in ["arrays", "mount-options"] {
+            for kind in ["arrays", "mount-options", "watched"] {
                 assert!(text.contains(&format!("furrow docs words {kind}")), "{shell} {kind}");
             }
             // The presets are values of the argument parser, so clap writes them itself.
             assert!(text.contains("zn540-1t"), "{shell}: presets");
         }
         let zsh = generated(Shell::Zsh);
-        for function in ["arrays", "members", "mount_options"] {
+        for function in ["arrays", "members", "mount_options", "watched"] {
             assert!(zsh.matches(&format!(":_furrow_{function}'")).count() > 0, "{function}");
         }
     }
@@ -169,6 +196,7 @@ furrow() {
     case "$3 $4" in
         "arrays ") printf 'tank\nother\n' ;;
         "members tank") printf '0\n1\n/d0.zns\n' ;;
+        "watched ") printf '/mnt/one\ntank\n' ;;
         "mount-options ") printf 'commit=\ncache=\nro\n' ;;
     esac
 }
@@ -180,6 +208,7 @@ try furrow raid fail tank ""
 try furrow mount -o ro,c
 try furrow raid create --f
 try furrow device create --preset zn540
+try furrow top /
 "#;
         let bash = Command::new("bash").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut bash = bash.unwrap();
@@ -188,6 +217,6 @@ try furrow device create --preset zn540
         let lines = String::from_utf8(output.stdout).unwrap();
         let lines: Vec<&str> = lines.lines().collect();
         assert_eq!(lines[..3], ["tank", "0 1 /d0.zns", "ro,commit= ro,cache="]);
-        assert_eq!(lines[3..], ["--force", "zn540-1t zn540-4t"]);
+        assert_eq!(lines[3..], ["--force", "zn540-1t zn540-4t", "/mnt/one"]);
     }
 }
