@@ -483,8 +483,8 @@ pub struct MountOptions {
     /// Keep a new access time in memory until the inode is written anyway or synced, or the file
     /// system is unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
-    /// Receives a line for each zone that failed while it was written, because no operation reports
-    /// such a failure. By default the lines are dropped.
+    /// Receives a line for each event that no operation reports: a zone that failed while it was
+    /// written, a drive that does not answer, or answers again. By default the lines are dropped.
     pub notice: fn(&str),
     /// Rules that differ from the product's, for experiments and for tests of the tests.
     pub variant: FsVariant,

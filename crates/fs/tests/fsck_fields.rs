@@ -200,13 +200,18 @@ fn crashed(rt: &Rt) -> Drive {
     })
 }
 
-/// The first finding on `drive`, if any.
-fn first_finding(rt: &Rt, drive: Drive) -> Option<String> {
+/// All findings on `drive`, or the error that ended fsck.
+fn findings(rt: &Rt, drive: Drive) -> Vec<String> {
     let options = FsckOptions::default();
     match rt.block_on(async move { fsck(Rc::new(drive), &options).await }) {
-        Ok(report) => report.findings.first().map(|finding| finding.to_string()),
-        Err(error) => Some(error.to_string()),
+        Ok(report) => report.findings.iter().map(ToString::to_string).collect(),
+        Err(error) => vec![error.to_string()],
     }
+}
+
+/// The first finding on `drive`, if any.
+fn first_finding(rt: &Rt, drive: Drive) -> Option<String> {
+    findings(rt, drive).into_iter().next()
 }
 
 /// Number of detected flips, and number of all flips that changed anything.
@@ -265,6 +270,30 @@ fn test_sites(rt: &Rt, drive: &Drive, map: &Map, sites: Vec<Site>, rows: &mut Ve
         }
         rows.push(row);
     }
+}
+
+#[test]
+fn a_map_of_blocks_that_lost_every_bit_is_found_once() {
+    let rt = Rt::new(Config::simulated(5));
+    let drive = clean(&rt);
+    let map = Map::of(&drive);
+    let sites = sites::of_clean(&drive, &map);
+    let maps = sites.iter().filter(|s| s.structure.starts_with("SitEntry") && s.field == "map");
+    let mut tried = 0;
+    for site in maps {
+        let (mut forged, bytes) = (drive.clone(), drive.bytes(site.at, site.size).to_vec());
+        for bit in (0..site.size * 8).filter(|bit| bytes[bit / 8] >> (bit % 8) & 1 != 0) {
+            forged.flip(site.at, bit);
+        }
+        map.repair(&mut forged, site.chain);
+        let all = findings(&rt, forged);
+        let of_map: Vec<&String> = all.iter().filter(|text| text.contains(": map, ")).collect();
+        let mut distinct = of_map.clone();
+        distinct.dedup();
+        assert!(!of_map.is_empty() && distinct == of_map, "{of_map:#?}");
+        tried += 1;
+    }
+    assert!(tried > 0, "no map");
 }
 
 #[test]

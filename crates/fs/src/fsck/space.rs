@@ -8,7 +8,7 @@ use crate::format::{INODE_POINTERS, SUMMARY_MAGIC, SitEntry, SummaryEntry, Summa
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use furrow_zone::{ZoneId, ZoneState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SIT: &str = "SIT entry";
@@ -83,15 +83,14 @@ fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
             }
         }
     };
+    // What is left of them is segments whose entries are in a table page that does not exist.
+    let mut left: BTreeSet<u32> = space.maps.keys().copied().collect();
     for (segment, entry) in tables.sit.iter() {
         compare(fsck, segment, &entry);
+        left.remove(&segment);
     }
-    for segment in space.maps.keys() {
-        // Segments whose entries are in a table page that does not exist.
-        let entry = tables.sit.get(*segment);
-        if entry.map == empty {
-            compare(fsck, *segment, &entry);
-        }
+    for segment in left {
+        compare(fsck, segment, &tables.sit.get(segment));
     }
 }
 

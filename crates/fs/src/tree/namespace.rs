@@ -1,4 +1,5 @@
-//! Name operations: create, link, remove, look up, list. Renames are in [`super::rename`].
+//! Name operations: create, link, remove, look up. Renames are in [`super::rename`], listing is in
+//! [`super::readdir`].
 //!
 //! Each change is one function that prepares and then applies, and notes the applied operation in
 //! the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
