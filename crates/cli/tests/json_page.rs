@@ -200,7 +200,8 @@ fn keys(line: &str) -> Vec<String> {
 
 /// The types that are written as JSON, and the functions that put JSON together.
 fn items(source: &str) -> Vec<Item> {
-    let source = source.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    // Tests in the file itself stand at its end; those in a file of their own are named anywhere.
+    let source = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap();
     let mut items: Vec<Item> = Vec::new();
     let (mut attributes, mut docs) = (String::new(), Vec::new());
     let (mut inside, mut counters, mut pending) = (false, false, None::<String>);
@@ -490,6 +491,7 @@ fn every_word_is_used_and_has_one_meaning() {
 #[test]
 fn fields_are_found_in_types_and_functions() {
     let source = concat!(
+        "#[cfg(test)]\nmod tests;\n\n",
         "/// A.\n#[derive(Clone, Serialize)]\npub struct A<'a> {\n    /// First\n",
         "    /// one.\n    pub one: u32,\n    #[serde(rename = \"use\")]\n    usage: &'a str,\n",
         "    #[serde(skip)]\n    not: u8,\n}\n\nstruct B {\n    no: u8,\n}\n\n",
