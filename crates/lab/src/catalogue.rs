@@ -9,6 +9,7 @@
 
 mod claim;
 mod data;
+pub mod published;
 mod variant;
 mod verdict;
 

@@ -22,6 +22,9 @@ pub struct Claim {
     pub source: String,
     /// The statement, in a line.
     pub what: String,
+    /// Where the source shows or states it: `figure 10`, `table 2`, `section 5.2`, `abstract`.
+    #[serde(default)]
+    pub at: Vec<String>,
     /// The claim's figures.
     pub figures: Vec<Figure>,
     /// What must be built before the claim can be run; `None` if it can be run.
@@ -305,6 +308,7 @@ impl Claim {
             !self.is_runnable() || self.forecast.is_some(),
             "what can be run says beforehand what is expected: `forecast`"
         );
+        self.at.iter().try_for_each(|place| super::published::check(place))?;
         let words = self.cause.as_deref().unwrap_or_default().split_whitespace().count();
         ensure!(words <= CAUSE_WORDS, "a `cause` of {words} words, {CAUSE_WORDS} at most");
         let words = self.found.as_deref().unwrap_or_default().split_whitespace().count();

@@ -3,7 +3,7 @@
 //! Not here: trials, expectations, earlier figures and variants. They stay in the data.
 
 use super::{Row, Shown};
-use crate::catalogue::{Catalogue, Figure, Source, Verdict, elsewhere};
+use crate::catalogue::{Catalogue, Figure, Source, Verdict, elsewhere, published};
 use crate::stored::{self, Kept};
 use crate::text::{self, cell, put};
 use std::fmt::Write as _;
@@ -33,6 +33,8 @@ pub(super) fn page(
         );
     }
     setups(&mut out, claims);
+    let shown = claims.iter().map(|shown| shown.claim);
+    put!(out, "In the paper: {}.\n", published::index(shown));
     for claim in claims {
         section(&mut out, catalogue, claim, all);
     }

@@ -51,6 +51,10 @@ pub struct List {
     /// Only claims that can be run
     #[arg(long)]
     runnable: bool,
+    /// Only claims of a place in a paper: "z-lfs 10" is figure 10, "z-lfs table 2" a table,
+    /// "z-lfs abstract" the abstract, "z-lfs" the whole paper
+    #[arg(long, value_name = "PLACE")]
+    figure: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -260,6 +264,10 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
     match command {
         Command::List(list) => {
             let claims: Vec<&Claim> = catalogue.claims.iter().collect();
+            let claims = match &list.figure {
+                Some(place) => catalogue.claims_at(place)?,
+                None => claims,
+            };
             let claims = claims.into_iter().filter(|c| catalogue.has_all(c) || !list.runnable);
             let (order, cache) = (list.extent.order(&catalogue), list.kept.cache());
             let lines = claims.map(|claim| print::Line::new(&catalogue, claim, &order, &cache));

@@ -11,6 +11,7 @@ mod bench;
 mod calibrate;
 mod claims;
 mod collection;
+mod completions;
 mod pages;
 mod print;
 
@@ -43,6 +44,7 @@ enum Command {
     Claims(claims::Command),
     Bench(bench::Args),
     Calibrate(calibrate::Args),
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Claims(command) => claims::run(command, out),
         Command::Bench(args) => bench::run(args, out),
         Command::Calibrate(args) => calibrate::run(args, out),
+        Command::Completions(args) => completions::run(args, Cli::command(), out),
     };
     let text = !arguments.iter().any(|argument| argument == "--json");
     ExitCode::from(program::answer(Cli::command(), &arguments, Statuses::USUAL, text, run))

@@ -1,7 +1,6 @@
 //! Output of `furrow-lab`: tables, and a line of progress.
 
-use comfy_table::{CellAlignment, ContentArrangement};
-use furrow_console::show;
+use furrow_console::{fit, show};
 use furrow_lab::cache::Cache;
 use furrow_lab::catalogue::{Catalogue, Claim};
 use furrow_lab::runner::{self, Order, Outcome, Progress};
@@ -16,6 +15,8 @@ pub struct Line {
     id: String,
     source: String,
     what: String,
+    /// Where the paper shows or states the claim.
+    at: Vec<String>,
     /// What is missing before the claim can be run.
     needs: Option<String>,
     /// Whether all runs of the claim are in the cache.
@@ -35,12 +36,24 @@ impl Line {
             id: claim.id.clone(),
             source: claim.source.clone(),
             what: claim.what.clone(),
+            at: claim.at.clone(),
             needs: claim.needs.clone().or_else(|| {
                 let lacks = !catalogue.has_all(claim);
                 lacks.then(|| claim.lacks().to_owned())
             }),
             cached: runner::is_cached(catalogue, claim, order, cache),
         }
+    }
+}
+
+impl Line {
+    /// What follows the statement: where the paper has it, what the claim needs, whether its
+    /// results are kept.
+    fn remark(&self) -> String {
+        let mut parts = self.at.clone();
+        parts.extend(self.needs.iter().map(|needs| format!("needs {needs}")));
+        parts.extend((self.needs.is_none() && self.cached).then(|| "cached".to_owned()));
+        if parts.is_empty() { String::new() } else { format!(" [{}]", parts.join(", ")) }
     }
 }
 
@@ -52,27 +65,29 @@ pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the list for people: a line for each claim, unless a terminal is too narrow for that.
+/// Prints the list for people, by source: a line for each claim where the screen is wide enough.
 pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
-    let mut table = show::table(&["claim", "source", "what", "state"]);
-    if io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(show::Screen::of_stdout().width.max(60) as u16);
-    }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
+    let width = io::stdout().is_terminal().then(|| show::Screen::of_stdout().width.max(40));
+    let name = lines.iter().map(|line| line.id.chars().count()).max().unwrap_or(0);
+    let mut source = "";
     for line in lines {
-        let state = match (&line.needs, line.cached) {
-            (Some(needs), _) => format!("needs {needs}"),
-            (None, true) => "can be run, cached".to_owned(),
-            (None, false) => "can be run".to_owned(),
-        };
-        table.add_row([line.id.clone(), line.source.clone(), line.what.clone(), state]);
+        if line.source != source {
+            let gap = if source.is_empty() { "" } else { "\n" };
+            source = &line.source;
+            writeln!(out, "{gap}{source}")?;
+        }
+        let text = format!("  {:name$}  {}{}", line.id, line.what, line.remark());
+        match width {
+            Some(width) => {
+                let folded = fit::folded(&text, name + 4, width);
+                folded.iter().try_for_each(|part| writeln!(out, "{}", part.trim_end()))?;
+            }
+            None => writeln!(out, "{text}")?,
+        }
     }
-    show::print_table(out, &table)?;
     let runnable = lines.iter().filter(|line| line.needs.is_none()).count();
-    writeln!(out, "\n{} claims, {runnable} can be run", lines.len())
+    let claims = if lines.len() == 1 { "claim" } else { "claims" };
+    writeln!(out, "\n{} {claims}, {runnable} can be run", lines.len())
 }
 
 /// Prints the results of runs.
