@@ -337,7 +337,7 @@ void WrongUris() {
       {"furrow://\xff\xfe", "not UTF-8"},
       {"furrow://" + std::string(100000, 'x'), "x"},
       {"furrow:///", "directory"},
-      {"furrow:///dev/null", "not a block device"},
+      {"furrow:///dev/null", "no drive: Furrow needs zones"},
       {"furrow:///etc/passwd", "not an emulated drive's image"},
       {memory + "?nonsense=1", "nonsense"},
       {memory + "?\xff", "not UTF-8"},

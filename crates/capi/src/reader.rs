@@ -8,11 +8,10 @@
 use crate::control::directory;
 use crate::error::{Failure, Outcome};
 use crate::shared::{config, lock, open_drive, stopped};
-use furrow_emu::OpenMode;
 use furrow_kv::{FileId, Node, Snapshot, clean_path};
 use furrow_rt::Port;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Access, Error, ErrorKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -69,7 +68,7 @@ impl Reader {
     fn of_drive(spec: DeviceSpec) -> Result<(Reader, String, String), Error> {
         let config = config().map_err(|why| Error::new(ErrorKind::Io, why.message))?;
         let port = Port::start(config, move |rt| {
-            let drive = open_drive(rt, &spec, OpenMode::ReadOnly)?;
+            let drive = open_drive(rt, &spec, Access::ReadOnly)?;
             rt.block_on(async move { Snapshot::open(drive).await.map(Rc::new) })
         })?;
         let about = port.try_call(|_, store| {

@@ -5,14 +5,12 @@ use crate::error::{Failure, Outcome, furrow_kind};
 use crate::reader::Reader;
 use crate::record::{Recorder, recorded};
 use crate::tally::{Counted, Tally};
-use furrow_emu::OpenMode;
+pub(crate) use furrow_drives::open as open_drive;
 use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Frozen, Options, Store};
-use furrow_linux::{Access, Drive, PlainFile};
 use furrow_rt::{Config, Pool, Port, Rt, Stopped};
-use furrow_soft::{SoftDrive, is_superblock};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -129,49 +127,11 @@ fn name_of(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Opens the soft zones on the block device or file at `path`; `None` if there are no soft zones.
-fn open_soft(rt: &Rt, path: &str, mode: OpenMode) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
-    if !is_superblock(&PlainFile::first_block(path)) {
-        return Ok(None);
-    }
-    let (access, soft) = match mode {
-        OpenMode::ReadWrite => (Access::ReadWrite, furrow_soft::Access::ReadWrite),
-        OpenMode::ReadOnly => (Access::ReadOnly, furrow_soft::Access::ReadOnly),
-    };
-    let file = PlainFile::open(path, access)?;
-    let plain = Rc::new(file.start(rt)?);
-    let engine = rt.clone();
-    let opened =
-        rt.block_on(async move { SoftDrive::open(&engine, plain, soft, Default::default()).await });
-    Ok(Some(Rc::new(opened?)))
-}
-
-/// Opens a zoned drive of the system, a drive of soft zones, or an emulated drive.
-pub(crate) fn open_drive(
-    rt: &Rt,
-    spec: &DeviceSpec,
-    mode: OpenMode,
-) -> Result<Rc<dyn ZonedDevice>, Error> {
-    if let Some(path) = spec.path()
-        && let Some(drive) = open_soft(rt, path, mode)?
-    {
-        return Ok(drive);
-    }
-    let access = match mode {
-        OpenMode::ReadWrite => Access::ReadWrite,
-        OpenMode::ReadOnly => Access::ReadOnly,
-    };
-    Ok(match spec {
-        DeviceSpec::Node(node) => Rc::new(Drive::open(rt, node, access)?),
-        _ => furrow_emu::open(rt, spec, mode)?,
-    })
-}
-
 fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Error> {
     if let Some(change) = CHANGE.get() {
         change(&mut options);
     }
-    let device = open_drive(rt, spec, OpenMode::ReadWrite)?;
+    let device = open_drive(rt, spec, Access::ReadWrite)?;
     let drive = device.clone();
     let in_memory = matches!(spec, DeviceSpec::Memory(_));
     let (inner, theirs) = (rt.clone(), device.clone());
@@ -207,7 +167,7 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
     let spec = parse(device)?;
     let rt = Rt::new(config()?);
     let engine = rt.clone();
-    let made = open_drive(&rt, &spec, OpenMode::ReadWrite).and_then(|drive| {
+    let made = open_drive(&rt, &spec, Access::ReadWrite).and_then(|drive| {
         let options = FormatOptions { label, ..FormatOptions::default() };
         rt.block_on(async move { Store::format(&engine, drive, &options).await })
     });

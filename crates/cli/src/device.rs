@@ -11,11 +11,14 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_console::program::misused;
-use furrow_emu::{Emulator, Identity, OpenMode};
+use furrow_drives::{Drive, soft};
+use furrow_emu::{Emulator, Identity};
 use furrow_rt::{Config, Rt};
 use furrow_soft::SoftDrive;
 use furrow_zone::spec::{self, DeviceSpec, Node, Timing};
-use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{
+    Access, BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -230,14 +233,14 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let zone = args.zone_size.as_deref().map(|text| bytes("zone-size", text)).transpose()?;
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
     let path = path_to_make(&args.image)?;
-    let made = crate::soft::create(&path, zone, wanted, args.force)
+    let made = soft::create(&path, zone, wanted, args.force)
         .map_err(|error| in_use::explain_path(&path, error))?;
     let (name, zones) = (&args.image, made.layout.zones);
     let zone = ByteLen(u64::from(made.layout.zone_blocks) * 4096);
     let capacity = ByteLen(u64::from(zones) * zone.0);
     if let Some(why) = check::no_file_system(name)? {
         let size = ByteLen(made.layout.blocks * 4096);
-        let smaller = crate::soft::usual_zone(size);
+        let smaller = soft::usual_zone(size);
         let again = match smaller.0 < zone.0 {
             true => {
                 let zone = self::size(smaller).replace(' ', "");
@@ -274,14 +277,29 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
 struct Opened {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,
-    /// The same drive, if it is emulated.
-    emulated: Option<Rc<Emulator>>,
-    /// The same drive, if it has soft zones.
-    soft: Option<Rc<SoftDrive>>,
+    kind: Drive,
+}
+
+impl Opened {
+    /// The drive, if it is emulated.
+    fn emulated(&self) -> Option<&Rc<Emulator>> {
+        match &self.kind {
+            Drive::Emulated(drive) => Some(drive),
+            _ => None,
+        }
+    }
+
+    /// The drive, if it has soft zones.
+    fn soft(&self) -> Option<&Rc<SoftDrive>> {
+        match &self.kind {
+            Drive::Soft(drive) => Some(drive),
+            _ => None,
+        }
+    }
 }
 
 /// Opens `device`, and warns of damage that was repaired.
-fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
+fn open(device: &str, access: Access) -> anyhow::Result<Opened> {
     let spec: DeviceSpec = device.parse()?;
     // A drive with virtual time can be inspected too.
     let config = match how_it_runs(&spec).timing {
@@ -289,23 +307,11 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
         _ => Config::real(),
     };
     let rt = Rt::new(config);
-    let (mut emulated, mut soft) = (None, None);
-    let busy = |error| in_use::explain(&spec, error);
-    let drive: Rc<dyn ZonedDevice> = if crate::soft::is_soft(&spec) {
-        let drive = crate::soft::open(&rt, &spec, mode).map_err(busy)?;
-        soft = Some(drive.clone());
-        drive
-    } else if matches!(spec, DeviceSpec::Node(_)) {
-        crate::holds::open(&rt, &spec, mode).map_err(busy)?
-    } else {
-        let drive = crate::holds::emulated(&rt, &spec, mode).map_err(busy)?;
-        emulated = Some(drive.clone());
-        drive
-    };
-    for warning in drive.warnings() {
-        crate::complain(&format!("warning: {warning}"));
-    }
-    Ok(Opened { rt, drive, emulated, soft })
+    crate::limits::check(&spec, access)?;
+    let kind = Drive::open(&rt, &spec, access).map_err(|error| in_use::explain(&spec, error))?;
+    let drive = kind.zoned();
+    in_use::warn(&*drive);
+    Ok(Opened { rt, drive, kind })
 }
 
 /// How the drive of `spec` runs: its timing options.
@@ -366,7 +372,7 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
 /// Prints properties of a device for udev: which array serves the device, and what it holds.
 fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut all = crate::tags::of_volume(device);
-    match open(device, OpenMode::ReadOnly) {
+    match open(device, Access::ReadOnly) {
         Ok(opened) => {
             // The claim on the device ends here, so that a command that opens the device now does
             // not fail: it only waits for the record lock, which ends with this read.
@@ -390,8 +396,8 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.udev {
         return show_udev(&args.device, out);
     }
-    let opened = open(&args.device, OpenMode::ReadOnly)?;
-    let Opened { drive, emulated, soft, .. } = &opened;
+    let opened = open(&args.device, Access::ReadOnly)?;
+    let (drive, emulated, soft) = (&opened.drive, opened.emulated(), opened.soft());
     let geometry = drive.geometry();
     let zones = zones_of(&opened, 0, geometry.zones)?;
     let asked = drive.clone();
@@ -401,7 +407,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         let identity = holds.identity(&*asked).await.unwrap_or_default();
         Ok::<_, furrow_zone::Error>((holds, identity))
     })?;
-    let image = emulated.as_ref().and_then(|drive| {
+    let image = emulated.and_then(|drive| {
         drive.with_image(|image| {
             (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
         })
@@ -415,8 +421,8 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     if args.json {
         let mut value = show_json(&**drive, &zones, image.as_ref());
-        value["soft"] = json!(soft.as_ref().map(|soft| soft.superblock().uuid.to_string()));
-        value["write_streams"] = json!(soft.as_ref().map(|soft| soft.streams()));
+        value["soft"] = json!(soft.map(|soft| soft.superblock().uuid.to_string()));
+        value["write_streams"] = json!(soft.map(|soft| soft.streams()));
         value["timing"] = timing_json(&run, preset);
         let (uuid, label) = identity.unzip();
         let uuid = uuid.map(|uuid| uuid.to_string());
@@ -429,10 +435,10 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     if let Some((_, label)) = identity.filter(|(_, label)| !label.is_empty() && !is_member) {
         rows.push(("label", label));
     }
-    if let Some(soft) = &soft {
+    if let Some(soft) = soft {
         rows.push(("kind", "soft zones on a plain drive".to_owned()));
         rows.push(("UUID", soft.superblock().uuid.to_string()));
-        rows.push(("write streams", crate::soft::streams(soft)));
+        rows.push(("write streams", soft::streams(soft)));
     }
     if let Some((uuid, preset, allocated)) = &image {
         rows.push(("UUID", uuid.clone()));
@@ -593,7 +599,7 @@ fn show_json(
 }
 
 fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
-    let opened = open(&args.device, OpenMode::ReadOnly)?;
+    let opened = open(&args.device, Access::ReadOnly)?;
     let drive = &opened.drive;
     let geometry = drive.geometry();
     if args.first >= geometry.zones {

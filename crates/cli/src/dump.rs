@@ -1,18 +1,15 @@
 //! `furrow dump`: the structures of a file system, as they are on the device.
 
-use crate::holds;
+use crate::holds::Needs;
 use crate::show;
 use crate::target::{self, source_name};
+use crate::visit::visit;
 use clap::Subcommand;
-use furrow_emu::OpenMode;
 use furrow_fs::dump::{Dump, Part, Value, Which, dump};
-use furrow_rt::{Config, Rt};
-use furrow_zone::ZonedDevice;
-use furrow_zone::spec::DeviceSpec;
+use furrow_zone::Access;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
-use std::rc::Rc;
 
 /// Show the structures of a file system
 ///
@@ -122,18 +119,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let json = args.json;
     let (device, name, part) = args.what.parts();
     let device = target::unmounted(device.as_ref())?;
-    let spec: DeviceSpec = device.parse()?;
-    let rt = Rt::new(Config::real());
-    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly)?;
-    let dumped = rt.block_on(async move {
-        let device: Rc<dyn ZonedDevice> = drive.clone();
-        match dump(device, &part).await {
-            Err(error) => Err(holds::explain(&*drive, error).await),
-            dumped => dumped,
-        }
-    });
-    rt.clear();
-    let dumped = dumped?;
+    let dumped = visit(&device, Access::ReadOnly, Needs::FileSystem, async move |_, drive| {
+        dump(drive, &part).await
+    })?;
     let device = source_name(&device);
     if json {
         let document = Document { device: &device, part: name, dump: &dumped };

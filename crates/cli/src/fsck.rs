@@ -3,23 +3,22 @@
 pub mod repair;
 
 use crate::findings::{Drive, Findings, Violation};
-use crate::holds;
+use crate::holds::{self, Needs};
+use crate::progress::Progress;
 use crate::show;
 use crate::target::{self, source_name};
 use anyhow::anyhow;
 use furrow_console::program::misused;
-use furrow_emu::OpenMode;
 use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
 use furrow_rt::{Completion, Config, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Command, Geometry, Outcome, QueueId, Reports, Request, ZoneId};
+use furrow_zone::{Access, Command, Geometry, Outcome, QueueId, Reports, Request, ZoneId};
 use furrow_zone::{Error, ZonedDevice};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 /// Check a file system, and repair it
 ///
@@ -93,12 +92,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 
 fn check(args: &Args) -> anyhow::Result<FsckReport> {
     let rt = Rt::new(Config::real());
-    let watched = open(args, &rt, OpenMode::ReadOnly)?;
+    let watched = open(args, &rt, Access::ReadOnly)?;
     let device = watched.clone();
     let options = args.check();
     let report = rt.block_on(async move {
         match fsck(device.clone(), &options).await {
-            Err(error) => Err(holds::explain(&*device, error).await),
+            Err(error) => Err(holds::explain(&*device, Needs::FileSystem, error).await),
             report => report,
         }
     });
@@ -107,60 +106,18 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
     report.map_err(|error: Error| anyhow!(error))
 }
 
-fn open(args: &Args, rt: &Rt, mode: OpenMode) -> anyhow::Result<Rc<Watched>> {
+fn open(args: &Args, rt: &Rt, access: Access) -> anyhow::Result<Rc<Watched>> {
     let spec: DeviceSpec = args.device.parse()?;
-    let drive: Rc<dyn ZonedDevice> = crate::in_use::open_now(rt, &spec, mode)?;
+    let drive: Rc<dyn ZonedDevice> = crate::in_use::open_now(rt, &spec, access)?;
     let geometry = drive.geometry().clone();
-    let drive = RefCell::new(Some(drive));
-    Ok(Rc::new(Watched { geometry, drive, progress: Progress::new(args) }))
+    let (drive, read) = (RefCell::new(Some(drive)), Cell::new(0));
+    let progress = Progress::new("", args.json);
+    Ok(Rc::new(Watched { geometry, drive, progress, read }))
 }
 
 impl Args {
     fn check(&self) -> FsckOptions {
         FsckOptions { verify_data: !self.metadata_only }
-    }
-}
-
-/// A line on the terminal that shows how much has been read.
-struct Progress {
-    shown: bool,
-    read: Cell<u64>,
-    next: Cell<Instant>,
-}
-
-impl Progress {
-    const EVERY: Duration = Duration::from_millis(200);
-
-    fn new(args: &Args) -> Progress {
-        let shown = !args.json && std::io::stderr().is_terminal();
-        Progress { shown, read: Cell::new(0), next: Cell::new(Instant::now() + Self::EVERY) }
-    }
-
-    fn add(&self, bytes: u64) {
-        self.read.set(self.read.get() + bytes);
-        if self.shown && Instant::now() >= self.next.get() {
-            self.next.set(Instant::now() + Self::EVERY);
-            self.say(&format!("checking: {} read", crate::show::bytes(self.read.get())));
-        }
-    }
-
-    /// Progress of writing a repair.
-    fn written(&self, done: usize, of: usize) {
-        if self.shown && Instant::now() >= self.next.get() {
-            self.next.set(Instant::now() + Self::EVERY);
-            self.say(&format!("repairing: {done} of {of} commands"));
-        }
-    }
-
-    fn end(&self) {
-        if self.shown {
-            self.say("");
-        }
-    }
-
-    fn say(&self, line: &str) {
-        // If the terminal is gone, the work continues.
-        let _ = std::io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
     }
 }
 
@@ -170,6 +127,8 @@ struct Watched {
     /// `None` only while the drive is being reopened.
     drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     progress: Progress,
+    /// Bytes that were read.
+    read: Cell<u64>,
 }
 
 impl Watched {
@@ -179,7 +138,7 @@ impl Watched {
         // The executor holds the drive too, and a drive can be open only once.
         rt.clear();
         self.drive.replace(None);
-        self.drive.replace(Some(crate::in_use::open_now(rt, &spec, OpenMode::ReadWrite)?));
+        self.drive.replace(Some(crate::in_use::open_now(rt, &spec, Access::ReadWrite)?));
         Ok(())
     }
 
@@ -195,7 +154,9 @@ impl ZonedDevice for Watched {
 
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         if let Command::Read { blocks, .. } = request.command {
-            self.progress.add(blocks.0 * self.geometry.block_size.0);
+            self.read.update(|read| read + blocks.0 * self.geometry.block_size.0);
+            let told = || format!("checking: {} read", show::bytes(self.read.get()));
+            self.progress.tell(told);
         }
         self.drive().submit(queue, request)
     }

@@ -6,30 +6,31 @@
 //! file system (or a file store) and finds none says what the drive holds instead. No advice
 //! destroys data without saying so.
 
-use crate::soft;
-use anyhow::Result as Anyhow;
-use furrow_emu::{Emulator, OpenMode};
-use furrow_linux::{Access, Drive};
+use crate::limits;
+use furrow_drives::{FRONT, signature};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::record::{Uuid, peek};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_raid::{Examined, examine};
 use furrow_rt::{Pool, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, QueueId, ZoneId, ZoneState, ZonedDevice};
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::Path;
+use furrow_zone::{Access, Error, ErrorKind, QueueId, ZoneId, ZoneState, ZonedDevice};
 use std::rc::Rc;
 
-/// Bytes at the front in which signatures of other programs are searched.
-pub const FRONT: u64 = 68 << 10;
 const BLOCK: usize = 4096;
 /// Number of zones, after the conventional ones, in which file systems and members begin.
 const RING_ZONES: u32 = 2;
 /// Kinds of records that file systems write.
 const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
+
+/// What a command needs on a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// A file system.
+    FileSystem,
+    /// A file store.
+    Store,
+}
 
 /// The content of a drive.
 pub enum Holds {
@@ -196,32 +197,21 @@ impl Holds {
         Err(Error::new(ErrorKind::Exists, what))
     }
 
-    /// The error that there is no usable file system; `None` if there may be one.
-    fn instead_of_file_system(&self, name: &str) -> Option<Error> {
-        let what = match self {
-            Holds::FileSystem(_) => return None,
-            Holds::Nothing => {
-                format!("{name}: no Furrow file system, the drive is empty: {}", self.advice(name))
+    /// The error that what a command needs is not there; `None` if it may be there.
+    fn instead_of(&self, needs: Needs, name: &str) -> Option<Error> {
+        let (noun, new) = match (needs, self) {
+            (Needs::FileSystem, Holds::FileSystem(_)) | (Needs::Store, Holds::Store(..)) => {
+                return None;
             }
-            _ => format!(
-                "{name}: no Furrow file system: it holds {}: {}",
-                self.describe(),
-                self.advice(name)
-            ),
+            (Needs::FileSystem, _) => ("file system", self.advice(name)),
+            (Needs::Store, _) => {
+                ("file store", format!("make one on it with furrow kv mkfs {name}"))
+            }
         };
-        Some(Error::new(ErrorKind::WrongFormat, what))
-    }
-
-    /// The error that there is no usable file store; `None` if there may be one.
-    fn instead_of_store(&self, name: &str) -> Option<Error> {
         let what = match self {
-            Holds::Store(..) => return None,
-            Holds::Nothing => format!(
-                "{name}: no Furrow file store, the drive is empty: make one on it with furrow kv \
-                 mkfs {name}"
-            ),
+            Holds::Nothing => format!("{name}: no Furrow {noun}, the drive is empty: {new}"),
             _ => format!(
-                "{name}: no Furrow file store: it holds {}: {}",
+                "{name}: no Furrow {noun}: it holds {}: {}",
                 self.describe(),
                 self.advice(name)
             ),
@@ -255,24 +245,14 @@ fn describe_member(examined: &Examined) -> String {
     }
 }
 
-/// Adds the content of `device` to the `error` of a command that needs a file system, if the
-/// content is the reason.
-pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
+/// Adds the content of `device` to the `error` of a command that does not find what it `needs`, if
+/// the content is the reason.
+pub async fn explain(device: &dyn ZonedDevice, needs: Needs, error: Error) -> Error {
     if error.kind() != ErrorKind::WrongFormat {
         return error;
     }
     let holds = Holds::of(device).await.ok();
-    holds.and_then(|holds| holds.instead_of_file_system(&device.name())).unwrap_or(error)
-}
-
-/// Adds the content of `device` to the `error` of a command that needs a file store, if the content
-/// is the reason.
-pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
-    if error.kind() != ErrorKind::WrongFormat {
-        return error;
-    }
-    let holds = Holds::of(device).await.ok();
-    holds.and_then(|holds| holds.instead_of_store(&device.name())).unwrap_or(error)
+    holds.and_then(|holds| holds.instead_of(needs, &device.name())).unwrap_or(error)
 }
 
 /// Adds the content of `device` to the `error` of a command that needs an empty drive.
@@ -290,7 +270,7 @@ pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
 /// `None` if it is unknown.
 pub fn of_unmounted(device: &str) -> Option<String> {
     let rt = Rt::new(crate::daemon::config().ok()?);
-    let drive = open(&rt, &device.parse().ok()?, OpenMode::ReadOnly).ok()?;
+    let drive = open(&rt, &device.parse().ok()?, Access::ReadOnly).ok()?;
     let holds = rt.block_on(async move { Holds::of(&*drive).await });
     rt.clear();
     match holds.ok()? {
@@ -299,155 +279,13 @@ pub fn of_unmounted(device: &str) -> Option<String> {
     }
 }
 
-/// Opens a drive. If `spec` is not a zoned drive, the error says what it is.
+/// Opens a drive, unless its image is larger than the files that this process may write.
 ///
 /// # Errors
-/// Those of [`furrow_emu::open`], [`Drive::open`] and [`soft::open`].
-pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
-    crate::limits::check(spec, mode)?;
-    if soft::is_soft(spec) {
-        return soft::open(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
-    }
-    let DeviceSpec::Node(node) = spec else {
-        return emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
-    };
-    let access = match mode {
-        OpenMode::ReadWrite => Access::ReadWrite,
-        OpenMode::ReadOnly => Access::ReadOnly,
-    };
-    let drive = Drive::open(rt, node, access);
-    drive.map(|drive| Rc::new(drive) as Rc<dyn ZonedDevice>).map_err(|error| match error.kind() {
-        ErrorKind::WrongFormat => without_zones(Path::new(&node.path)).unwrap_or(error),
-        _ => error,
-    })
-}
-
-/// Opens an emulated drive, for the commands that make and show emulated drives.
-///
-/// # Errors
-/// As [`open`].
-pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>, Error> {
-    crate::limits::check(spec, mode)?;
-    furrow_emu::open(rt, spec, mode).map_err(|error| match (spec, error.kind()) {
-        (DeviceSpec::Image(image), ErrorKind::WrongFormat) => {
-            without_zones(Path::new(&image.path)).unwrap_or(error)
-        }
-        _ => error,
-    })
-}
-
-/// Advice for a file or device without zones: how to make a drive.
-const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in a \
-                     new file, and with --soft soft zones, also on a block device";
-
-/// Replaces the advice `NEEDS` in the `error` of opening a drive that should already be a member of
-/// an array: making a drive does not help there.
-pub fn of_no_member(error: Error) -> Error {
-    match error.to_string().strip_suffix(&format!(": {NEEDS}")) {
-        Some(why) => Error::new(error.kind(), format!("{why}, and no member of a Furrow array")),
-        None => error,
-    }
-}
-
-/// Whether a file that begins with `front` is text.
-fn is_text(front: &[u8]) -> bool {
-    let text = match std::str::from_utf8(front) {
-        Ok(text) => text,
-        // The end of the front may be in the middle of a character.
-        Err(error) if error.error_len().is_none() => {
-            std::str::from_utf8(&front[..error.valid_up_to()]).unwrap_or_default()
-        }
-        Err(_) => return false,
-    };
-    // Logs may have colours.
-    let fits = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t' | '\x0c' | '\x1b');
-    !text.is_empty() && text.chars().all(fits)
-}
-
-/// Why `path` is not a drive of Furrow; `None` if it is an image after all, or has zones.
-fn without_zones(path: &Path) -> Option<Error> {
-    let name = path.display();
-    let meta = std::fs::metadata(path).ok()?;
-    let kind = meta.file_type();
-    // access(2) checks the permission without opening the file: opening a pipe would wait for a
-    // writer, and opening a tape would move it.
-    if let Err(error) = rustix::fs::access(path, rustix::fs::Access::READ_OK) {
-        let error = std::io::Error::from(error);
-        if error.kind() == std::io::ErrorKind::PermissionDenied {
-            return Some(Error::new(ErrorKind::Io, format!("{name}: {error}")));
-        }
-    }
-    let what = if kind.is_block_device() {
-        match zoned(meta.rdev()) {
-            Some(model) if model != "none" => return None,
-            _ => match lost_front(path) {
-                Some(lost) => return Some(lost),
-                None => "a block device without zones".to_owned(),
-            },
-        }
-    } else if kind.is_file() {
-        let front = front(path).unwrap_or_default();
-        if furrow_soft::is_superblock(&front) {
-            let what = "soft zones, and this needs an emulated drive";
-            return Some(Error::new(ErrorKind::Unsupported, format!("{name}: {what}")));
-        }
-        // The error of opening an image of a newer format already explains the problem.
-        if front.starts_with(b"FURROWZN") {
-            return None;
-        }
-        if let Some(lost) = lost_front(path) {
-            return Some(lost);
-        }
-        match (meta.len(), signature(&front)) {
-            (0, _) => "an empty file, not an emulated drive's image".to_owned(),
-            (_, Some(found)) => {
-                format!(
-                    "a plain file without zones, not an emulated drive's image: it holds {found}"
-                )
-            }
-            (_, None) if is_text(&front) => "a text file, not an emulated drive's image".to_owned(),
-            (_, None) => "a plain file without zones, not an emulated drive's image".to_owned(),
-        }
-    } else if kind.is_dir() {
-        "a directory".to_owned()
-    } else if kind.is_fifo() {
-        "a pipe".to_owned()
-    } else {
-        "no drive".to_owned()
-    };
-    Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
-}
-
-/// The error for soft zones at `path` whose superblock is left only as the copy at their end.
-fn without_front(path: &Path) -> Error {
-    let (name, what) = (path.display(), soft::WITHOUT_FRONT);
-    let what = format!(
-        "{name}: {what}: if nothing else was made there since, furrow device check --repair {name} \
-         writes it again from the copy"
-    );
-    Error::new(ErrorKind::Corrupt, what)
-}
-
-/// The error for soft zones at `path` of which only the copy of the superblock at the end is left,
-/// if the front holds no known data.
-pub fn lost_front(path: &Path) -> Option<Error> {
-    let other = || front(path).is_ok_and(|front| signature(&front).is_some());
-    (soft::has_lost_front(path) && !other()).then(|| without_front(path))
-}
-
-/// The kernel's zone model of a block device: none, host-aware, host-managed.
-fn zoned(device: u64) -> Option<String> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let folder = format!("/sys/dev/block/{major}:{minor}");
-    // The queue of a partition is one level up.
-    let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/zoned")).ok();
-    Some(read("queue").or_else(|| read("../queue"))?.trim().to_owned())
-}
-
-fn front(path: &Path) -> Anyhow<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FRONT).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// Those of [`limits::check`] and [`furrow_drives::open`].
+pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<dyn ZonedDevice>, Error> {
+    limits::check(spec, access)?;
+    furrow_drives::open(rt, spec, access)
 }
 
 async fn block(device: &dyn ZonedDevice, zone: ZoneId, number: u32) -> Option<Vec<u8>> {
@@ -456,70 +294,18 @@ async fn block(device: &dyn ZonedDevice, zone: ZoneId, number: u32) -> Option<Ve
     Some(pages.first()?.bytes().to_vec())
 }
 
-/// The owner of a known signature at the front of a drive, if there is one.
-pub fn signature(front: &[u8]) -> Option<&'static str> {
-    const KNOWN: [(usize, &[u8], &str); 20] = [
-        (0, b"XFSB", "an XFS file system"),
-        (0, b"LUKS\xba\xbe", "a LUKS volume"),
-        (0, b"hsqs", "a SquashFS file system"),
-        (0, b"BITMAP", "a bitmap of md"),
-        (0, b"QFI\xfb", "a qcow2 disk image"),
-        (3, b"NTFS    ", "an NTFS file system"),
-        (82, b"FAT32   ", "a FAT file system"),
-        (54, b"FAT16   ", "a FAT file system"),
-        (0, b"SFZB", "a zonefs file system"),
-        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
-        (1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
-        (512, b"LABELONE", "an LVM physical volume"),
-        (512, b"EFI PART", "a GPT partition table"),
-        (4096, b"EFI PART", "a GPT partition table"),
-        (4096, b"\xfc\x4e\x2b\xa9", "a member of an md array"),
-        (0, b"\xfc\x4e\x2b\xa9", "a member of an md array"),
-        (4086, b"SWAPSPACE2", "swap space"),
-        (32_769, b"CD001", "an ISO 9660 file system"),
-        (65_600, b"_BHRfS_M", "a Btrfs file system"),
-        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
-    ];
-    let at = |(offset, magic, _): &&(usize, &[u8], &str)| {
-        front.get(*offset..).is_some_and(|rest| rest.starts_with(magic))
-    };
-    KNOWN.iter().find(at).map(|(_, _, name)| *name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_known_from_other_bytes() {
-        assert!(is_text(b"2026-11-29T06:34:08Z started\n\x1b[1mbold\x1b[0m\n"));
-        assert!(is_text(&"täglich".as_bytes()[..2]), "cut in the middle of a character");
-        for other in [&b""[..], b"\0\0", b"\xff\xfe", b"text\0"] {
-            assert!(!is_text(other), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn signatures_are_known_where_they_are() {
-        let mut front = vec![0; FRONT as usize];
-        assert_eq!(signature(&front), None);
-        front[510..512].copy_from_slice(b"\x55\xaa");
-        assert_eq!(signature(&front), Some("a boot sector or an MBR partition table"));
-        front[512..520].copy_from_slice(b"EFI PART");
-        assert_eq!(signature(&front), Some("a GPT partition table"));
-        let mut front = vec![0; FRONT as usize];
-        front[65_600..65_608].copy_from_slice(b"_BHRfS_M");
-        assert_eq!(signature(&front), Some("a Btrfs file system"));
-        assert_eq!(signature(b"XFS"), None);
-    }
 
     #[test]
     fn what_refuses_says_what_is_lost_and_an_empty_drive_is_not_refused() {
         assert!(Holds::Nothing.refuse_used("d", "-f").is_ok());
         let text = Holds::Data(ZoneId(3)).refuse_used("d", "-f").unwrap_err().to_string();
         assert!(text.contains("zone 3") && text.contains("-f destroys"), "{text}");
-        let text = Holds::Foreign("swap space").instead_of_file_system("d").unwrap().to_string();
+        let text =
+            Holds::Foreign("swap space").instead_of(Needs::FileSystem, "d").unwrap().to_string();
         assert!(text.contains("swap space") && !text.contains("mkfs"), "{text}");
-        assert!(Holds::FileSystem(Uuid::NIL).instead_of_file_system("d").is_none());
+        assert!(Holds::FileSystem(Uuid::NIL).instead_of(Needs::FileSystem, "d").is_none());
     }
 }

@@ -6,11 +6,11 @@
 //! wait, and tell the user.
 
 use anyhow::{Result, bail};
-use furrow_emu::{Holder, OpenMode};
+use furrow_emu::Holder;
 use furrow_fuse::endpoint;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::Path;
@@ -29,17 +29,22 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// As [`crate::holds::open`]; `Busy` says which process uses the device and what to do.
-pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
+pub fn open_now(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<dyn ZonedDevice>, Error> {
     let patience = match spec {
         DeviceSpec::Image(image) if is_left(Path::new(&image.path)) => PATIENCE,
         _ => Duration::ZERO,
     };
-    let opened = open(rt, spec, mode, patience, crate::complain);
+    let opened = open(rt, spec, access, patience, crate::complain);
     let drive = opened.map_err(|error| explain(spec, error))?;
+    warn(&*drive);
+    Ok(drive)
+}
+
+/// Tells the damage that was found when `drive` was opened.
+pub fn warn(drive: &dyn ZonedDevice) {
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
-    Ok(drive)
 }
 
 /// Warns that what was made on `spec` is lost when the command ends, if it is a drive in memory.
@@ -84,18 +89,18 @@ pub fn explain_path(path: &Path, error: Error) -> Error {
 /// gets a line if that takes longer than a moment.
 ///
 /// # Errors
-/// As [`furrow_emu::open`]; `Busy` names the process, if known.
+/// As [`crate::holds::open`]; `Busy` names the process, if known.
 pub fn open(
     rt: &Rt,
     spec: &DeviceSpec,
-    mode: OpenMode,
+    access: Access,
     patience: Duration,
     say: impl Fn(&str),
 ) -> Result<Rc<dyn ZonedDevice>, Error> {
     let begun = Instant::now();
     let mut said = false;
     loop {
-        let error = match crate::holds::open(rt, spec, mode) {
+        let error = match crate::holds::open(rt, spec, access) {
             Err(error) if error.kind() == ErrorKind::Busy => error,
             done => return done,
         };

@@ -16,7 +16,6 @@ mod ls;
 mod map;
 mod mkfs;
 mod mv;
-mod progress;
 mod put;
 mod restore;
 mod rm;

@@ -1,15 +1,15 @@
 //! `furrow label`: the name of a file system.
 
-use crate::holds::{self, Holds};
+use crate::holds::{self, Holds, Needs};
 use crate::in_use;
 use crate::target::{Target, not_a_device};
-use crate::{block_devices, daemon, show};
+use crate::{daemon, show};
 use anyhow::{Result, bail};
-use furrow_emu::OpenMode;
+use furrow_drives::block_devices;
 use furrow_fs::{Fs, MountOptions};
 use furrow_rt::Rt;
-use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Access, ZonedDevice};
 use std::ffi::OsString;
 use std::io::Write;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 fn of(device: &str) -> Result<String> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(daemon::config()?);
-    let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = holds::open(&rt, &spec, Access::ReadOnly)?;
     let name = drive.name();
     let found = rt.block_on(async move {
         let holds = Holds::of(&*drive).await?;
@@ -63,7 +63,7 @@ fn of(device: &str) -> Result<String> {
 fn change(device: &str, label: &str) -> Result<u8> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(daemon::config()?);
-    let drive = in_use::open(&rt, &spec, OpenMode::ReadWrite, in_use::PATIENCE, crate::complain)?;
+    let drive = in_use::open(&rt, &spec, Access::ReadWrite, in_use::PATIENCE, crate::complain)?;
     let (engine, label) = (rt.clone(), label.to_owned());
     let done = rt.block_on(async move { set(&engine, drive, &label).await });
     rt.clear();
@@ -88,7 +88,7 @@ async fn set(rt: &Rt, drive: Rc<dyn ZonedDevice>, label: &str) -> Result<()> {
     }
     let options = MountOptions::default();
     let fs = match Fs::mount(rt, drive.clone(), options).await {
-        Err(error) => return Err(holds::explain(&*drive, error).await.into()),
+        Err(error) => return Err(holds::explain(&*drive, Needs::FileSystem, error).await.into()),
         Ok(fs) => fs,
     };
     let changed = fs.set_label(label).await;

@@ -1,8 +1,7 @@
 //! Limits of the starter (ulimit) that would end a daemon or spoil an image.
 
-use furrow_emu::OpenMode;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Access, Error, ErrorKind};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -62,11 +61,11 @@ fn total_memory(told: &str) -> Option<u64> {
 ///
 /// # Errors
 /// `TooLarge`.
-pub fn check(spec: &DeviceSpec, mode: OpenMode) -> Result<(), Error> {
-    let image = match (spec, mode) {
-        (DeviceSpec::Image(image), OpenMode::ReadWrite) => image,
-        _ => return Ok(()),
-    };
+pub fn check(spec: &DeviceSpec, access: Access) -> Result<(), Error> {
+    let DeviceSpec::Image(image) = spec else { return Ok(()) };
+    if !access.writes() {
+        return Ok(());
+    }
     let Some(most) = lift_one(Resource::Fsize) else { return Ok(()) };
     let length = std::fs::metadata(&image.path).ok().filter(|meta| meta.is_file());
     match length.map(|meta| meta.len()) {

@@ -11,7 +11,6 @@
 // These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod block_devices;
 mod consent;
 mod daemon;
 mod demo;
@@ -34,10 +33,10 @@ mod map;
 mod metrics;
 mod mkfs;
 mod mount;
+mod progress;
 mod raid;
 mod run;
 mod scrub;
-mod soft;
 mod stat;
 mod sync;
 mod tags;
@@ -45,6 +44,7 @@ mod target;
 mod text_file;
 mod top;
 mod umount;
+mod visit;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use furrow_console::program::{self, Statuses, usage_message};

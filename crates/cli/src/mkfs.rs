@@ -5,12 +5,11 @@ use crate::in_use;
 use crate::show;
 use crate::target::source_name;
 use anyhow::bail;
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MkfsReport, MountOptions};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ZonedDevice};
+use furrow_zone::{Access, Error, ZonedDevice};
 use std::io::{self, Write};
 use std::rc::Rc;
 
@@ -83,7 +82,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         ..MkfsOptions::default()
     };
     let rt = Rt::new(crate::daemon::config()?);
-    let device = in_use::open_now(&rt, &spec, OpenMode::ReadWrite)?;
+    let device = in_use::open_now(&rt, &spec, Access::ReadWrite)?;
     let geometry = device.geometry();
     if geometry.conventional_zones >= geometry.zones {
         bail!(

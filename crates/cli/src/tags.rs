@@ -4,18 +4,17 @@
 //! libblkid does not know Furrow, and its list of file systems cannot be extended from outside. So
 //! a rule of udev asks this program ([`properties`]), and `furrow mount` finds such names itself.
 
-use crate::block_devices;
 use crate::holds::{self, Holds};
 use crate::raid::client;
 use crate::raid::status::{Member, Status};
 use crate::target::tagged;
 use anyhow::{Result, bail};
-use furrow_emu::OpenMode;
+use furrow_drives::block_devices;
 use furrow_log::Uuid;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::words::count;
-use furrow_zone::{ErrorKind, ZonedDevice};
+use furrow_zone::{Access, ErrorKind, ZonedDevice};
 use std::path::{Path, PathBuf};
 
 /// The type of a member of an array.
@@ -191,7 +190,7 @@ pub fn device_of(name: &str) -> Result<String> {
     let volumes = volumes.filter(|place| place.starts_with("/dev/"));
     let volumes = volumes.filter_map(|place| place.parse().ok());
     for spec in block_devices::all().into_iter().chain(volumes) {
-        let drive = match holds::open(&rt, &spec, OpenMode::ReadOnly) {
+        let drive = match holds::open(&rt, &spec, Access::ReadOnly) {
             Ok(drive) => drive,
             Err(error) => {
                 denied += u64::from(error.kind() == ErrorKind::Denied);

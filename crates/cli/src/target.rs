@@ -1,14 +1,14 @@
 //! Resolves DIR or DEVICE: a mounted file system, or a drive that is opened here.
 
-use crate::{holds, tags};
+use crate::holds::Needs;
+use crate::tags;
+use crate::visit::visit;
 use anyhow::{Result, anyhow, bail};
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::report::{self, Info, MapPage, Status};
 use furrow_fuse::{Mounted, endpoint};
-use furrow_rt::{Config, Rt};
-use furrow_zone::Error;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Access, Error};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -184,28 +184,19 @@ fn inspect<T: 'static>(
     device: &str,
     look: impl AsyncFnOnce(&Fs, &Info) -> Result<T, Error> + 'static,
 ) -> Result<T> {
-    let spec: DeviceSpec = device.parse()?;
-    let rt = Rt::new(Config::real());
-    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly)?;
-    let info = Info {
-        device: device.to_owned(),
-        directory: String::new(),
-        pid: std::process::id(),
-        read_only: true,
-        zone_blocks: drive.geometry().zone_capacity.0,
-    };
-    let options = MountOptions { read_only: true, ..MountOptions::default() };
-    let engine = rt.clone();
-    let found = rt.block_on(async move {
-        let fs = match Fs::mount(&engine, drive.clone(), options).await {
-            Err(error) => return Err(holds::explain(&*drive, error).await),
-            Ok(fs) => fs,
+    let name = device.to_owned();
+    visit(device, Access::ReadOnly, Needs::FileSystem, async move |rt, drive| {
+        let info = Info {
+            device: name,
+            directory: String::new(),
+            pid: std::process::id(),
+            read_only: true,
+            zone_blocks: drive.geometry().zone_capacity.0,
         };
-        drop(drive);
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = Fs::mount(rt, drive, options).await?;
         let found = look(&fs, &info).await;
         fs.unmount().await?;
         found
-    });
-    rt.clear();
-    Ok(found?)
+    })
 }

@@ -5,9 +5,9 @@
 mod common;
 
 use common::furrow;
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, Ino, MountOptions, NewNode, WriteData};
 use furrow_rt::{Config, Rt};
+use furrow_zone::Access;
 use std::path::{Path, PathBuf};
 
 /// Exit status and standard output.
@@ -22,7 +22,7 @@ fn filled(name: &str) -> PathBuf {
     let path = common::image(name);
     let at = path.to_str().unwrap();
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &at.parse().unwrap(), OpenMode::ReadWrite).unwrap();
+    let drive = furrow_emu::open(&rt, &at.parse().unwrap(), Access::ReadWrite).unwrap();
     let on = rt.clone();
     let made: furrow_zone::Result<()> = rt.block_on(async move {
         let fs = Fs::mount(&on, drive, MountOptions::default()).await?;
@@ -118,7 +118,7 @@ fn a_file_with_much_damage_hides_no_other() {
     let path = common::image("fsck-two.zns");
     let rt = Rt::new(Config::real());
     let spec = path.to_str().unwrap().parse().unwrap();
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let on = rt.clone();
     let made: furrow_zone::Result<()> = rt.block_on(async move {
         let fs = Fs::mount(&on, drive, MountOptions::default()).await?;

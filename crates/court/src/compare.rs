@@ -12,11 +12,11 @@ use crate::contestant::{Contestant, FileSystem};
 use crate::host::{Used, serve};
 use crate::library::Library;
 use anyhow::{Context as _, Result, bail};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::Emulator;
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_ublk::{Counts, Tap};
-use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Access, ZonedDevice};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -123,7 +123,7 @@ pub fn measure(
     let (tell, told) = channel();
     let counter = tap.clone();
     let open = move |rt: &Rt| -> Result<Rc<Emulator>> {
-        let drive = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
+        let drive = furrow_emu::open(rt, &spec, Access::ReadWrite)?;
         let engine = rt.clone();
         rt.spawn_detached(async move { answer(&engine, &counter, asked, &tell).await });
         Ok(drive)
@@ -155,7 +155,7 @@ pub fn measure_direct(
     let counts = Arc::new(Mutex::new(Counts::default()));
     let counted = counts.clone();
     let library = Library::on(seed, move |rt| {
-        let drive = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
+        let drive = furrow_emu::open(rt, &spec, Access::ReadWrite)?;
         drive.set_observer(Rc::new(move |drive, info| {
             lock(&counted).count(drive.geometry(), &info.command, info.fua);
         }));

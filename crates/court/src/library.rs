@@ -4,10 +4,9 @@ use crate::contestant::{FileSystem, OpenFile};
 use crate::kind::CACHE_MIB;
 use anyhow::{Result, ensure};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
-use furrow_linux::{Access, Drive};
 use furrow_rt::{Config, PAGE_SIZE, Pool, Port, Rt};
-use furrow_zone::spec::Node;
-use furrow_zone::{Error, ZonedDevice};
+use furrow_zone::spec::{DeviceSpec, Node};
+use furrow_zone::{Access, Error, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -37,11 +36,8 @@ impl Library {
     /// # Errors
     /// If the device cannot be opened, or the file system cannot be made or mounted.
     pub fn on_node(path: &str, seed: u64) -> Result<Library> {
-        let node = Node::new(path);
-        Library::on(seed, move |rt| {
-            let drive = Drive::open(rt, &node, Access::ReadWrite)?;
-            Ok(Rc::new(drive) as Rc<dyn ZonedDevice>)
-        })
+        let spec = DeviceSpec::Node(Node::new(path));
+        Library::on(seed, move |rt| furrow_drives::open(rt, &spec, Access::ReadWrite))
     }
 
     /// Makes and mounts a file system on the drive that `open` opens.

@@ -21,7 +21,9 @@ use crate::medium::{MediumError, Shape, Span, ZoneRecord};
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::fault::Fault;
-use furrow_zone::{BlockCount, Error, ErrorKind, Geometry, Result, Zone, ZoneId, ZoneState};
+use furrow_zone::{
+    Access, BlockCount, Error, ErrorKind, Geometry, Result, Zone, ZoneId, ZoneState,
+};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoKind, IoSlice, IoSliceMut, Read};
@@ -31,15 +33,6 @@ use zerocopy::IntoBytes;
 
 /// Maximum number of pieces of one vectored read or write; the system's limit is 1024.
 const PIECES: usize = 64;
-
-/// How an image is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    /// Opens for reading and writing; no other process may have the image open.
-    ReadWrite,
-    /// Opens for reading; other processes may read too. Nothing is written to the file.
-    ReadOnly,
-}
 
 /// An open image.
 #[derive(Debug)]
@@ -213,9 +206,9 @@ fn lock(file: &File, path: &Path, exclusive: bool) -> Result<()> {
 impl Image {
     /// Opens the image at `path`. Writes nothing, with one exception: if the image is opened for
     /// writing and only the magic of its header is damaged, the magic is restored.
-    pub(crate) fn open(path: &Path, mode: OpenMode, sync: bool) -> Result<Opened> {
+    pub(crate) fn open(path: &Path, access: Access, sync: bool) -> Result<Opened> {
         let name = path.display().to_string();
-        let writable = mode == OpenMode::ReadWrite;
+        let writable = access.writes();
         // Opening a pipe would wait for its writer forever.
         if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
             let what = format!("{name}: a pipe, not an emulated drive's image");

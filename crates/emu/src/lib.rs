@@ -49,7 +49,7 @@ pub use crate::core::Counters;
 pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
 pub use furrow_zone::fault::{Fault, FaultKind, Place, When};
 pub use holder::{Holder, holder};
-pub use image::{Identity, Image, OpenMode, create_image, create_image_as};
+pub use image::{Identity, Image, create_image, create_image_as};
 pub use medium::Medium;
 pub use memory::Memory;
 pub use open::open;

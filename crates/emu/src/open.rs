@@ -1,12 +1,12 @@
 //! Opens the drive that a device spec names.
 
 use crate::emulator::{Emulator, Options};
-use crate::image::{Image, OpenMode};
+use crate::image::Image;
 use crate::medium::Medium;
 use crate::timing::{Model, Pace, Preset};
 use furrow_rt::{Clock, Rt};
 use furrow_zone::spec::{self, DeviceSpec, Run, Timing};
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Access, Error, ErrorKind, Result};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// # Errors
 /// If there is no such device, it is in use, damaged, of a newer format, or not supported, or its
 /// timing model is wrong. Then nothing has been written.
-pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> {
+pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<Emulator>> {
     let emulator = match spec {
         DeviceSpec::Node(node) => {
             let path = &node.path;
@@ -38,7 +38,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> 
             Emulator::new(rt, memory.geometry.clone(), medium, options)?
         }
         DeviceSpec::Image(image) => {
-            let opened = Image::open(Path::new(&image.path), mode, image.sync)?;
+            let opened = Image::open(Path::new(&image.path), access, image.sync)?;
             let preset = opened.image.preset().to_owned();
             let preset = (!preset.is_empty()).then_some(preset);
             let options = options(rt, spec, &image.run, preset.as_deref())?;

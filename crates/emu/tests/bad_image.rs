@@ -4,11 +4,12 @@
 
 use crate::common::*;
 use furrow_emu::format::{self, Layout};
-use furrow_emu::{Emulator, Fault, FaultKind, Identity, OpenMode, When, create_image_as, open};
+use furrow_emu::{Emulator, Fault, FaultKind, Identity, When, create_image_as, open};
 use furrow_rt::{Config, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
-    Action, BlockCount, ErrorKind, Geometry, Request, Result, ZoneId, ZoneState, ZonedDevice,
+    Access, Action, BlockCount, ErrorKind, Geometry, Request, Result, ZoneId, ZoneState,
+    ZonedDevice,
 };
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn scratch(name: &str) -> PathBuf {
 fn try_open(path: &Path) -> Result<(Rt, Emulator)> {
     let rt = Rt::new(Config::simulated(3));
     let spec: DeviceSpec = path.display().to_string().parse().expect("a plain path");
-    let drive = open(&rt, &spec, OpenMode::ReadWrite)?;
+    let drive = open(&rt, &spec, Access::ReadWrite)?;
     Ok((rt, (*drive).clone()))
 }
 
@@ -99,11 +100,11 @@ fn an_image_that_lost_only_its_magic_opens_and_gets_it_again() {
         rt.clear();
         warnings
     };
-    assert!(warned(OpenMode::ReadOnly).contains("the first 8 bytes are damaged"));
+    assert!(warned(Access::ReadOnly).contains("the first 8 bytes are damaged"));
     assert!(std::fs::read(&path).expect("the image") == damaged, "read-only writes nothing");
-    assert!(warned(OpenMode::ReadWrite).contains("they were written again"));
+    assert!(warned(Access::ReadWrite).contains("they were written again"));
     assert!(std::fs::read(&path).expect("the image") == good, "it is whole again");
-    assert_eq!(warned(OpenMode::ReadOnly), "");
+    assert_eq!(warned(Access::ReadOnly), "");
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn missing_busy_and_existing_images_are_told_apart() {
 fn what_the_system_has_is_not_supported_yet() {
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = "/dev/nvme0n2".parse().expect("a spec");
-    let error = open(&rt, &spec, OpenMode::ReadWrite).expect_err("refused");
+    let error = open(&rt, &spec, Access::ReadWrite).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("a drive of the system, and this needs an emulated one"));
 }

@@ -3,14 +3,12 @@
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
-use furrow_emu::{
-    Emulator, Fault, FaultKind, Medium, OpenMode, Options, Place, When, create_image, open,
-};
+use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options, Place, When, create_image, open};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
-    Action, BlockCount, Command, ErrorKind, Geometry, Lba, QueueId, Request, Status, ZoneId,
-    ZoneState, ZonedDevice,
+    Access, Action, BlockCount, Command, ErrorKind, Geometry, Lba, QueueId, Request, Status,
+    ZoneId, ZoneState, ZonedDevice,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -263,7 +261,7 @@ fn faults_are_checked_listed_and_cleared() {
 fn open_image(path: &Path) -> (Rt, Emulator) {
     let rt = Rt::new(Config::simulated(3));
     let spec: DeviceSpec = path.display().to_string().parse().expect("a plain path");
-    let drive = open(&rt, &spec, OpenMode::ReadWrite).expect("an image");
+    let drive = open(&rt, &spec, Access::ReadWrite).expect("an image");
     (rt, (*drive).clone())
 }
 

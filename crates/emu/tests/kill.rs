@@ -9,10 +9,12 @@
 
 mod common;
 use common::*;
-use furrow_emu::{Emulator, OpenMode, create_image, open};
+use furrow_emu::{Emulator, create_image, open};
 use furrow_rt::{Config, Page, Pages, Rng, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Action, Command, Geometry, Machine, Request, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{
+    Access, Action, Command, Geometry, Machine, Request, ZoneId, ZoneState, ZonedDevice,
+};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
@@ -27,7 +29,7 @@ fn drive_geometry() -> Geometry {
 fn open_image(path: &Path) -> (Rt, Emulator) {
     let rt = Rt::new(Config::simulated(3));
     let spec: DeviceSpec = path.display().to_string().parse().expect("a plain path");
-    let drive = open(&rt, &spec, OpenMode::ReadWrite).expect("an image that survived");
+    let drive = open(&rt, &spec, Access::ReadWrite).expect("an image that survived");
     (rt, (*drive).clone())
 }
 

@@ -7,12 +7,12 @@
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
-use furrow_emu::{Emulator, Medium, OpenMode, Options, create_image, open};
+use furrow_emu::{Emulator, Medium, Options, create_image, open};
 use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Effect, Geometry, Lba, Machine, QueueId, Request, Status,
-    Target, ZoneId, ZonedDevice,
+    Access, Action, BlockCount, ByteLen, Command, Effect, Geometry, Lba, Machine, QueueId, Request,
+    Status, Target, ZoneId, ZonedDevice,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -235,7 +235,7 @@ fn scratch(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-fn image_rig(path: &std::path::Path, mode: OpenMode) -> Rig {
+fn image_rig(path: &std::path::Path, mode: Access) -> Rig {
     let rt = Rt::new(Config::simulated(3));
     let spec: DeviceSpec = path.display().to_string().parse().expect("a plain path");
     let drive = open(&rt, &spec, mode).expect("an image");
@@ -255,7 +255,7 @@ proptest! {
     ) {
         let path = scratch("model.zns");
         create_image(&path, &geometry, true).expect("an image");
-        let mut rigs = vec![image_rig(&path, OpenMode::ReadWrite)];
+        let mut rigs = vec![image_rig(&path, Access::ReadWrite)];
         let memory = || Medium::memory(&geometry);
         let media = [
             (memory(), Options::simulated()),
@@ -293,7 +293,7 @@ proptest! {
         rigs.iter().for_each(|rig| rig.rt.clear());
         drop(rigs);
         // The image is opened again, as another process would do it.
-        let again = image_rig(&path, OpenMode::ReadOnly);
+        let again = image_rig(&path, Access::ReadOnly);
         again.compare_all(&model);
         prop_assert!(again.drive.warnings().is_empty());
         again.rt.clear();
@@ -306,12 +306,12 @@ fn a_read_only_image_stays_as_it_is() {
     let geometry = geometry();
     let path = scratch("read-only.zns");
     create_image(&path, &geometry, true).unwrap();
-    let rig = image_rig(&path, OpenMode::ReadWrite);
+    let rig = image_rig(&path, Access::ReadWrite);
     assert!(put(&rig.rt, &rig.drive, 0, 4, 10).is_ok());
     rig.rt.clear();
     drop(rig);
     let before = std::fs::read(&path).unwrap();
-    let rig = image_rig(&path, OpenMode::ReadOnly);
+    let rig = image_rig(&path, Access::ReadOnly);
     assert_eq!(put(&rig.rt, &rig.drive, 4, 1, 10), Status::WriteFault);
     let reset = manage(0, Action::Reset, &geometry);
     assert_eq!(run(&rig.rt, &rig.drive, Request::bare(reset)).status, Status::WriteFault);
@@ -329,7 +329,7 @@ fn a_synced_image_takes_flushes_and_forced_writes() {
     create_image(&path, &geometry, true).unwrap();
     let rt = Rt::new(Config::simulated(3));
     let spec: DeviceSpec = format!("{},sync=on", path.display()).parse().unwrap();
-    let drive = open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive = open(&rt, &spec, Access::ReadWrite).unwrap();
     assert!(put(&rt, &drive, 0, 2, 10).is_ok());
     assert!(run(&rt, &drive, Request::bare(Command::Flush)).status.is_ok());
     let mut forced = Request::with_data(write(2, 2), payload(&geometry, 20, 2));
@@ -338,7 +338,7 @@ fn a_synced_image_takes_flushes_and_forced_writes() {
     assert!(put(&rt, &drive, 4, 2, 30).is_ok());
     drop(drive);
     // Four blocks are durable, and are still durable when the image is opened again.
-    let rig = image_rig(&path, OpenMode::ReadWrite);
+    let rig = image_rig(&path, Access::ReadWrite);
     let lost =
         furrow_emu::Fates { commands: None, unflushed: furrow_emu::Unflushed::Lost, seed: 0 };
     assert_eq!(rig.drive.snapshot().power_cut(&lost).report()[0].write_pointer.0, 4);
@@ -351,7 +351,7 @@ fn a_snapshot_of_an_image_goes_on_in_memory() {
     let geometry = Geometry { oob_bytes: 8, ..geometry() };
     let path = scratch("snapshot.zns");
     create_image(&path, &geometry, true).unwrap();
-    let rig = image_rig(&path, OpenMode::ReadWrite);
+    let rig = image_rig(&path, Access::ReadWrite);
     assert!(put(&rig.rt, &rig.drive, 0, 4, 10).is_ok());
     let snapshot = rig.drive.snapshot();
     let rt = Rt::new(Config::simulated(1));

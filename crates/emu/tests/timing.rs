@@ -3,11 +3,11 @@
 
 use crate::common::{self, append, manage, pages, read, write};
 use furrow_emu::timing::Preset;
-use furrow_emu::{Emulator, Medium, Model, OpenMode, Options, Pace};
+use furrow_emu::{Emulator, Medium, Model, Options, Pace};
 use furrow_rt::{Config, Nanos, Rng, Rt};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Geometry, QueueId, Request, Status, Target, ZoneId,
-    ZonedDevice,
+    Access, Action, BlockCount, ByteLen, Command, Geometry, QueueId, Request, Status, Target,
+    ZoneId, ZonedDevice,
 };
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -323,7 +323,7 @@ fn fold(hash: u64, value: u64) -> u64 {
 fn answers(preset: &str, seed: u64) -> (u64, u64) {
     let rt = Rt::new(Config::simulated(seed));
     let spec = format!("mem:{preset},zones=64,medium=discard,timing=virtual,seed={seed}");
-    let drive = spec.parse().map(|spec| furrow_emu::open(&rt, &spec, OpenMode::ReadWrite));
+    let drive = spec.parse().map(|spec| furrow_emu::open(&rt, &spec, Access::ReadWrite));
     let drive = drive.expect("a spec").expect("a drive");
     let hash = Rc::new(Cell::new(0xcbf2_9ce4_8422_2325));
     let mut clients = Vec::new();

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::sound;
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::Emulator;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Order, WriteData};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};
-use furrow_zone::{DeviceSpec, Result};
+use furrow_zone::{Access, DeviceSpec, Result};
 use std::rc::Rc;
 
 /// A drive that answers each write, append and flush after 100 µs, no matter how many are
@@ -30,7 +30,7 @@ struct Cost {
 fn cost(more: &str, order: Order, clients: usize) -> Cost {
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = format!("{DRIVE}{more}").parse().unwrap();
-    let drive: Rc<Emulator> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive: Rc<Emulator> = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let host = rt.clone();
     let cost = rt.block_on(async move {
         Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;
@@ -125,7 +125,7 @@ fn fsyncs_share_records_equally() {
     let rt = Rt::new(Config::simulated(1));
     let slow = DRIVE.replace("latency=4KiB:100us/128KiB:100us", "latency=4KiB:100us/64KiB:1600us");
     let spec: DeviceSpec = slow.parse().unwrap();
-    let drive: Rc<Emulator> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive: Rc<Emulator> = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let host = rt.clone();
     let took = rt.block_on(async move {
         Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;

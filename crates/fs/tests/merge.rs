@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{quiet, sound};
-use furrow_emu::{Emulator, OpenMode, Options};
+use furrow_emu::{Emulator, Options};
 use furrow_fs::{Counters, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
 use furrow_policy::{FsVariant, Metadata};
 use furrow_rt::{Config, Rt};
-use furrow_zone::{DeviceSpec, Result};
+use furrow_zone::{Access, DeviceSpec, Result};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -56,7 +56,7 @@ fn run(rounds: u64, many: u64, metadata: Metadata, unit_blocks: Option<u32>) -> 
     let options = MountOptions { variant, ..quiet() };
     let spec: DeviceSpec = DRIVE.parse().unwrap();
     let rt = Rt::new(Config::shuffled(5));
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let host = rt.clone();
     let (files, counters, left) = on(&rt, async move {
         Fs::format(&host, drive.clone(), &make).await?;
@@ -96,7 +96,7 @@ fn merges_go_on_beside_operations_and_write_what_changed() {
 fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
     let spec: DeviceSpec = format!("{DRIVE},timing=virtual,model=zn540-1t").parse().unwrap();
     let rt = Rt::new(Config::shuffled(5));
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let host = rt.clone();
     let counters = on(&rt, async move {
         Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;
@@ -134,7 +134,7 @@ fn plain_pairs_of_zones_need_no_log() {
 fn a_table_page_larger_than_a_zone_is_refused() {
     let spec: DeviceSpec = DRIVE.parse().unwrap();
     let rt = Rt::new(Config::simulated(1));
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
     let make = MkfsOptions { unit_blocks: Some(49), ..MkfsOptions::default() };
     let host = rt.clone();
     let refused = rt.block_on(async move { Fs::format(&host, drive, &make).await.map(drop) });

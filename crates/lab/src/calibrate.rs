@@ -14,12 +14,11 @@ use crate::host::Host;
 use crate::scenario;
 use crate::workload::{Act, Fill, Kind, Mode, Order, Pick, Replay, Workload};
 use anyhow::{Context, Result, anyhow, bail};
-use furrow_emu::OpenMode;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
-    Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZonedDevice,
+    Access, Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZonedDevice,
 };
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -383,7 +382,7 @@ fn drive(preset: &str, seed: u64) -> Result<(Rt, Rc<dyn ZonedDevice>)> {
     let rt = Rt::new(Config::simulated(seed));
     let spec: DeviceSpec =
         format!("mem:{preset},medium=discard,timing=virtual,seed={seed}").parse()?;
-    let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let device = furrow_emu::open(&rt, &spec, Access::ReadWrite)?;
     Ok((rt, device))
 }
 

@@ -4,10 +4,9 @@
 use crate::bench::{Bench, Effort, Row};
 use crate::noise;
 use anyhow::{Context as _, Result, ensure};
-use furrow_emu::OpenMode;
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{BlockCount, Command, Lba, QueueId, Request, ZoneId, ZonedDevice};
+use furrow_zone::{Access, BlockCount, Command, Lba, QueueId, Request, ZoneId, ZonedDevice};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -39,7 +38,7 @@ fn fill(name: &str, medium: &str, zeros: bool, bytes: u64) -> Result<Row> {
     let start = Instant::now();
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = format!("mem:pm1731a,medium={medium},timing=virtual,seed=1").parse()?;
-    let drive: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let drive: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, Access::ReadWrite)?;
     let failed = Rc::new(Cell::new(0));
     let page = match zeros {
         true => Page::zeroed(),

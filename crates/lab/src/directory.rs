@@ -7,10 +7,9 @@
 
 use crate::{Contestant, Effort, Row, compare};
 use anyhow::Result;
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode};
 use furrow_rt::{Config, Rng, Rt};
-use furrow_zone::Error;
+use furrow_zone::{Access, Error};
 use std::hint::black_box;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -89,7 +88,7 @@ struct Library {
 impl Library {
     fn new() -> Result<Library> {
         let rt = Rt::new(Config::real());
-        let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+        let device = furrow_emu::open(&rt, &DEVICE.parse()?, Access::ReadWrite)?;
         let engine = rt.clone();
         let fs = rt.block_on(async move {
             Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;

@@ -9,10 +9,9 @@
 use crate::library::Drive;
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result};
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
 use furrow_rt::{Config, Pool, Port};
-use furrow_zone::Error;
+use furrow_zone::{Access, Error};
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -64,7 +63,7 @@ impl Engine {
     fn start() -> Result<Engine> {
         let (sender, receiver) = channel();
         let port = Port::start(Config::real(), move |rt| {
-            let device = furrow_emu::open(rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+            let device = furrow_emu::open(rt, &DEVICE.parse()?, Access::ReadWrite)?;
             let engine = rt.clone();
             rt.block_on(async move {
                 Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;

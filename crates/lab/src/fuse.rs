@@ -9,14 +9,13 @@ use crate::bench::repeat;
 use crate::directory::{SIZES, fill, name};
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result};
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{self, Null};
 use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
 use furrow_rt::{Config, Port, Rng};
-use furrow_zone::Error;
+use furrow_zone::{Access, Error};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -89,7 +88,8 @@ fn lookups(directory: &Path, size: u32, slice: Duration) -> Result<f64> {
     let mut names = names.iter().cycle();
     repeat(slice, BATCH, || {
         let name = &names.next().context("a cycle ends")?[..];
-        rustix::fs::accessat(&directory, name, Access::EXISTS, AtFlags::empty()).context("access")
+        rustix::fs::accessat(&directory, name, rustix::fs::Access::EXISTS, AtFlags::empty())
+            .context("access")
     })
 }
 
@@ -131,7 +131,7 @@ impl Mount {
         let directory = directory("engine")?;
         let (sender, receiver) = channel();
         let port = Port::start(Config::real(), move |rt| {
-            let device = furrow_emu::open(rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+            let device = furrow_emu::open(rt, &DEVICE.parse()?, Access::ReadWrite)?;
             let engine = rt.clone();
             let fs = rt.block_on(async move {
                 Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;

@@ -9,11 +9,11 @@
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
 use crc_fast::CrcAlgorithm;
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::Emulator;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
 use furrow_rt::{Config, Pages, Pool, Rng, Rt};
 use furrow_zone::{
-    Action, BlockCount, Command, Error, Lba, QueueId, Request, Status, Target, ZonedDevice,
+    Access, Action, BlockCount, Command, Error, Lba, QueueId, Request, Status, Target, ZonedDevice,
 };
 use std::hint::black_box;
 use std::rc::Rc;
@@ -155,7 +155,7 @@ struct Library {
 impl Library {
     fn new(options: MountOptions) -> Result<Library> {
         let rt = Rt::new(Config::real());
-        let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+        let device = furrow_emu::open(&rt, &DEVICE.parse()?, Access::ReadWrite)?;
         let engine = rt.clone();
         let (fs, file) = rt.block_on(async move {
             Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
@@ -301,7 +301,7 @@ impl Zone {
 impl Drive {
     pub(crate) fn new() -> Result<Drive> {
         let rt = Rt::new(Config::real());
-        let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+        let device = furrow_emu::open(&rt, &DEVICE.parse()?, Access::ReadWrite)?;
         Ok(Drive { rt, device, pool: Pool::new(1024) })
     }
 

@@ -20,13 +20,13 @@
 use crate::bench::repeat;
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result, ensure};
-use furrow_emu::{OpenMode, create_image};
+use furrow_emu::create_image;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{BIG, Null};
 use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport, usual_ttl};
 use furrow_rt::{Config, Port};
-use furrow_zone::Error;
 use furrow_zone::spec::parse_geometry;
+use furrow_zone::{Access, Error};
 use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File};
@@ -406,7 +406,7 @@ impl Mount {
         // the same.
         let spec = format!("{},sync=on", image.display());
         let port = Port::start(config, move |rt| {
-            let device = furrow_emu::open(rt, &spec.parse()?, OpenMode::ReadWrite)?;
+            let device = furrow_emu::open(rt, &spec.parse()?, Access::ReadWrite)?;
             let engine = rt.clone();
             // The cache is large enough for the big file.
             let options = MountOptions { cache_pages: 512 << 8, ..MountOptions::default() };

@@ -12,9 +12,8 @@ use crate::target::{
 use crate::trace::Trace;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, bail};
-use furrow_emu::OpenMode;
 use furrow_rt::{Config, Rt};
-use furrow_zone::{DeviceSpec, ZonedDevice};
+use furrow_zone::{Access, DeviceSpec, ZonedDevice};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -66,7 +65,7 @@ pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> 
         rt.clear();
         return measured;
     }
-    let device: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let device: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, Access::ReadWrite)?;
     let stage = point.profile.policy.stage.unwrap_or(point.host.stage);
     let device = Staged::before(&rt, device, stage.0);
     let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());

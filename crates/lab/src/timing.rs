@@ -5,10 +5,10 @@
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
 use crate::work::{Own, Work};
 use anyhow::{Result, ensure};
-use furrow_emu::{Emulator, Medium, OpenMode, Options};
+use furrow_emu::{Emulator, Medium, Options};
 use furrow_rt::{Config, Page, Pages, Rng, Rt};
 use furrow_zone::spec::{self, DeviceSpec};
-use furrow_zone::{Command, Geometry, QueueId, Request, ZoneId, ZonedDevice};
+use furrow_zone::{Access, Command, Geometry, QueueId, Request, ZoneId, ZonedDevice};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ impl Rig {
         let rt = Own(Rt::new(Config::simulated(1)));
         let drive: Rc<dyn ZonedDevice> = if timed {
             let spec = "mem:pm1731a,zones=256,medium=discard,timing=virtual";
-            furrow_emu::open(&rt, &spec.parse::<DeviceSpec>()?, OpenMode::ReadWrite)?
+            furrow_emu::open(&rt, &spec.parse::<DeviceSpec>()?, Access::ReadWrite)?
         } else {
             let geometry = spec::parse_geometry("pm1731a,zones=256")?;
             let medium = Medium::discard(&geometry);

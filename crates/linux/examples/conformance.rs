@@ -6,8 +6,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
-use furrow_linux::{Access, Drive, conformance};
+use furrow_linux::{Drive, conformance};
 use furrow_rt::{Config, Rt};
+use furrow_zone::Access;
 use furrow_zone::spec::{DeviceSpec, SpecError};
 use std::process::ExitCode;
 

@@ -6,11 +6,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
-use furrow_linux::{Access, Drive};
+use furrow_linux::Drive;
 use furrow_rt::{Completion, Config, Page, Pages, Rt};
 use furrow_zone::spec::{DeviceSpec, SpecError};
 use furrow_zone::{
-    BlockCount, Command, Lba, Outcome, QueueId, Request, Status, ZoneId, ZonedDevice,
+    Access, BlockCount, Command, Lba, Outcome, QueueId, Request, Status, ZoneId, ZonedDevice,
 };
 use std::collections::VecDeque;
 use std::process::ExitCode;

@@ -13,10 +13,12 @@
     reason = "a command has arguments, and this one writes past the drive"
 )]
 
-use furrow_linux::{Access, Drive};
+use furrow_linux::Drive;
 use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::{DeviceSpec, SpecError};
-use furrow_zone::{BlockCount, Command, Lba, QueueId, Request, Status, ZoneId, ZonedDevice};
+use furrow_zone::{
+    Access, BlockCount, Command, Lba, QueueId, Request, Status, ZoneId, ZonedDevice,
+};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 use std::fs::{File, OpenOptions};

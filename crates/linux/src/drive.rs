@@ -17,8 +17,8 @@ use crate::workers::Job;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, PAGE_SIZE, Rt, Source, Ticket};
 use furrow_zone::spec::Node;
 use furrow_zone::{
-    Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports,
-    Request, Status, Target, ZoneId, ZonedDevice, reported,
+    Access, Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId,
+    Reports, Request, Status, Target, ZoneId, ZonedDevice, reported,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;
@@ -34,22 +34,13 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a drive is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// For reading and writing.
-    ReadWrite,
-    /// For reading only: writes and changes of zones are refused.
-    ReadOnly,
-}
-
 /// Refuses the device at `path` if one of `obstacles` prevents its use.
 pub(crate) fn refuse_obstacles(
     path: &str,
     mut obstacles: Vec<names::Obstacle>,
     access: Access,
 ) -> Result<(), Error> {
-    obstacles.retain(|one| one.code != "read-only" || access == Access::ReadWrite);
+    obstacles.retain(|one| one.code != "read-only" || access.writes());
     let Some(obstacle) = obstacles.first() else { return Ok(()) };
     let kind = match obstacle.code {
         "mounted" | "partitioned" | "held" => ErrorKind::Busy,
@@ -312,7 +303,7 @@ const LEFT_WITHIN: Duration = Duration::from_secs(10);
 /// Opens and claims a block device. Commands do not go through the exclusive file, so that it can
 /// be closed when the kernel mounts the device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
-    let write = access == Access::ReadWrite;
+    let write = access.writes();
     let claim = Claim::by(open_exclusively(path)?)?;
     let file = open_with(path, write, OFlags::DIRECT)?;
     // The server of a mount that is gone may still write its last blocks, or may not have closed
@@ -363,7 +354,7 @@ impl Inner {
         }
         let geometry = &self.geometry;
         let writes = !matches!(request.command, Command::Read { .. } | Command::Flush);
-        if writes && self.access == Access::ReadOnly {
+        if writes && !self.access.writes() {
             return Some(Status::WriteFault);
         }
         match request.command {

@@ -44,7 +44,7 @@ mod sysfs;
 mod transport;
 mod workers;
 
-pub use drive::{Access, Drive};
+pub use drive::Drive;
 pub use failure::PATIENCE;
 pub use names::{Obstacle, by_id, obstacles, plain_obstacles};
 pub use plain::{PlainDrive, PlainFile, allocate};

@@ -4,7 +4,7 @@
 //! same ring.
 
 use crate::claim::Claim;
-use crate::drive::{Access, Drive, Held, Opened, Use, open_node, refuse_obstacles};
+use crate::drive::{Drive, Held, Opened, Use, open_node, refuse_obstacles};
 use crate::ioctl;
 use crate::layout::plain_geometry;
 use crate::names::{self, Obstacle};
@@ -12,8 +12,8 @@ use crate::sysfs::{Limits, Model};
 use crate::transport::Transport;
 use furrow_rt::{Clock, Completion, PAGE_SIZE, Pages, Rt};
 use furrow_zone::{
-    BlockCount, ByteLen, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId,
-    Request, Result, ZonedDevice,
+    Access, BlockCount, ByteLen, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice,
+    QueueId, Request, Result, ZonedDevice,
 };
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -88,7 +88,7 @@ fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
     let open = |flags: OFlags| {
         OpenOptions::new()
             .read(true)
-            .write(access == Access::ReadWrite)
+            .write(access.writes())
             .custom_flags(flags.bits() as i32)
             .open(path)
     };
@@ -97,9 +97,9 @@ fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
         other => (other, true),
     };
     let file = file.map_err(|error| io_error(&name, "cannot be opened", &error))?;
-    let locked = match access {
-        Access::ReadWrite => file.try_lock(),
-        Access::ReadOnly => file.try_lock_shared(),
+    let locked = match access.writes() {
+        true => file.try_lock(),
+        false => file.try_lock_shared(),
     };
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(

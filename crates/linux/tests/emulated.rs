@@ -1,8 +1,8 @@
 //! The suite for real drives tests the emulated drive against the rules of zones.
 
-use furrow_emu::OpenMode;
 use furrow_linux::conformance;
 use furrow_rt::{Config, Rt};
+use furrow_zone::Access;
 
 /// Specs of drives with and without space in a zone beyond its capacity, limits, conventional
 /// zones, small blocks, out-of-band bytes, and a volatile cache.
@@ -20,7 +20,7 @@ fn the_emulated_drive_keeps_the_rules_of_zones() {
         for seed in 1..=3 {
             let rt = Rt::new(Config::simulated(seed));
             let spec = drive.parse().expect(drive);
-            let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).expect(drive);
+            let device = furrow_emu::open(&rt, &spec, Access::ReadWrite).expect(drive);
             let found = rt.block_on(async move { conformance::run(&*device, seed, 1500, 1).await });
             rt.clear();
             let found = found.unwrap_or_else(|what| panic!("{drive}, seed {seed}: {what}"));

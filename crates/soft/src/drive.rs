@@ -22,8 +22,8 @@ use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt,
 use furrow_zone::machine::Effect;
 use furrow_zone::rules::selected;
 use furrow_zone::{
-    Action, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports,
-    Request, Status, Target, ZoneId, ZoneState, ZonedDevice, reported,
+    Access, Action, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId,
+    Reports, Request, Status, Target, ZoneId, ZoneState, ZonedDevice, reported,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,17 +33,6 @@ use std::rc::Rc;
 /// flush. Writers wait once no record has twice as many blocks, so recovery reads at most about
 /// twice this number.
 const ROUND: u64 = (64 << 20) / BLOCK;
-
-/// How soft zones are opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// For reading and writing. Opening already writes to the drive.
-    ReadWrite,
-    /// For reading only: writes and changes of zones are refused.
-    ReadOnly,
-    /// For reading and writing, accepting what damage of the journal has lost.
-    AcceptLoss,
-}
 
 struct Inner {
     rt: Rt,
@@ -79,7 +68,7 @@ pub struct Recovered {
 }
 
 /// Recovers the soft zones on `plain`, to which nobody else may write. With [`Access::ReadWrite`],
-/// the decisions of recovery are durable afterwards. `rng` must return numbers that no other
+/// the decisions of recovery are written down and durable afterwards. `rng` must return numbers that no other
 /// opening of the drive had.
 ///
 /// # Errors
@@ -263,7 +252,7 @@ impl Inner {
     /// The status of a command that is refused without a look at its zone.
     fn refuse(&self, request: &Request) -> Option<Status> {
         let writes = !matches!(request.command, Command::Read { .. } | Command::Flush);
-        if writes && self.access == Access::ReadOnly {
+        if writes && !self.access.writes() {
             return Some(Status::WriteFault);
         }
         if let Some(status) = self.state.borrow().broken

@@ -34,7 +34,7 @@ mod state;
 mod streams;
 mod superblock;
 
-pub use drive::{Access, Recovered, SoftDrive, recover};
+pub use drive::{Recovered, SoftDrive, recover};
 pub use format::{Layout, Superblock};
 pub use make::{MakeOptions, make};
 pub use superblock::{identify, is_superblock, restore_front};

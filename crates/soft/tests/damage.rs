@@ -6,9 +6,10 @@
 use crate::zones::{BLOCKS, made, manage, on, opened, read, sent, write, zone};
 use furrow_emu::{Emulator, Fates, Options, Plain, Snapshot};
 use furrow_rt::{Config, Page, Pages, Rng, Rt};
-use furrow_soft::{Access, SoftDrive};
+use furrow_soft::SoftDrive;
 use furrow_zone::{
-    Action, Command, Error, ErrorKind, PlainDevice, Request, Status, ZoneId, ZoneState, ZonedDevice,
+    Access, Action, Command, Error, ErrorKind, PlainDevice, Request, Status, ZoneId, ZoneState,
+    ZonedDevice,
 };
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -7,10 +7,10 @@ use crate::rounds::{Watched, watched_of};
 use crate::zones::opened;
 use furrow_emu::{Emulator, Fates, Medium, Options, Plain, Snapshot, Unflushed};
 use furrow_rt::{Config, Nanos, Page, Pages, Rng, Rt};
-use furrow_soft::{Access, SoftDrive};
+use furrow_soft::SoftDrive;
 use furrow_zone::{
-    Action, BlockCount, Command, Fault, FaultKind, Lba, QueueId, Request, Status, Target, ZoneId,
-    ZoneState, ZonedDevice,
+    Access, Action, BlockCount, Command, Fault, FaultKind, Lba, QueueId, Request, Status, Target,
+    ZoneId, ZoneState, ZonedDevice,
 };
 use std::cell::RefCell;
 use std::rc::Rc;

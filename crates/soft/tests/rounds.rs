@@ -8,10 +8,10 @@ use crate::zones::{
 use furrow_emu::{Emulator, Fates, Plain, Snapshot, Unflushed};
 use furrow_policy::SoftVariant;
 use furrow_rt::{Completion, CompletionTable, Config, Nanos, Pages, Rt};
-use furrow_soft::{Access, SoftDrive};
+use furrow_soft::SoftDrive;
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Fault, FaultKind, Lba, Outcome, PlainDevice, QueueId,
-    Request, Status, ZoneState, ZonedDevice,
+    Access, Action, BlockCount, ByteLen, Command, Fault, FaultKind, Lba, Outcome, PlainDevice,
+    QueueId, Request, Status, ZoneState, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

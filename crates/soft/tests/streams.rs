@@ -6,10 +6,10 @@ use furrow_emu::{Emulator, Medium, Options, Plain};
 use furrow_log::Uuid;
 use furrow_policy::SoftVariant;
 use furrow_rt::{Completion, Config, Page, Pages, Rt};
-use furrow_soft::{Access, Layout, MakeOptions, SoftDrive, make};
+use furrow_soft::{Layout, MakeOptions, SoftDrive, make};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Lba, Outcome, PlainDevice, QueueId, Request, Target,
-    ZonedDevice,
+    Access, Action, BlockCount, ByteLen, Command, Lba, Outcome, PlainDevice, QueueId, Request,
+    Target, ZonedDevice,
 };
 use std::cell::RefCell;
 use std::rc::Rc;

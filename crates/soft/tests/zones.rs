@@ -7,10 +7,10 @@ use furrow_linux::conformance;
 use furrow_log::Uuid;
 use furrow_policy::SoftVariant;
 use furrow_rt::{Config, Nanos, Page, Pages, Rt};
-use furrow_soft::{Access, MakeOptions, SoftDrive, make};
+use furrow_soft::{MakeOptions, SoftDrive, make};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Error, ErrorKind, Fault, FaultKind, Lba, PlainDevice,
-    QueueId, Request, Status, Target, ZoneId, ZoneState, ZonedDevice,
+    Access, Action, BlockCount, ByteLen, Command, Error, ErrorKind, Fault, FaultKind, Lba,
+    PlainDevice, QueueId, Request, Status, Target, ZoneId, ZoneState, ZonedDevice,
 };
 use std::rc::Rc;
 

@@ -262,14 +262,14 @@ fn errno(status: Status) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_emu::OpenMode;
     use furrow_rt::{Config, Page, Rt};
+    use furrow_zone::Access;
 
     const ZONE: u64 = 2048;
 
     fn drive(rt: &Rt, more: &str) -> Drive {
         let spec = format!("mem:zones=8,zone-size=1MiB{more}");
-        let drive = furrow_emu::open(rt, &spec.parse().unwrap(), OpenMode::ReadWrite).unwrap();
+        let drive = furrow_emu::open(rt, &spec.parse().unwrap(), Access::ReadWrite).unwrap();
         Drive::new(drive).unwrap()
     }
 

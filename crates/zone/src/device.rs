@@ -7,6 +7,26 @@ use furrow_rt::{Completion, Pages};
 use std::future::{Future, ready};
 use std::pin::Pin;
 
+/// How a drive is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For reading and writing; no other process may have the drive open.
+    ReadWrite,
+    /// For reading; other processes may read too. Nothing is written, and writes and changes of
+    /// zones are refused.
+    ReadOnly,
+    /// As [`Access::ReadWrite`], and what damage of the drive's own records has lost is given up.
+    /// Only soft zones have such records.
+    AcceptLoss,
+}
+
+impl Access {
+    /// Whether the drive may be written to.
+    pub fn writes(self) -> bool {
+        self != Access::ReadOnly
+    }
+}
+
 /// A command with its payload.
 #[derive(Debug)]
 pub struct Request {

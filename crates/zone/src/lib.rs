@@ -26,7 +26,7 @@ pub mod types;
 pub mod words;
 
 pub use command::{Action, Command, Status, Target, ZoneState};
-pub use device::{Outcome, Reports, Request, ZoneReport, ZonedDevice, reported};
+pub use device::{Access, Outcome, Reports, Request, ZoneReport, ZonedDevice, reported};
 pub use error::{Error, ErrorKind, Result};
 pub use fault::{Fault, FaultInjection, FaultKind, Place, When};
 pub use machine::{Effect, Machine};

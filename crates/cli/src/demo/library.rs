@@ -3,11 +3,10 @@
 
 use super::files::{Attributes, Files, OpenFile};
 use anyhow::Context;
-use furrow_emu::OpenMode;
 use furrow_fs::{Attr, Fs, Ino, Kind, MountOptions, NewNode, RenameMode, SetAttr, Time, WriteData};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Access, Error, ErrorKind, Result};
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -31,7 +30,7 @@ impl Library {
         let spec: DeviceSpec = super::spec_of(image)?.parse()?;
         let (sender, receiver) = channel();
         let port = Port::start(crate::daemon::config()?, move |rt| {
-            let device = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
+            let device = furrow_drives::open(rt, &spec, Access::ReadWrite)?;
             let engine = rt.clone();
             let options = MountOptions::default();
             let fs = rt.block_on(async move { Fs::mount(&engine, device, options).await })?;

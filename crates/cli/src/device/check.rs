@@ -6,19 +6,18 @@
 //! system or a volume to others also needs something of this machine (FUSE, ublk), which is checked
 //! even if the drive cannot be opened.
 
-use crate::holds::{self, Holds};
+use crate::holds::Holds;
 use crate::live;
 use crate::show;
 use clap::Args;
 use furrow_console::fit;
-use furrow_emu::OpenMode;
+use furrow_drives::{Drive, soft as soft_zones};
 use furrow_fs::{Fs, MkfsOptions};
 use furrow_kv::{FormatOptions, Store};
 use furrow_raid::{Config, Level, Shape};
 use furrow_rt::{Config as RtConfig, Rt};
-use furrow_soft::SoftDrive;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, Overlay, ZonedDevice};
+use furrow_zone::{Access, Error, Overlay, ZonedDevice};
 use serde_json::json;
 use std::fs::File;
 use std::io::Write;
@@ -65,10 +64,10 @@ struct Fit {
 pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
     let (mut obstacles, mut by_id) = (Vec::<(&str, String)>::new(), None);
-    let lost_front = spec.path().and_then(|path| holds::lost_front(Path::new(path)));
-    let mut soft = crate::soft::is_soft(&spec);
+    let lost_front = spec.path().and_then(|path| furrow_drives::lost_front(Path::new(path)));
+    let mut soft = soft_zones::is_soft(&spec);
     if let (Some(path), Some(_), true) = (spec.path(), &lost_front, args.repair) {
-        crate::soft::restore_front(path).map_err(|error| crate::in_use::explain(&spec, error))?;
+        soft_zones::restore_front(path).map_err(|error| crate::in_use::explain(&spec, error))?;
         soft = true;
     }
     let mut streams = None;
@@ -90,19 +89,17 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let rt = Rt::new(crate::daemon::config()?);
     let mut drive_fits = Err("not tried: the drive cannot be used".to_owned());
-    let opened = match soft {
-        false => holds::open(&rt, &spec, OpenMode::ReadOnly)
-            .map_err(|error| crate::in_use::explain(&spec, error)),
-        true => open_soft(&rt, &spec, args.repair).map(|drive| {
-            streams = Some((drive.streams(), crate::soft::streams(&drive)));
-            if let Some(lost) = drive.lost().filter(|_| !args.repair) {
-                let what = format!("{lost}: restore a copy, or accept that with --repair");
-                obstacles.push(("damaged", what));
-            }
-            drive as Rc<dyn ZonedDevice>
-        }),
-    };
-    match opened {
+    let access = if args.repair { Access::AcceptLoss } else { Access::ReadOnly };
+    let opened = Drive::open(&rt, &spec, access);
+    if let Ok(Drive::Soft(drive)) = &opened {
+        streams = Some((drive.streams(), soft_zones::streams(drive)));
+        if let Some(lost) = drive.lost().filter(|_| !args.repair) {
+            let what = format!("{lost}: restore a copy, or accept that with --repair");
+            obstacles.push(("damaged", what));
+        }
+    }
+    let opened = opened.map(|drive| drive.zoned());
+    match opened.map_err(|error| crate::in_use::explain(&spec, error)) {
         // The obstacles that the kernel shows explain more than this error.
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
@@ -188,20 +185,11 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(RtConfig::real());
-    let drive = crate::soft::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = soft_zones::open(&rt, &spec, Access::ReadOnly)?;
     let engine = rt.clone();
     let why = rt.block_on(async move { try_file_system(&engine, drive).await });
     rt.clear();
     Ok(why)
-}
-
-/// Opens soft zones; with `repair`, their damage is repaired.
-fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, Error> {
-    let opened = match repair {
-        true => crate::soft::accept_loss(rt, spec),
-        false => crate::soft::open(rt, spec, OpenMode::ReadOnly),
-    };
-    opened.map_err(|error| crate::in_use::explain(spec, error))
 }
 
 /// For each front end, why the drive does not suit it; `None` if it does.

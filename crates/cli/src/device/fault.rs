@@ -1,14 +1,13 @@
 //! `furrow device fault`: the faults that an image's drive will have when it is next used.
 
-use super::{JSON_VERSION, Opened, open};
+use super::{JSON_VERSION, open};
 use crate::show::{self, print_table, table};
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
 use furrow_console::program::misused;
-use furrow_emu::OpenMode;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, Place, When};
-use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
+use furrow_zone::{Access, BlockCount, Lba, ZoneId, ZonedDevice};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
@@ -207,19 +206,19 @@ fn parse_range(text: &str) -> Result<(u64, u64), String> {
 }
 
 pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mode = match args.action {
-        Action::List { .. } => OpenMode::ReadOnly,
-        _ => OpenMode::ReadWrite,
+    let access = match args.action {
+        Action::List { .. } => Access::ReadOnly,
+        _ => Access::ReadWrite,
     };
     let device = args.action.device();
-    let Opened { emulated, rt: _rt, .. } = open(device, mode)?;
-    let Some(drive) = emulated else {
+    let opened = open(device, access)?;
+    let Some(drive) = opened.emulated() else {
         bail!("{device}: a real drive: faults are injected into emulated ones");
     };
     if drive.with_image(|_| ()).is_none() {
         bail!("{device}: a drive in memory keeps no faults: name an image");
     }
-    apply(&*drive, device, &args.action, out)
+    apply(&**drive, device, &args.action, out)
 }
 
 /// The arguments of `furrow device fault`, for a drive that is open elsewhere.
@@ -406,7 +405,7 @@ mod tests {
     fn a_drive_without_fault_injection_says_so() {
         let rt = Rt::new(Config::simulated(0));
         let spec = "mem:zones=8,zone-size=1MiB".parse().unwrap();
-        let drive = crate::holds::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+        let drive = crate::holds::open(&rt, &spec, Access::ReadWrite).unwrap();
         let words = ["add", "read-error"].map(str::to_owned);
         let mut out = Vec::new();
         apply_words(&*drive, "d0", &words, 1, &mut out).unwrap();

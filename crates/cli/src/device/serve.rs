@@ -4,12 +4,11 @@ use super::{how_it_runs, size};
 use crate::daemon;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use furrow_emu::OpenMode;
 use furrow_rt::{Rt, either};
 use furrow_ublk::recording::Recorder;
 use furrow_ublk::{Drive, Options, Server, Tap};
 use furrow_zone::spec::{DeviceSpec, Timing};
-use furrow_zone::{Command, Geometry, QueueId, Request};
+use furrow_zone::{Access, Command, Geometry, QueueId, Request};
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read as _, Write};
 use std::os::fd::OwnedFd;
@@ -50,7 +49,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Err(anyhow!("{spec}: the kernel's time is real: use timing=realtime"));
     }
     let rt = Rt::new(daemon::config()?);
-    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadWrite)?;
+    let drive = crate::in_use::open_now(&rt, &spec, Access::ReadWrite)?;
     let (engine, examined) = (rt.clone(), drive.clone());
     let member = rt.block_on(async move { furrow_raid::examine(&*examined).await });
     if let Ok(member) = member {

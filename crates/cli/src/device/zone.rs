@@ -6,10 +6,9 @@ use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use furrow_console::program::misused;
-use furrow_emu::OpenMode;
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Geometry, Lba, QueueId, Request, Target, ZoneId,
+    Access, Action, BlockCount, ByteLen, Command, Geometry, Lba, QueueId, Request, Target, ZoneId,
     ZoneReport, ZonedDevice, size,
 };
 use serde_json::json;
@@ -71,7 +70,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.bytes.is_some() && args.what != What::Write {
         return Err(misused("--bytes is for 'write'"));
     }
-    let Opened { rt, drive, .. } = open(&args.device, OpenMode::ReadWrite)?;
+    let Opened { rt, drive, .. } = open(&args.device, Access::ReadWrite)?;
     if !args.force && !matches!(args.what, What::Open | What::Close) {
         let (asked, name) = (drive.clone(), drive.name());
         match rt.block_on(async move { Holds::of(&*asked).await })? {

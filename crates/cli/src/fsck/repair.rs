@@ -3,14 +3,15 @@
 use super::{Args, document, finding, open, print};
 use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::findings::{SHOWN, Violation, groups};
+use crate::holds::{Needs, explain};
 use crate::live;
 use crate::show::{bytes, count, print_table, printable, table, wrap};
 use crate::target::source_name;
 use anyhow::anyhow;
 use comfy_table::CellAlignment;
-use furrow_emu::OpenMode;
 use furrow_fs::{Action, Fate, Finding, Repair, RepairOptions, Verdict};
 use furrow_rt::{Config, Rt};
+use furrow_zone::Access;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -24,7 +25,7 @@ const LEFT: u8 = 4;
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(Config::real());
     // The drive is opened for writing only when the repair is applied.
-    let watched = open(args, &rt, OpenMode::ReadOnly)?;
+    let watched = open(args, &rt, Access::ReadOnly)?;
     let options = RepairOptions {
         older_checkpoint: args.older_checkpoint,
         zero_bad_data: args.zero_bad_data,
@@ -33,7 +34,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let (on, device) = (rt.clone(), watched.clone());
     let planned = rt.block_on(async move {
         match Repair::plan(&on, device.clone(), &options).await {
-            Err(error) => Err(crate::holds::explain(&*device, error).await),
+            Err(error) => Err(explain(&*device, Needs::FileSystem, error).await),
             planned => planned,
         }
     });
@@ -50,10 +51,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if answer == Answer::Apply {
         watched.open_to_write(args, &rt)?;
         let (repair, device) = (repair.clone(), watched.clone());
-        let applied =
-            rt.block_on(
-                async move { repair.apply(|done, of| device.progress.written(done, of)).await },
-            );
+        let applied = rt.block_on(async move {
+            let told = |done, of| format!("repairing: {done} of {of} commands");
+            repair.apply(|done, of| device.progress.tell(|| told(done, of))).await
+        });
         watched.progress.end();
         applied
             .map_err(|error| anyhow!(error).context("the repair is not finished: run it again"))?;

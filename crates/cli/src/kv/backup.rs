@@ -1,8 +1,8 @@
 //! `furrow kv backup`: copies the files of a store to this machine.
 
 use super::drive::plain;
-use super::progress::Progress;
 use super::view::View;
+use crate::progress::Progress;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};

@@ -1,15 +1,17 @@
 //! The drive of a store, opened for inspection or for changes.
 
 use crate::daemon::config;
-use crate::{holds, in_use};
+use crate::holds::{self, Needs};
+use crate::progress::Progress;
+use crate::visit;
 use anyhow::{Result, bail};
-use furrow_emu::OpenMode;
-use furrow_kv::{FileId, Lifetime, Node, Options, ScrubOrder, ScrubReport, Snapshot, Store};
+use furrow_kv::{
+    CheckOptions, CheckReport, FileId, Lifetime, Node, Options, ScrubOrder, ScrubReport, Snapshot,
+    Store,
+};
 use furrow_rt::{Nanos, Rt};
-use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind};
 use std::io::Read;
-use std::path::Path;
 use std::rc::Rc;
 
 /// Bytes of files that are copied at a time.
@@ -17,24 +19,20 @@ pub const PIECE: usize = 1 << 20;
 /// Suffix of a file that is being written, until it replaces the file at the path.
 pub const UNFINISHED: &str = ".furrow-put";
 
-/// Opens the drive `device`; a drive in use is refused at once.
+/// Checks the store on `device`, which is only read; with `content` also the content of files. A
+/// line on the terminal shows how much was done (`what`), unless `quiet`.
 ///
 /// # Errors
-/// As [`holds::open`]; `Busy` names the process.
-pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>> {
-    let spec: DeviceSpec = device.parse()?;
-    let drive = holds::open(rt, &spec, mode).map_err(|error| match (&spec, error.kind()) {
-        (DeviceSpec::Image(image), ErrorKind::Busy) => {
-            Error::new(ErrorKind::Busy, in_use::of_store(Path::new(&image.path)))
-        }
-        _ => error,
-    })?;
-    if mode == OpenMode::ReadWrite {
-        for warning in drive.warnings() {
-            crate::complain(&format!("warning: {warning}"));
-        }
-    }
-    Ok(drive)
+/// If there is no store; the error says what the drive holds.
+pub fn check(device: &str, content: bool, what: &'static str, quiet: bool) -> Result<CheckReport> {
+    let progress = Rc::new(Progress::new(what, quiet));
+    let line = progress.clone();
+    let options = CheckOptions { content, progress: Rc::new(move |done, of| line.at(done, of)) };
+    let report = visit::visit(device, Access::ReadOnly, Needs::Store, async move |_, drive| {
+        furrow_kv::check(&*drive, &options).await
+    });
+    progress.end();
+    report
 }
 
 /// A store that is inspected. Nothing is written to its drive.
@@ -59,10 +57,10 @@ impl Looked {
     /// As [`Looked::open`].
     pub fn open_with(device: &str, accept_loss: bool) -> Result<Looked> {
         let rt = Rt::new(config()?);
-        let drive = open(&rt, device, OpenMode::ReadOnly)?;
+        let drive = visit::open(&rt, device, Access::ReadOnly, Needs::Store)?;
         let store = rt.block_on(async move {
             match Snapshot::open_with(drive.clone(), accept_loss).await {
-                Err(error) => Err(holds::explain_store(&*drive, error).await),
+                Err(error) => Err(holds::explain(&*drive, Needs::Store, error).await),
                 store => store,
             }
         });
@@ -123,11 +121,11 @@ impl Changed {
     /// As [`Changed::open`].
     pub fn open_with(device: &str, options: Options) -> Result<Changed> {
         let rt = Rt::new(config()?);
-        let drive = open(&rt, device, OpenMode::ReadWrite)?;
+        let drive = visit::open(&rt, device, Access::ReadWrite, Needs::Store)?;
         let engine = rt.clone();
         let store = rt.block_on(async move {
             match Store::open(&engine, drive.clone(), options).await {
-                Err(error) => Err(holds::explain_store(&*drive, error).await),
+                Err(error) => Err(holds::explain(&*drive, Needs::Store, error).await),
                 store => store,
             }
         });

@@ -3,19 +3,13 @@
 mod in_use;
 
 use super::drive;
-use super::progress::Progress;
 use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
-use crate::daemon::config;
 use crate::findings::{Drive, Findings, Violation};
-use crate::holds;
 use crate::show;
 use crate::target::source_name;
-use furrow_emu::OpenMode;
-use furrow_kv::{CheckOptions, CheckReport, Options, Problem};
-use furrow_rt::Rt;
+use furrow_kv::{CheckReport, Options, Problem};
 use serde_json::json;
 use std::io::Write;
-use std::rc::Rc;
 
 /// Exit status of fsck(8): errors were corrected.
 const CORRECTED: u8 = 1;
@@ -67,7 +61,8 @@ pub struct Args {
 /// # Errors
 /// If the check cannot be made.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let found = match check(args) {
+    let check = || drive::check(&args.device, !args.metadata_only, "checked", args.json);
+    let found = match check() {
         Err(error) => {
             return in_use::run(args, &super::running::instead(&args.device, error)?, out);
         }
@@ -107,7 +102,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     // Opening the store writes the surviving records to another half of the ring.
     let options = Options { accept_loss: true, ..Options::default() };
     drop(drive::Changed::open_with(&args.device, options)?);
-    let left = check(args)?;
+    let left = check()?;
     if !args.json {
         let device = source_name(&args.device);
         let lost = found.problems.iter().filter(|problem| problem.structure == "ring").count();
@@ -129,26 +124,6 @@ fn tell(
         true => crate::show::json(out, &document(&device, report)),
         false => Ok(print(out, &device, report, (args, drive))?),
     }
-}
-
-fn check(args: &Args) -> anyhow::Result<CheckReport> {
-    let rt = Rt::new(config()?);
-    let device = drive::open(&rt, &args.device, OpenMode::ReadOnly)?;
-    let progress = Rc::new(Progress::new("checked", args.json));
-    let line = progress.clone();
-    let options = CheckOptions {
-        content: !args.metadata_only,
-        progress: Rc::new(move |done, of| line.at(done, of)),
-    };
-    let report = rt.block_on(async move {
-        match furrow_kv::check(&*device, &options).await {
-            Err(error) => Err(holds::explain_store(&*device, error).await),
-            report => report,
-        }
-    });
-    progress.end();
-    rt.clear();
-    Ok(report?)
 }
 
 impl Violation for Problem {

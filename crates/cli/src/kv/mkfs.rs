@@ -1,16 +1,16 @@
 //! `furrow kv mkfs`: makes a file store.
 
-use super::drive;
 use crate::daemon::config;
-use crate::holds::Holds;
+use crate::holds::{Holds, Needs};
 use crate::in_use;
 use crate::show;
 use crate::target::source_name;
+use crate::visit;
 use anyhow::bail;
-use furrow_emu::OpenMode;
 use furrow_kv::{FormatOptions, Snapshot, Store};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
+use furrow_zone::Access;
 use serde_json::json;
 use std::io::Write;
 
@@ -41,7 +41,7 @@ pub struct Args {
 /// If the drive holds something and `--force` is missing, or the drive does not suit a store.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(config()?);
-    let device = drive::open(&rt, &args.device, OpenMode::ReadWrite)?;
+    let device = visit::open(&rt, &args.device, Access::ReadWrite, Needs::Store)?;
     let geometry = device.geometry().clone();
     if geometry.conventional_zones >= geometry.zones {
         bail!(

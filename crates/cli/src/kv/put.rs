@@ -2,7 +2,7 @@
 
 use super::drive::{Changed, plain};
 use super::ls::Life;
-use super::progress::Progress;
+use crate::progress::Progress;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};

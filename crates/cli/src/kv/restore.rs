@@ -1,7 +1,7 @@
 //! `furrow kv restore`: copies a directory of this machine into a store.
 
 use super::drive::{Changed, plain};
-use super::progress::Progress;
+use crate::progress::Progress;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};

@@ -1,15 +1,9 @@
 //! `furrow scrub` of a store that no program uses: this command reads its drive.
 
 use super::drive::{self, Changed};
-use super::progress::Progress;
-use crate::daemon::config;
-use crate::holds;
 use anyhow::Result;
-use furrow_emu::OpenMode;
 use furrow_fuse::report::{Scrub, ScrubDamage};
-use furrow_kv::{CheckOptions, CheckReport, Problem};
-use furrow_rt::Rt;
-use std::rc::Rc;
+use furrow_kv::{CheckReport, Problem};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Scrubs the store on `device`. Without `repair` nothing is written; with it, the store is opened
@@ -22,21 +16,8 @@ pub fn closed(device: &str, repair: bool, quiet: bool) -> Result<Scrub> {
         return Ok(Changed::open(device)?.scrub()?.into());
     }
     let begun = Instant::now();
-    let rt = Rt::new(config()?);
-    let drive = drive::open(&rt, device, OpenMode::ReadOnly)?;
-    let progress = Rc::new(Progress::new("read", quiet));
-    let line = progress.clone();
-    let progressed = move |done, of| line.at(done, of);
-    let options = CheckOptions { content: true, progress: Rc::new(progressed) };
-    let report = rt.block_on(async move {
-        match furrow_kv::check(&*drive, &options).await {
-            Err(error) => Err(holds::explain_store(&*drive, error).await),
-            report => report,
-        }
-    });
-    progress.end();
-    rt.clear();
-    Ok(scrub_of(&report?, begun))
+    let report = drive::check(device, true, "read", quiet)?;
+    Ok(scrub_of(&report, begun))
 }
 
 /// The findings of a check, in the form of a scrub.

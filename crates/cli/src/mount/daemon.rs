@@ -3,19 +3,18 @@
 use super::options::Options;
 use super::remount::Running;
 use crate::daemon::{config, log};
-use crate::holds;
+use crate::holds::{self, Needs};
 use crate::in_use;
 use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
-use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::endpoint::syncs;
 use furrow_fuse::report::{Stat, prometheus};
 use furrow_fuse::{FuseServer, Info, Session};
 use furrow_linux::claim::hand_over;
 use furrow_rt::{Config, Pool, Port};
-use furrow_zone::Error;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Access, Error};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -108,7 +107,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
 fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let spec: DeviceSpec = plan.device.parse()?;
     let read_only = plan.options.engine.read_only;
-    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (sender, receiver) = channel();
     let (source, engine) = (plan.source.clone(), plan.options.engine.clone());
     // The directory as the mount table shows it, where that can be resolved.
@@ -117,7 +116,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     // A kernel that caches writes sets the times of files itself, with its coarse clock.
     let config = Config { coarse_wall: plan.options.writeback_cache, ..config()? };
     let port = Port::start(config, move |rt| {
-        let device = open_device(rt, &spec, mode)?;
+        let device = open_device(rt, &spec, access)?;
         let info = Info {
             device: source,
             directory: directory.display().to_string(),
@@ -128,7 +127,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
         let engine = rt.clone();
         let fs = rt.block_on(async move {
             match Fs::mount(&engine, device.clone(), options).await {
-                Err(error) => Err(holds::explain(&*device, error).await),
+                Err(error) => Err(holds::explain(&*device, Needs::FileSystem, error).await),
                 Ok(fs) => fs.with_names(&*device).await,
             }
         })?;
@@ -146,9 +145,9 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
 fn open_device(
     rt: &furrow_rt::Rt,
     spec: &DeviceSpec,
-    mode: OpenMode,
+    access: Access,
 ) -> Result<std::rc::Rc<dyn furrow_zone::ZonedDevice>, Error> {
-    let drive = in_use::open(rt, spec, mode, in_use::PATIENCE, log)
+    let drive = in_use::open(rt, spec, access, in_use::PATIENCE, log)
         .map_err(|error| in_use::explain(spec, error))?;
     drive.warnings().iter().for_each(|warning| log(&format!("warning: {warning}")));
     Ok(drive)

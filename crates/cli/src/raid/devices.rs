@@ -1,14 +1,13 @@
 //! The drives named by arguments, and the arrays they belong to.
 
-use crate::block_devices;
 use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
-use furrow_emu::OpenMode;
+use furrow_drives::{block_devices, of_no_member};
 use furrow_raid::{Damaged, Examined, damaged_member, examine};
 use furrow_rt::{Nanos, Rt, within};
 use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
-use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -222,10 +221,8 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 /// # Errors
 /// As [`in_use::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn ZonedDevice>, Error> {
-    let drive = in_use::open(rt, spec, OpenMode::ReadWrite, patience, crate::complain)?;
-    for warning in drive.warnings() {
-        crate::complain(&format!("warning: {warning}"));
-    }
+    let drive = in_use::open(rt, spec, Access::ReadWrite, patience, crate::complain)?;
+    in_use::warn(&*drive);
     Ok(drive)
 }
 
@@ -241,20 +238,20 @@ pub struct Patience {
 /// Inspects a drive and closes it.
 ///
 /// # Errors
-/// As [`furrow_emu::open`], and `Io` if the drive does not answer in time. Unexpected content is
+/// As [`holds::open`], and `Io` if the drive does not answer in time. Unexpected content is
 /// no error.
 pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     let Patience { busy, silent } = patience;
     let opened = match named.by_name {
-        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain),
-        false => holds::open(rt, &named.spec, OpenMode::ReadOnly),
+        true => in_use::open(rt, &named.spec, Access::ReadOnly, busy, crate::complain),
+        false => holds::open(rt, &named.spec, Access::ReadOnly),
     };
     let drive = opened.map_err(|error| match error.kind() {
         // A missing image must not be created: the new member would be empty.
         ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
         }
-        _ => holds::of_no_member(error),
+        _ => of_no_member(error),
     })?;
     let engine = rt.clone();
     rt.block_on(async move {

@@ -16,13 +16,12 @@ use super::status::{
 };
 use crate::device::fault;
 use crate::holds::{self, Holds};
-use furrow_emu::OpenMode;
 use furrow_log::Uuid;
 use furrow_nbd::{Counts, Server};
 use furrow_raid::{Event, Level, MemberState, Segments, Volume};
 use furrow_rt::{Nanos, Notify, Rt, within};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind, Result, ZonedDevice};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -432,7 +431,7 @@ impl Daemon {
             }
             return Ok(drive.clone());
         }
-        let opened = holds::open(&self.rt, &spec, OpenMode::ReadWrite);
+        let opened = holds::open(&self.rt, &spec, Access::ReadWrite);
         let device = opened.map_err(|error| match error.kind() {
             // A drive that does not exist must not be created as an empty one: its name may
             // be mistyped.

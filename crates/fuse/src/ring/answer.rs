@@ -356,9 +356,9 @@ mod tests {
     use super::*;
     use crate::null::Null;
     use crate::wire::Written;
-    use furrow_emu::OpenMode;
     use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
     use furrow_rt::{Config, Pool, Rt};
+    use furrow_zone::Access;
     use std::time::Duration;
 
     fn given(outbox: &Outbox) -> Vec<Given> {
@@ -424,7 +424,7 @@ mod tests {
         let engine = rt.clone();
         rt.block_on(async move {
             let spec = "mem:zones=64,zone-size=1MiB".parse().unwrap();
-            let drive = furrow_emu::open(&engine, &spec, OpenMode::ReadWrite).unwrap();
+            let drive = furrow_emu::open(&engine, &spec, Access::ReadWrite).unwrap();
             Fs::format(&engine, drive.clone(), &MkfsOptions::default()).await.unwrap();
             let fs = Fs::mount(&engine, drive, MountOptions::default()).await.unwrap();
             let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await.unwrap().ino;

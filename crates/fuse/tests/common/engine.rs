@@ -1,12 +1,12 @@
 //! A file system on an emulated drive, mounted by this process.
 #![allow(clippy::disallowed_types, reason = "a test's choice is its thread's: each test has one")]
 
-use furrow_emu::{OpenMode, create_image};
+use furrow_emu::create_image;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport};
 use furrow_rt::{Config, Port, Rt};
 use furrow_zone::spec::{DeviceSpec, parse_geometry};
-use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
     let spec: DeviceSpec = spec.parse()?;
     let mut tries = 0;
     loop {
-        match furrow_emu::open(rt, &spec, OpenMode::ReadWrite) {
+        match furrow_emu::open(rt, &spec, Access::ReadWrite) {
             // A program that another test is starting still shares the open files of this process,
             // and with them the lock of an image that was just closed.
             Err(error) if error.kind() == ErrorKind::Busy && tries < 100 => {

@@ -84,9 +84,8 @@ impl ZonedDevice for Staged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_emu::OpenMode;
     use furrow_rt::{Config, Page, Pages};
-    use furrow_zone::{BlockCount, DeviceSpec, Lba};
+    use furrow_zone::{Access, BlockCount, DeviceSpec, Lba};
 
     /// Eight writes go to eight zones: the drive takes them all at once, the stage one by one.
     #[test]
@@ -94,7 +93,7 @@ mod tests {
         let took = |each: u64| {
             let rt = Rt::new(Config::simulated(1));
             let spec: DeviceSpec = "mem:pm1731a,zones=64,timing=virtual".parse().unwrap();
-            let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+            let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
             let drive = Staged::before(&rt, drive, each);
             let clock = rt.clone();
             let took = rt.block_on(async move {

@@ -7,10 +7,10 @@ use crate::scenario::Traces;
 use crate::target::{Blocks, Layout, Partial, Watch, drive, processor, replay, replay_recorded};
 use crate::workload::{Act, Fill};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use furrow_emu::{Emulator, Fates, OpenMode};
+use furrow_emu::{Emulator, Fates};
 use furrow_raid::{MemberState, Options, Volume, assemble, create};
 use furrow_rt::{Nanos, Rt};
-use furrow_zone::{DeviceSpec, ZonedDevice};
+use furrow_zone::{Access, DeviceSpec, ZonedDevice};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Drives(Vec<Rc<Emulator>>);
 
 impl Drives {
     fn open(rt: &Rt, spec: &DeviceSpec, count: u32) -> Result<Drives> {
-        let one = |_| Ok(furrow_emu::open(rt, spec, OpenMode::ReadWrite)?);
+        let one = |_| Ok(furrow_emu::open(rt, spec, Access::ReadWrite)?);
         Ok(Drives((0..count).map(one).collect::<Result<_>>()?))
     }
 
@@ -120,7 +120,7 @@ async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) ->
 async fn rebuild(rt: &Rt, blocks: Blocks, spec: &DeviceSpec) -> Result<Measures> {
     let volume: &Volume = blocks.volume();
     volume.fail(0).await?;
-    let fresh = furrow_emu::open(rt, spec, OpenMode::ReadWrite)?;
+    let fresh = furrow_emu::open(rt, spec, Access::ReadWrite)?;
     let (began, taken) = (rt.now(), processor());
     volume.replace(0, fresh, false).await.context("replace")?;
     loop {

@@ -18,10 +18,9 @@ use crate::host::Host;
 use crate::policy::Policy;
 use crate::workload::{Fill, Kind, Mode, Op, Order, Pick, Workload};
 use anyhow::{Context as _, Error, Result, bail, ensure};
-use furrow_emu::OpenMode;
 use furrow_emu::timing::quantity::Bytes;
 use furrow_rt::{JoinHandle, Notify, Page, Rt};
-use furrow_zone::{BlockCount, Command, DeviceSpec, Lba, QueueId, Request, ZonedDevice};
+use furrow_zone::{Access, BlockCount, Command, DeviceSpec, Lba, QueueId, Request, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -267,7 +266,7 @@ struct Journal {
 impl Journal {
     fn new(rt: &Rt, spec: &str) -> Result<Journal> {
         let parsed: DeviceSpec = spec.parse().with_context(|| format!("journal on `{spec}`"))?;
-        let device = furrow_emu::open(rt, &parsed, OpenMode::ReadWrite)?;
+        let device = furrow_emu::open(rt, &parsed, Access::ReadWrite)?;
         let geometry = device.geometry().clone();
         let blocks = JOURNAL / geometry.block_size.0;
         let fits = geometry.conventional_zones > 0 && geometry.zone_size.0 >= blocks;

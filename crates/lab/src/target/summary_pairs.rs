@@ -289,10 +289,9 @@ mod tests {
     use crate::host::Host;
     use crate::policy::{Metadata, Policy};
     use crate::target::files::Library;
-    use furrow_emu::OpenMode;
     use furrow_fs::{Ino, NewNode};
     use furrow_rt::{Config, Rt};
-    use furrow_zone::{DeviceSpec, ZoneId, ZoneState, ZonedDevice as _};
+    use furrow_zone::{Access, DeviceSpec, ZoneId, ZoneState, ZonedDevice as _};
 
     /// Returns the bytes of summaries that `files` files of 32 MiB cause, with a checkpoint after
     /// each file, and the states of the pair's zones after each file.
@@ -300,7 +299,7 @@ mod tests {
         let rt = Rt::new(Config::simulated(1));
         let spec: DeviceSpec =
             "mem:pm1731a,zones=256,zone-size=6MiB,timing=virtual".parse().unwrap();
-        let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+        let drive = furrow_emu::open(&rt, &spec, Access::ReadWrite).unwrap();
         let policy = Policy { metadata: Metadata::NaivePair, summary_pairs, ..Policy::default() };
         let about = String::new();
         let profile = Profile { engine: Engine::Fs, about, policy, array: None, store: None };

@@ -1,13 +1,14 @@
 //! Tests, by scripted answers, of what happens to commands whose errors a drive explains late or
 //! not at all.
 
-use crate::drive::{Access, Drive, Opened, Use};
+use crate::drive::{Drive, Opened, Use};
 use crate::ioctl::Descriptor;
 use crate::sysfs::Model;
 use crate::transport::{Answer, Cause, Script, Transport};
 use furrow_rt::{Config, Nanos, Page, Rt};
 use furrow_zone::{
-    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZonedDevice,
+    Access, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId,
+    ZonedDevice,
 };
 use rustix::io::Errno;
 use std::cell::RefCell;

@@ -9,11 +9,11 @@
 
 use super::identify::{BYTES, Identified, Identity, read};
 use super::{DESCRIPTOR, Namespace, NvmeCommand, REPORT_BYTES, descriptors, reporting};
-use crate::drive::{Access, Opened, open_node, refuse_obstacles};
+use crate::drive::{Opened, open_node, refuse_obstacles};
 use crate::ioctl::{Descriptor, SECTOR};
 use crate::layout;
 use crate::names::{self, Obstacle};
-use furrow_zone::{BlockCount, Error, ErrorKind};
+use furrow_zone::{Access, BlockCount, Error, ErrorKind};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use std::ffi::c_void;
@@ -200,9 +200,9 @@ pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
 
 /// Locks the node: for this process alone, or shared among readers.
 fn lock(path: &str, file: &File, access: Access) -> Result<(), Error> {
-    let locked = match access {
-        Access::ReadWrite => file.try_lock(),
-        Access::ReadOnly => file.try_lock_shared(),
+    let locked = match access.writes() {
+        true => file.try_lock(),
+        false => file.try_lock_shared(),
     };
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => {
@@ -225,7 +225,7 @@ pub(crate) fn open(path: &str, access: Access) -> Result<(Opened, Namespace), Er
     let wrong = |what: String| refusal(ErrorKind::WrongFormat, what);
     let folder = folder(at).map_err(|error| refusal(ErrorKind::NotFound, error.to_string()))?;
     refuse_obstacles(path, obstacles(at), access)?;
-    let file = OpenOptions::new().read(true).write(access == Access::ReadWrite).open(at);
+    let file = OpenOptions::new().read(true).write(access.writes()).open(at);
     let file = file.map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             refusal(ErrorKind::Denied, format!("{error}: run this as root"))
@@ -288,7 +288,7 @@ pub(crate) fn open(path: &str, access: Access) -> Result<(Opened, Namespace), Er
             namespace.oob
         )));
     }
-    if limits.read_only && access == Access::ReadWrite {
+    if limits.read_only && access.writes() {
         let what =
             "the namespace is write protected: nvme get-feature -f 0x84 shows how".to_owned();
         return Err(refusal(ErrorKind::ReadOnly, what));

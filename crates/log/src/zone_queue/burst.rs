@@ -144,7 +144,7 @@ mod tests {
         for (preset, wanted) in [("j5100", 4), ("zn540-4t,model.service-spread=fixed", 1)] {
             let rt = Rt::new(Config::simulated(1));
             let spec: DeviceSpec = format!("mem:{preset},timing=virtual").parse().unwrap();
-            let drive = furrow_emu::open(&rt, &spec, furrow_emu::OpenMode::ReadWrite).unwrap();
+            let drive = furrow_emu::open(&rt, &spec, furrow_zone::Access::ReadWrite).unwrap();
             let options = WriterOptions {
                 order: Order::Queued,
                 pieces: 4,

@@ -15,8 +15,8 @@ use furrow_emu::{Emulator, Fault, FaultKind, Plain, When};
 use furrow_log::Uuid;
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{Rng, Rt};
-use furrow_soft::{Access, MakeOptions, SoftDrive, make};
-use furrow_zone::{BlockCount, ByteLen, Geometry, Lba, PlainDevice, ZonedDevice};
+use furrow_soft::{MakeOptions, SoftDrive, make};
+use furrow_zone::{Access, BlockCount, ByteLen, Geometry, Lba, PlainDevice, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 

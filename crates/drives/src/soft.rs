@@ -1,13 +1,13 @@
 //! Soft zones: recognising, opening and making them, on a block device without zones or in a file.
 
-use crate::holds::{FRONT, signature};
-use furrow_emu::{Identity, OpenMode};
-use furrow_linux::{Access, PlainFile, allocate};
+use crate::{FRONT, signature};
+use furrow_emu::Identity;
+use furrow_linux::{PlainFile, allocate};
 use furrow_log::Uuid;
 use furrow_rt::{Config, Rng, Rt};
 use furrow_soft::{Layout, MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{ByteLen, Error, ErrorKind};
+use furrow_zone::{Access, ByteLen, Error, ErrorKind};
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
@@ -60,28 +60,7 @@ pub fn restore_front(path: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
-pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>, Error> {
-    let access = match mode {
-        OpenMode::ReadWrite => furrow_soft::Access::ReadWrite,
-        OpenMode::ReadOnly => furrow_soft::Access::ReadOnly,
-    };
-    open_with(rt, spec, access)
-}
-
-/// Opens the soft zones that `spec` names for reading and writing, and gives up what damage to
-/// their journal has lost.
-///
-/// # Errors
-/// As [`open`].
-pub fn accept_loss(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<SoftDrive>, Error> {
-    open_with(rt, spec, furrow_soft::Access::AcceptLoss)
-}
-
-fn open_with(
-    rt: &Rt,
-    spec: &DeviceSpec,
-    soft: furrow_soft::Access,
-) -> Result<Rc<SoftDrive>, Error> {
+pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<SoftDrive>, Error> {
     let path = spec.path().unwrap_or_default();
     let options = match spec {
         DeviceSpec::Image(image) => image.sync || image.run != Default::default(),
@@ -92,16 +71,12 @@ fn open_with(
         let what = format!("{path}: soft zones take no options: they are no emulated drive");
         return Err(Error::new(ErrorKind::Invalid, what));
     }
-    let access = match soft {
-        furrow_soft::Access::ReadOnly => Access::ReadOnly,
-        _ => Access::ReadWrite,
-    };
     let file = PlainFile::open(path, access)?;
     let own = Rt::new(Config { ..*rt.config() });
     let plain = file.start(&own)?;
     let mut rng = Rng::new(rt.random());
     let recovered =
-        own.block_on(async move { recover(&plain, soft, &mut rng, Default::default()).await });
+        own.block_on(async move { recover(&plain, access, &mut rng, Default::default()).await });
     own.clear();
     SoftDrive::start(rt, Rc::new(file.start(rt)?), recovered?).map(Rc::new)
 }

@@ -23,19 +23,22 @@ impl Progress {
 
     /// Shows that `done` of `of` bytes are done; `of` is 0 if the total is unknown.
     pub fn at(&self, done: u64, of: u64) {
-        if !self.shown || Instant::now() < self.next.get() {
-            return;
-        }
-        self.next.set(Instant::now() + EVERY);
-        let line = match of {
+        self.tell(|| match of {
             0 => format!("{}: {}", self.what, show::bytes(done)),
             of => {
                 let bar = show::bar(done as f64 * 100.0 / of as f64);
                 let (done, of) = (show::bytes(done), show::bytes(of));
                 format!("{bar} {}: {done} of {of}", self.what)
             }
-        };
-        show::redraw(&line, true);
+        });
+    }
+
+    /// Shows `line`, unless one was shown a moment ago.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        if self.shown && Instant::now() >= self.next.get() {
+            self.next.set(Instant::now() + EVERY);
+            show::redraw(&line(), true);
+        }
     }
 
     /// Removes the line when the work has ended.
