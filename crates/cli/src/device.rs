@@ -6,13 +6,14 @@
 
 use crate::holds::Holds;
 use crate::in_use;
-use crate::show::{self, print_table, table as headed};
+use crate::show::{self, print_table};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use furrow_console::fit::{Column, Table};
 use furrow_console::program::misused;
 use furrow_drives::{Drive, soft};
 use furrow_emu::{Emulator, Identity};
+use furrow_log::Uuid;
 use furrow_rt::{Config, Rt};
 use furrow_soft::SoftDrive;
 use furrow_zone::spec::{self, DeviceSpec, Node, Timing};
@@ -201,28 +202,46 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let path = path_to_make(&args.image)?;
     furrow_emu::create_image_as(&path, &geometry, &identity, args.force)
         .map_err(|error| in_use::explain_path(&path, error))?;
-    let Geometry { zones, zone_capacity, .. } = geometry;
-    if args.json {
-        let value = json!({
-            "version": JSON_VERSION,
-            "device": args.image,
-            "uuid": uuid(identity.uuid),
-            "zones": zones,
-            "zone_capacity_bytes": geometry.bytes(zone_capacity).0,
-            "capacity_bytes": geometry.capacity().0,
-        });
-        return show::json(out, &value);
+    let made = Made { uuid: Uuid(identity.uuid), zones: geometry.zones, soft: false };
+    made.tell(args, geometry.bytes(geometry.zone_capacity), geometry.capacity(), out)
+}
+
+/// A drive that was made.
+struct Made {
+    uuid: Uuid,
+    zones: u32,
+    soft: bool,
+}
+
+impl Made {
+    /// Prints what was made, with the capacity of each zone and of all.
+    fn tell(
+        &self,
+        args: &Create,
+        zone: ByteLen,
+        capacity: ByteLen,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let Made { uuid, zones, soft } = self;
+        if args.json {
+            let mut value = json!({
+                "version": JSON_VERSION,
+                "device": args.image,
+                "uuid": uuid.to_string(),
+                "zones": zones,
+                "zone_capacity_bytes": zone.0,
+                "capacity_bytes": capacity.0,
+            });
+            if *soft {
+                value["soft"] = json!(true);
+            }
+            return show::json(out, &value);
+        }
+        let kind = if *soft { "soft zones, " } else { "" };
+        let (name, all, zone) = (&args.image, size(capacity), size(zone));
+        let zones = show::count(u64::from(*zones), "zone");
+        Ok(writeln!(out, "{name}: {kind}{all} in {zones} of {zone}, UUID {uuid}")?)
     }
-    writeln!(
-        out,
-        "{}: {} in {} of {}, UUID {}",
-        args.image,
-        size(geometry.capacity()),
-        show::count(u64::from(zones), "zone"),
-        size(geometry.bytes(zone_capacity)),
-        uuid(identity.uuid)
-    )?;
-    Ok(())
 }
 
 fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -250,27 +269,7 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
         };
         crate::complain(&format!("warning: {why}{again}"));
     }
-    if args.json {
-        let value = json!({
-            "version": JSON_VERSION,
-            "device": name,
-            "uuid": made.uuid.to_string(),
-            "soft": true,
-            "zones": zones,
-            "zone_capacity_bytes": zone.0,
-            "capacity_bytes": capacity.0,
-        });
-        return show::json(out, &value);
-    }
-    writeln!(
-        out,
-        "{name}: soft zones, {} in {} of {}, UUID {}",
-        size(capacity),
-        show::count(u64::from(zones), "zone"),
-        size(zone),
-        made.uuid
-    )?;
-    Ok(())
+    Made { uuid: made.uuid, zones, soft: true }.tell(args, zone, capacity, out)
 }
 
 /// A drive to look at.
@@ -409,7 +408,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     })?;
     let image = emulated.and_then(|drive| {
         drive.with_image(|image| {
-            (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
+            (Uuid(image.uuid()).to_string(), image.preset().to_owned(), image.allocated_bytes())
         })
     });
     let spec: DeviceSpec = args.device.parse()?;
@@ -457,12 +456,13 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     if emulated.is_some() {
         rows.push(("faults", faults(&**drive).to_string()));
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    for (name, value) in rows {
-        table.add_row([name.to_owned(), value]);
-    }
-    Ok(print_table(out, &table)?)
+    Ok(print_rows(out, rows)?)
+}
+
+/// Prints what is known of a drive: each name in a column, and its value.
+fn print_rows(out: &mut dyn Write, rows: Vec<(&'static str, String)>) -> std::io::Result<()> {
+    let longest = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    show::facts(out, (0, longest + 1), rows)
 }
 
 /// Number of faults that are waiting to be injected into `drive`.
@@ -622,12 +622,10 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
         let value = json!({ "version": JSON_VERSION, "device": drive.name(), "zones": zones });
         return show::json(out, &value);
     }
-    let mut table = headed(&["zones", "first block", "state", "write pointer", "capacity"]);
-    for (column, alignment) in [(0, CellAlignment::Right), (2, CellAlignment::Left)] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(alignment);
-        }
-    }
+    let amount = |head| Column::amount(head, 0);
+    let (state, pointer) = (Column::word("state", 0), amount("write pointer"));
+    let columns = [amount("zones"), amount("first block"), state, pointer, amount("capacity")];
+    let mut table = Table::new(&columns);
     let same = |a: &ZoneReport, b: &ZoneReport| {
         let what = |zone: &ZoneReport| (zone.state, zone.write_pointer, zone.capacity);
         !args.all
@@ -666,20 +664,13 @@ fn size(bytes: ByteLen) -> String {
     }
 }
 
-fn uuid(bytes: [u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn amounts_and_identities_read_well() {
+    fn amounts_read_well() {
         let shown = [0, 512, 4096, 5000, 16 << 20, (8 << 30) + 1].map(|n| size(ByteLen(n)));
         assert_eq!(shown, ["0 B", "512 B", "4 KiB", "4.9 KiB", "16 MiB", "8.0 GiB"]);
-        let id: [u8; 16] = std::array::from_fn(|i| i as u8 * 17);
-        assert_eq!(uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
     }
 }

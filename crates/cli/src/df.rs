@@ -1,9 +1,8 @@
 //! `furrow df`: space, inodes and write counters.
 
-use crate::live;
 use crate::show;
 use crate::target::Target;
-use furrow_console::fit::{self, Column};
+use furrow_console::fit::Column;
 use furrow_fuse::endpoint;
 use furrow_fuse::report::{self, Silence, Status, Traffic};
 use std::ffi::OsString;
@@ -30,8 +29,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let target = Target::find(target)?;
     let status = target.status()?;
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &status)?;
-        writeln!(out)?;
+        show::json(out, &status)?;
         return Ok(0);
     }
     match &target {
@@ -71,15 +69,13 @@ fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         let mounts =
             found.iter().map(|(directory, status)| Mount { directory: directory.clone(), status });
         let document = Document { version: report::VERSION, mounts: mounts.collect(), dead };
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)?;
+        show::json(out, &document)?;
         return Ok(u8::from(!well));
     }
     if found.is_empty() && well {
         writeln!(out, "no Furrow file system is mounted")?;
     } else if !found.is_empty() {
-        let rows: Vec<_> = found.iter().map(|(at, status)| row(status, at).into()).collect();
-        print_rows(out, &rows)?;
+        show::rows(out, &HEAD, found.iter().map(|(at, status)| row(status, at)))?;
         for (_, status) in &found {
             print_failure(out, status)?;
         }
@@ -97,7 +93,7 @@ pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Resu
     print_summary(out, &status.counters)
 }
 
-const HEAD: [Column; 10] = [
+const HEAD: [Column<'_>; 10] = [
     Column::name("device", 0),
     Column::amount("size", 2),
     Column::amount("used", 1),
@@ -135,8 +131,8 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let block = u64::from(space.block_size);
     let label = if status.label.is_empty() { "(none)" } else { &status.label };
     let identity = format!("label {}, UUID {}", show::printable(label), status.uuid);
-    fit::folded(&identity, 2, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    print_rows(out, &[row(status, place).into()])?;
+    writeln!(out, "{identity}")?;
+    show::rows(out, &HEAD, [row(status, place)])?;
     print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
     let whole = logs + summaries + space.blocks;
@@ -149,13 +145,7 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         show::bytes(summaries * block),
         summaries as f64 * 100.0 / whole.max(1) as f64,
     );
-    writeln!(out)?;
-    fit::folded(&metadata, 2, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
-}
-
-/// The table of file systems, as wide as the screen.
-fn print_rows(out: &mut dyn Write, rows: &[Vec<String>]) -> std::io::Result<()> {
-    fit::table(&HEAD, rows, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
+    writeln!(out, "\n{metadata}")
 }
 
 /// Prints the reason if the file system takes no writes, and a line if its drive does not answer.

@@ -125,8 +125,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let device = source_name(&device);
     if json {
         let document = Document { device: &device, part: name, dump: &dumped };
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)?;
+        show::json(out, &document)?;
     } else {
         print(out, &dumped.value, 0)?;
         // The flush keeps the order of lines if both streams go to one place.
@@ -246,9 +245,7 @@ fn print(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
                 for row in rows {
                     table.add_row(row);
                 }
-                let mut text = Vec::new();
-                show::print_table(&mut text, &table)?;
-                for line in String::from_utf8_lossy(&text).lines() {
+                for line in table.lines(usize::MAX) {
                     writeln!(out, "{indent}{line}")?;
                 }
                 Ok(())

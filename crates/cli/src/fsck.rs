@@ -82,8 +82,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let report = check(args)?;
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &document(&source_name(&args.device), &report))?;
-        writeln!(out)?;
+        show::json(out, &document(&source_name(&args.device), &report))?;
     } else {
         print(out, &source_name(&args.device), &report, args.verbose)?;
     }

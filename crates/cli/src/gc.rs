@@ -1,11 +1,12 @@
 //! `furrow gc`: cleans now.
 
+use crate::progress::Progress;
 use crate::show;
 use crate::target::Target;
 use anyhow::{Result, bail};
 use furrow_fuse::report::{self, Cleaned};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 /// Superzones cleaned at a time.
 const ROUND: u32 = 8;
@@ -41,8 +42,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     };
     let cleaned = clean(args, |superzones| report::ask_clean(&directory, superzones))?;
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &cleaned)?;
-        writeln!(out)?;
+        show::json(out, &cleaned)?;
     } else {
         print(out, &cleaned)?;
         for failure in &cleaned.failures {
@@ -55,13 +55,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 /// Cleans in rounds, so that the user can interrupt it between rounds; shows progress on
 /// a terminal.
 fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<Cleaned> {
-    let shown = !args.json && io::stderr().is_terminal();
-    // If the terminal is gone, the work continues.
-    let say = |line: String| {
-        if shown {
-            let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
-        }
-    };
+    let progress = Progress::new("", args.json);
     let mut sum = Cleaned { version: report::VERSION, ..Cleaned::default() };
     while sum.superzones < args.superzones {
         let done = round(ROUND.min(args.superzones - sum.superzones))?;
@@ -75,9 +69,9 @@ fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<C
         if done.superzones == 0 || done.failed_blocks > 0 {
             break;
         }
-        say(format!("cleaning: {} superzones", sum.superzones));
+        progress.tell(|| format!("cleaning: {} superzones", sum.superzones));
     }
-    say(String::new());
+    progress.end();
     Ok(sum)
 }
 

@@ -279,6 +279,24 @@ pub fn of_unmounted(device: &str) -> Option<String> {
     }
 }
 
+/// Refuses a drive without zones for sequential writes.
+///
+/// # Errors
+/// `Unsupported` for such a drive.
+pub fn refuse_conventional(device: &dyn ZonedDevice) -> Result<(), Error> {
+    let geometry = device.geometry();
+    if geometry.conventional_zones < geometry.zones {
+        return Ok(());
+    }
+    let what = format!(
+        "{}: all of its {} zones are conventional, none is for sequential writes: Furrow needs a \
+         zoned drive",
+        device.name(),
+        geometry.zones
+    );
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
 /// Opens a drive, unless its image is larger than the files that this process may write.
 ///
 /// # Errors

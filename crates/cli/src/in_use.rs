@@ -5,7 +5,7 @@
 //! daemon is writing its last checkpoint, for which umount(8) does not wait. So the functions here
 //! wait, and tell the user.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use furrow_emu::Holder;
 use furrow_fuse::endpoint;
 use furrow_rt::Rt;
@@ -97,25 +97,36 @@ pub fn open(
     patience: Duration,
     say: impl Fn(&str),
 ) -> Result<Rc<dyn ZonedDevice>, Error> {
-    let begun = Instant::now();
-    let mut said = false;
+    let path = Path::new(spec.path().unwrap_or_default());
+    let busy = |refusal: String| Err(Error::new(ErrorKind::Busy, refusal));
+    let mut again = false;
+    let opened = wait(path, patience, say, || {
+        match (crate::holds::open(rt, spec, access), spec) {
+            (Err(error), DeviceSpec::Image(_)) if error.kind() == ErrorKind::Busy => {}
+            (done, _) => return Some(done),
+        }
+        // A daemon that does not answer delays the question about arrays: it is asked only when
+        // there is time to wait.
+        let has_time = std::mem::replace(&mut again, true);
+        let array = || if has_time { assembled(path) } else { None };
+        mounted(path).or_else(array).map(busy)
+    });
+    opened.unwrap_or_else(|| busy(still_in_use(path, patience)))
+}
+
+/// Tries until `attempt` returns something, for `patience`; `say` gets a line if that takes longer
+/// than a moment.
+fn wait<T>(
+    path: &Path,
+    patience: Duration,
+    say: impl Fn(&str),
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let (begun, mut said) = (Instant::now(), false);
     loop {
-        let error = match crate::holds::open(rt, spec, access) {
-            Err(error) if error.kind() == ErrorKind::Busy => error,
+        match attempt() {
+            None if begun.elapsed() < patience => {}
             done => return done,
-        };
-        let DeviceSpec::Image(image) = spec else { return Err(error) };
-        let path = Path::new(&image.path);
-        if let Some(refusal) = mounted(path) {
-            return Err(Error::new(ErrorKind::Busy, refusal));
-        }
-        // The time is checked before the next step, because a daemon that does not answer delays
-        // that step.
-        if begun.elapsed() >= patience {
-            return Err(Error::new(ErrorKind::Busy, still_in_use(path, patience)));
-        }
-        if let Some(refusal) = assembled(path) {
-            return Err(Error::new(ErrorKind::Busy, refusal));
         }
         if !said && begun.elapsed() >= SILENCE {
             say(&format!("{}: {}: waiting for it", path.display(), holder(path)));
@@ -131,19 +142,8 @@ pub fn open(
 /// # Errors
 /// If the image is not free after `patience`; the error names the process that has it open.
 pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
-    let begun = Instant::now();
-    let mut said = false;
-    while is_locked(path) {
-        if begun.elapsed() >= patience {
-            bail!(still_in_use(path, patience));
-        }
-        if !said && begun.elapsed() >= SILENCE {
-            crate::complain(&format!("{}: {}: waiting for it", path.display(), holder(path)));
-            said = true;
-        }
-        std::thread::sleep(TRY_EVERY);
-    }
-    Ok(())
+    let free = || (!is_locked(path)).then_some(());
+    wait(path, patience, crate::complain, free).ok_or_else(|| anyhow!(still_in_use(path, patience)))
 }
 
 /// Whether only the daemon of an earlier mount has the image at `path` open.

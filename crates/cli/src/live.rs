@@ -1,9 +1,9 @@
 //! Output that is repeated: on a terminal in place and as large as the screen, until `q` or Ctrl-C;
 //! elsewhere one after the other, until the program is ended.
 
-use crate::show::Screen;
+use crate::show::{self, Screen};
 use anyhow::{Context as _, Result};
-use furrow_console::fit;
+use furrow_console::folding;
 use furrow_fuse::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,8 +13,6 @@ use std::io::{IsTerminal as _, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Width without a terminal: nothing is left out.
-const WIDE: usize = 1000;
 /// Bytes that Ctrl-C and Ctrl-Z send while keys are read.
 const INTERRUPT: u8 = 3;
 const SUSPEND: u8 = 26;
@@ -32,15 +30,6 @@ struct Terminal {
     /// Readable once a signal has asked this program to end.
     ended: UnixStream,
     shown: bool,
-}
-
-/// The width of standard output in columns, even if it is not a terminal.
-pub fn width() -> usize {
-    let is_set = std::env::var_os("COLUMNS").is_some_and(|columns| !columns.is_empty());
-    match is_set || std::io::stdout().is_terminal() {
-        true => Screen::of_stdout().width,
-        false => WIDE,
-    }
 }
 
 impl Live {
@@ -81,6 +70,14 @@ impl Live {
         out.flush()
     }
 
+    /// Shows a frame of lines that may be wider than the screen.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn show_text(&mut self, out: &mut dyn Write, text: &[u8]) -> std::io::Result<()> {
+        self.show(out, &folding::lines(&String::from_utf8_lossy(text), show::width()))
+    }
+
     /// Waits; returns false if the user wants to end.
     ///
     /// # Errors
@@ -114,35 +111,12 @@ fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
         bytes.extend_from_slice(line.as_bytes());
     }
     if hidden > 0 {
-        let more = crate::show::count(hidden as u64 + 1, "more line");
+        let more = show::count(hidden as u64 + 1, "more line");
         bytes.extend_from_slice(format!("\r\n\x1b[K{more}").as_bytes());
     }
     let below = lines.len() < height;
     bytes.extend_from_slice(if below { b"\r\n\x1b[J\x1b[?7h" } else { b"\x1b[?7h" });
     bytes
-}
-
-/// The lines of `text`, folded to the width of the screen; continuation lines begin after
-/// `indent` blanks.
-pub fn lines(text: &[u8], indent: usize) -> Vec<String> {
-    let width = width();
-    let text = String::from_utf8_lossy(text);
-    text.lines().flat_map(|line| fit::folded(line, indent, width)).collect()
-}
-
-/// Prints `text`, folded like [`lines`]. Commands are not folded, so that they can be copied and
-/// pasted, even if the terminal has to wrap them.
-///
-/// # Errors
-/// Errors of writing to `out`.
-pub fn print(out: &mut dyn Write, text: &[u8], indent: usize) -> std::io::Result<()> {
-    let width = width();
-    for line in String::from_utf8_lossy(text).lines() {
-        for part in fit::folded_around_commands(line, indent, width) {
-            writeln!(out, "{part}")?;
-        }
-    }
-    Ok(())
 }
 
 /// How a wait ended.

@@ -4,7 +4,7 @@ mod cells;
 mod svg;
 mod text;
 
-use crate::show::Screen;
+use crate::show::{self, Screen};
 use crate::target::Target;
 use anyhow::{Context as _, Result, bail};
 use furrow_fuse::report::{MapPage, Zone};
@@ -80,8 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let target = Target::find(&args.target)?;
     let mut map = target.map()?;
     if args.form.json {
-        serde_json::to_writer_pretty(&mut *out, &map)?;
-        writeln!(out)?;
+        show::json(out, &map)?;
     } else {
         map.device = titled(&map.device, &target.status()?.label);
         show(out, &map, &STYLES, &args.form, "")?;
@@ -119,7 +118,7 @@ pub fn show(
         Form { all: true, .. } => text::Part::AllZones,
         _ => text::Part::Fitting,
     };
-    out.write_all(text::draw(map, styles, Screen::of_stdout(), part, below)?.as_bytes())?;
+    out.write_all(text::draw(map, styles, Screen::of_stdout(), part, below).as_bytes())?;
     Ok(())
 }
 

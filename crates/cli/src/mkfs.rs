@@ -1,11 +1,10 @@
 //! `furrow mkfs`: makes a file system.
 
-use crate::holds::Holds;
+use crate::holds::{self, Holds};
 use crate::in_use;
 use crate::show;
 use crate::target::source_name;
-use anyhow::bail;
-use furrow_fs::{Fs, MkfsOptions, MkfsReport, MountOptions};
+use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
@@ -38,12 +37,13 @@ pub struct Args {
     json: bool,
 }
 
+/// What was made, as JSON; the text shows the same.
 #[derive(serde::Serialize)]
-struct Document<'a> {
+struct Document {
     version: u32,
-    device: &'a str,
-    uuid: &'a str,
-    label: &'a str,
+    device: String,
+    uuid: String,
+    label: String,
     width: u32,
     superzones: u32,
     main_bytes: u64,
@@ -51,24 +51,15 @@ struct Document<'a> {
     zone_blocks: u64,
     zones: u64,
     max_active: Option<u32>,
-    budget: Vec<Line<'a>>,
-    profile: &'a str,
+    budget: Vec<Line>,
+    profile: String,
     log_zones: u32,
 }
 
 #[derive(serde::Serialize)]
-struct Line<'a> {
-    what: &'a str,
+struct Line {
+    what: String,
     zones: u32,
-}
-
-/// The drive a file system was made on.
-struct Drive {
-    name: String,
-    zones: u64,
-    zone_blocks: u64,
-    /// Bytes that can be written to files.
-    available: u64,
 }
 
 /// Runs the command.
@@ -83,38 +74,40 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     };
     let rt = Rt::new(crate::daemon::config()?);
     let device = in_use::open_now(&rt, &spec, Access::ReadWrite)?;
-    let geometry = device.geometry();
-    if geometry.conventional_zones >= geometry.zones {
-        bail!(
-            "{}: all of its {} zones are conventional, none is for sequential writes: Furrow \
-             needs a zoned drive",
-            device.name(),
-            geometry.zones
-        );
-    }
-    let mut drive = Drive {
-        available: 0,
-        name: source_name(&args.device),
-        zones: u64::from(device.geometry().zones),
-        zone_blocks: device.geometry().zone_capacity.0,
-    };
-    let engine = rt.clone();
-    let name = drive.name.clone();
+    holds::refuse_conventional(&*device)?;
+    let name = source_name(&args.device);
+    let geometry = device.geometry().clone();
+    let (engine, at) = (rt.clone(), name.clone());
     let made = rt.block_on(async move {
         if !options.force {
-            Holds::of(&*device).await?.refuse_used(&name, "-f")?;
+            Holds::of(&*device).await?.refuse_used(&at, "-f")?;
         }
         let made = Fs::format(&engine, device.clone(), &options).await?;
-        Ok::<_, anyhow::Error>((made, available(&engine, device).await?))
+        Ok::<_, Error>((made, available(&engine, device).await?))
     });
     rt.clear();
-    let (made, available) = made?;
-    drive.available = available;
+    let (made, available_bytes) = made?;
     in_use::warn_of_memory(&spec, "the file system");
-    if args.json {
-        print_json(out, &drive, &made)?;
-    } else {
-        print(out, &drive, &made)?;
+    let line = |(what, zones)| Line { what, zones };
+    let document = Document {
+        version: 1,
+        device: name,
+        uuid: made.uuid,
+        label: made.label,
+        width: made.width,
+        superzones: made.superzones,
+        main_bytes: made.main_bytes,
+        available_bytes,
+        zone_blocks: geometry.zone_capacity.0,
+        zones: u64::from(geometry.zones),
+        max_active: made.max_active,
+        budget: made.budget.into_iter().map(line).collect(),
+        profile: made.profile,
+        log_zones: made.log_zones,
+    };
+    match args.json {
+        true => show::json(out, &document)?,
+        false => print(out, &document)?,
     }
     Ok(0)
 }
@@ -128,56 +121,27 @@ async fn available(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Result<u64, Error> {
     Ok(space.blocks_available * u64::from(space.block_size))
 }
 
-fn print_json(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> anyhow::Result<()> {
-    let document = Document {
-        version: 1,
-        device: &drive.name,
-        uuid: &made.uuid,
-        label: &made.label,
-        width: made.width,
-        superzones: made.superzones,
-        main_bytes: made.main_bytes,
-        available_bytes: drive.available,
-        zone_blocks: drive.zone_blocks,
-        zones: drive.zones,
-        max_active: made.max_active,
-        budget: made.budget.iter().map(|(what, zones)| Line { what, zones: *zones }).collect(),
-        profile: &made.profile,
-        log_zones: made.log_zones,
-    };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)?;
-    Ok(())
-}
-
-fn print(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> io::Result<()> {
-    writeln!(out, "{}: file system made", drive.name)?;
-    let zone = show::bytes(drive.zone_blocks * 4096);
+fn print(out: &mut dyn Write, made: &Document) -> io::Result<()> {
+    writeln!(out, "{}: file system made", made.device)?;
+    let zone = show::bytes(made.zone_blocks * 4096);
     let label = if made.label.is_empty() { "(none)" } else { &made.label };
-    for (what, value) in [
+    let width = show::count(made.width.into(), "zone");
+    let facts = [
         ("UUID", made.uuid.clone()),
         ("label", label.to_owned()),
-        ("drive", format!("{} zones of {zone}", drive.zones)),
+        ("drive", format!("{} zones of {zone}", made.zones)),
         ("profile", made.profile.clone()),
         ("logs", format!("{} zones for checkpoints, logs and tables", made.log_zones)),
-        (
-            "superzones",
-            format!("{} of {}", made.superzones, show::count(made.width.into(), "zone")),
-        ),
-        ("for files", show::bytes(drive.available)),
-    ] {
-        writeln!(out, "  {what:<11} {value}")?;
-    }
+        ("superzones", format!("{} of {width}", made.superzones)),
+        ("for files", show::bytes(made.available_bytes)),
+    ];
+    show::facts(out, (2, 11), facts)?;
     writeln!(out)?;
-    let mut table = show::table(&["active zones for", "zones"]);
-    for (what, zones) in &made.budget {
-        table.add_row([what.clone(), zones.to_string()]);
-    }
-    let sum: u32 = made.budget.iter().map(|(_, zones)| zones).sum();
-    table.add_row(["sum".to_owned(), sum.to_string()]);
+    let sum: u32 = made.budget.iter().map(|line| line.zones).sum();
     let limit = made.max_active.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
-    table.add_row(["the drive allows".to_owned(), limit]);
-    show::print_table(out, &table)
+    let last = [["sum".to_owned(), sum.to_string()], ["the drive allows".to_owned(), limit]];
+    let budget = made.budget.iter().map(|line| [line.what.clone(), line.zones.to_string()]);
+    show::plain(out, &["active zones for", "zones"], budget.chain(last))
 }
 
 #[cfg(test)]
@@ -186,16 +150,25 @@ mod tests {
 
     #[test]
     fn the_budget_is_printed_with_its_sum() {
-        let drive =
-            Drive { name: "d.zns".into(), zones: 64, zone_blocks: 24_576, available: 5 << 30 };
-        let made = MkfsReport {
+        let line = |what: &str, zones| Line { what: what.to_owned(), zones };
+        let made = Document {
+            version: 1,
+            device: "d.zns".into(),
             uuid: "u".into(),
-            budget: vec![("streams".into(), 6), ("sync log".into(), 1)],
+            label: String::new(),
+            width: 1,
+            superzones: 1,
+            main_bytes: 0,
+            available_bytes: 5 << 30,
+            zone_blocks: 24_576,
+            zones: 64,
             max_active: Some(14),
-            ..MkfsReport::default()
+            budget: vec![line("streams", 6), line("sync log", 1)],
+            profile: String::new(),
+            log_zones: 2,
         };
         let mut out = Vec::new();
-        print(&mut out, &drive, &made).unwrap();
+        print(&mut out, &made).unwrap();
         let text = String::from_utf8(out).unwrap();
         let row = |what: &str| {
             let line = text.lines().find(|line| line.starts_with(what)).expect("a row");
@@ -206,9 +179,7 @@ mod tests {
         assert!(text.contains("64 zones of 96.0 MiB"), "{text}");
         assert!(text.contains("for files   5.00 GiB"), "{text}");
 
-        let mut out = Vec::new();
-        print_json(&mut out, &drive, &made).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let json = serde_json::to_value(&made).unwrap();
         assert_eq!(json["version"], 1);
         assert_eq!(json["budget"][1]["zones"], 1);
     }

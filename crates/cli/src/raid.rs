@@ -25,6 +25,7 @@ mod start;
 pub mod status;
 mod wait;
 
+use crate::show;
 use clap::Subcommand;
 use std::io::Write;
 
@@ -105,8 +106,7 @@ impl<T: clap::Args> Answered<T> {
         let name = named.unwrap_or_else(|| text.split(':').next().unwrap_or_default());
         let array = client::find(name).ok().map(|array| array.status);
         let answer = Answer { version: status::VERSION, said: text.lines().collect(), array };
-        serde_json::to_writer_pretty(&mut *out, &answer)?;
-        writeln!(out)?;
+        show::json(out, &answer)?;
         Ok(status)
     }
 }

@@ -1,7 +1,7 @@
 //! `furrow stat`: figures of a mounted file system.
 
 use crate::df;
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::scrub;
 use crate::show::{self, time};
 use crate::target::Target;
@@ -51,20 +51,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     loop {
         let stat = report::ask_stat(&directory)?;
         match (args.json, args.prometheus) {
-            (true, _) if args.every.is_some() => {
-                serde_json::to_writer(&mut *out, &stat)?;
-                writeln!(out)?;
-            }
-            (true, _) => {
-                serde_json::to_writer_pretty(&mut *out, &stat)?;
-                writeln!(out)?;
-            }
+            (true, _) if args.every.is_some() => show::json_line(out, &stat)?,
+            (true, _) => show::json(out, &stat)?,
             (_, true) => out.write_all(prometheus::text(&stat).as_bytes())?,
             _ if args.every.is_none() => print(out, &stat, &directory)?,
             _ => {
                 let mut text = Vec::new();
                 print(&mut text, &stat, &directory)?;
-                live.show(out, &live::lines(&text, 9))?;
+                live.show_text(out, &text)?;
             }
         }
         let Some(every) = args.every else { return Ok(0) };
@@ -141,40 +135,32 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
 }
 
 fn print_memory(out: &mut dyn Write, memory: &MemoryUse) -> io::Result<()> {
-    let mut table = show::table(&["memory", "now", "at the peak"]);
     let more = [("total", "all"), ("dirty", "of all, not yet written")];
-    for (name, what) in Memory::parts().chain(more) {
+    let rows = Memory::parts().chain(more).map(|(name, what)| {
         let [now, peak] = [&memory.now, &memory.peak].map(|held| show::bytes(held.bytes(name)));
-        table.add_row([what.to_owned(), now, peak]);
-    }
-    show::print_table(out, &table)
+        [what.to_owned(), now, peak]
+    });
+    show::plain(out, &["memory", "now", "at the peak"], rows)
 }
 
 fn print_streams(out: &mut dyn Write, streams: &[Stream]) -> io::Result<()> {
-    let mut table = show::table(&["stream", "quota", "open", "lent", "parked", "written"]);
-    for stream in streams {
-        table.add_row([
-            stream.name.clone(),
-            stream.quota.to_string(),
-            stream.open.to_string(),
-            stream.lent.to_string(),
-            stream.parked.to_string(),
-            show::bytes(stream.bytes),
-        ]);
-    }
-    show::print_table(out, &table)
+    let rows = streams.iter().map(|stream| {
+        let counts = [stream.quota, stream.open, stream.lent, stream.parked];
+        let counts = counts.map(|count| count.to_string());
+        [&[stream.name.clone()], &counts[..], &[show::bytes(stream.bytes)]].concat()
+    });
+    show::plain(out, &["stream", "quota", "open", "lent", "parked", "written"], rows)
 }
 
 fn print_operations(out: &mut dyn Write, operations: &[Operation]) -> io::Result<()> {
     let head = ["requests", "count", "errors", "mean", "50 %", "90 %", "99 %", "99.9 %", "max"];
-    let mut table = show::table(&head);
-    for o in operations {
+    let rows = operations.iter().map(|o| {
         let mean = o.total_ns.checked_div(o.count).unwrap_or(0);
         let times = [mean, o.p50_ns, o.p90_ns, o.p99_ns, o.p999_ns, o.max_ns].map(time);
         let front = [o.name.clone(), o.count.to_string(), o.errors.to_string()];
-        table.add_row(front.into_iter().chain(times));
-    }
-    show::print_table(out, &table)
+        front.into_iter().chain(times)
+    });
+    show::plain(out, &head, rows)
 }
 
 /// A duration for people.

@@ -6,7 +6,7 @@
 
 mod print;
 
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::raid::client::{self, Seen};
 use crate::raid::status::{self, Status};
 use crate::show;
@@ -169,17 +169,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         let now = wanted.sample()?;
         let frame = Frame::of(&before, &now);
         match (args.json, args.once) {
-            (true, true) => serde_json::to_writer_pretty(&mut *out, &frame)?,
-            (true, false) => serde_json::to_writer(&mut *out, &frame)?,
+            (true, true) => show::json(out, &frame)?,
+            (true, false) => show::json_line(out, &frame)?,
             _ => {
-                let width = live::width();
+                let width = show::width();
                 let head = live.is_in_place().then(|| frame.head(args.every, width));
                 let lines: Vec<String> = head.into_iter().chain(frame.lines(width)).collect();
                 live.show(out, &lines)?;
             }
         }
         if args.json {
-            writeln!(out)?;
             out.flush()?;
         }
         if args.once {

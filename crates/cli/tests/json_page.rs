@@ -56,7 +56,7 @@ const DOCUMENTS: &[Document] = &[
             ("cli/src/fsck/repair.rs", &["described"]),
         ],
     ),
-    ("furrow device create", &[("cli/src/device.rs", &["create", "create_soft"])]),
+    ("furrow device create", &[("cli/src/device.rs", &["tell"])]),
     ("furrow device show", &[("cli/src/device.rs", &["show", "show_json", "timing_json"])]),
     ("furrow device report", &[("cli/src/device.rs", &["report"])]),
     ("furrow device presets", &[("cli/src/device/presets.rs", &["run", "overview", "whole"])]),

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Installed packages that are not engines.
-const PRODUCT: [&str; 5] =
-    ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-ublk", "furrow-capi"];
+const PRODUCT: [&str; 6] =
+    ["furrow-cli", "furrow-drives", "furrow-fuse", "furrow-nbd", "furrow-ublk", "furrow-capi"];
 /// Crates that only experiments and tests may name.
 const LABORATORY: [&str; 4] = ["furrow-policy", "furrow-sim", "furrow-lab", "furrow-court"];
 /// Engines, which take a variant and must not re-export its name.

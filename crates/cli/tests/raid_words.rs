@@ -223,7 +223,7 @@ fn an_array_without_a_daemon_keeps_its_name() {
     assert!(!control.exists() && !control.with_extension("name").exists());
 }
 
-/// Neither tables nor texts are wider than the screen.
+/// Neither tables nor texts are wider than a terminal; without one, nothing is broken or left out.
 #[test]
 fn a_status_fits_the_screen() {
     let place = Place::new("narrow", 3);
@@ -232,13 +232,16 @@ fn a_status_fits_the_screen() {
     let (d0, run) = (place.at("d0.zns"), place.at("run"));
     for (columns, errors) in [(40, false), (80, true), (200, true)] {
         for command in [&["raid", "status"][..], &["raid", "examine", &d0]] {
-            let output = Command::new(env!("CARGO_BIN_EXE_furrow"))
-                .args(command)
+            let line = format!("{} {}", env!("CARGO_BIN_EXE_furrow"), command.join(" "));
+            // script(1) gives the command a terminal, whose lines end with a carriage return.
+            let output = Command::new("script")
+                .args(["-qec", &line, "/dev/null"])
                 .env("FURROW_RUN", &run)
                 .env("COLUMNS", columns.to_string())
                 .output()
                 .unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
+            let text = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+            assert!(text.contains("RAID-5"), "{text}");
             assert!(text.is_ascii(), "{text}");
             // Lines with a command may be longer, since a broken command could not be pasted.
             let lines = text.lines().filter(|line| !line.contains("furrow raid"));
@@ -250,6 +253,14 @@ fn a_status_fits_the_screen() {
             }
         }
     }
+    let piped = Command::new(env!("CARGO_BIN_EXE_furrow"))
+        .args(["raid", "status"])
+        .env("FURROW_RUN", &run)
+        .env("COLUMNS", "40")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(piped.stdout).unwrap();
+    assert!(text.contains("checksum") && text.contains(&d0), "{text}");
     place.ok(&["raid", "stop", "a"]);
 }
 

@@ -14,8 +14,8 @@ const LEFT_OUT: &str = "...";
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Column {
-    head: &'static str,
+pub struct Column<'a> {
+    head: &'a str,
     rank: u8,
     kind: Kind,
 }
@@ -31,27 +31,57 @@ enum Kind {
     Name,
 }
 
-impl Column {
+impl<'a> Column<'a> {
     /// A column of amounts under `head`. Columns of a higher `rank` are left out first, those of
     /// rank 0 never.
-    pub const fn amount(head: &'static str, rank: u8) -> Column {
+    pub const fn amount(head: &'a str, rank: u8) -> Column<'a> {
         Column { head, rank, kind: Kind::Amount }
     }
 
     /// A column of words, such as states.
-    pub const fn word(head: &'static str, rank: u8) -> Column {
+    pub const fn word(head: &'a str, rank: u8) -> Column<'a> {
         Column { head, rank, kind: Kind::Word }
     }
 
     /// A column of names or paths.
-    pub const fn name(head: &'static str, rank: u8) -> Column {
+    pub const fn name(head: &'a str, rank: u8) -> Column<'a> {
         Column { head, rank, kind: Kind::Name }
+    }
+}
+
+/// A table that grows row by row.
+#[derive(Clone, Debug)]
+pub struct Table<'a> {
+    columns: Vec<Column<'a>>,
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Table<'a> {
+    /// A table without rows.
+    pub fn new(columns: &[Column<'a>]) -> Table<'a> {
+        Table { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// A table whose columns are all aligned left.
+    pub fn of_words(head: &[&'a str]) -> Table<'a> {
+        let columns = head.iter().map(|head| Column::word(head, 0)).collect();
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row. Cells that are missing at its end are empty.
+    pub fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The lines of the table for a screen of this width, as [`table`] makes them.
+    pub fn lines(&self, width: usize) -> Vec<String> {
+        table(&self.columns, &self.rows, width)
     }
 }
 
 /// The lines of a table for a screen that is `width` characters wide. Each row has a cell for each
 /// of `columns`. No line is wider than the screen, and none ends in blanks.
-pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<String> {
+pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> Vec<String> {
     let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
     let length = |text: &str| text.chars().count();
     let natural: Vec<usize> = (0..columns.len())
@@ -180,7 +210,7 @@ fn fold(text: &str, indent: usize, width: usize, is_whole: fn(&str) -> bool) -> 
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 4] = [
+    const COLUMNS: [Column<'_>; 4] = [
         Column::name("mount", 0),
         Column::amount("read/s", 1),
         Column::amount("mean time", 2),
@@ -197,7 +227,7 @@ mod tests {
 
     #[test]
     fn columns_of_names_share_what_is_left() {
-        const COLUMNS: [Column; 3] =
+        const COLUMNS: [Column<'_>; 3] =
             [Column::name("from", 0), Column::amount("size", 0), Column::name("on", 0)];
         let row = ["/a/long/path/to/a/drive", "7", "/mnt/long/path/to/a/mount"].map(Into::into);
         let at = |width| table(&COLUMNS, &[row.to_vec()], width)[1].clone();

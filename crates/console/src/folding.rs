@@ -1,15 +1,13 @@
 //! Output whose lines fit the screen.
 
 use crate::fit;
-use crate::show::Screen;
+use crate::show::{self, Screen};
 use std::io::{self, IsTerminal as _, Write};
 
 /// Blanks before what continues a line, in addition to those before the line itself.
 const INDENT: usize = 2;
 
-/// A text on its way to a screen: lines that are longer than the screen is wide are broken between
-/// words, but not within commands, which can then be pasted. Lines with escape sequences stay as
-/// they are: whoever sends them knows the screen.
+/// A text on its way to a screen: its lines fit the screen, as [`lines`] makes them.
 pub struct Folding<W: Write> {
     out: W,
     /// Columns of the screen; `None` if there is none: all lines stay as they are.
@@ -20,10 +18,26 @@ pub struct Folding<W: Write> {
 
 /// Text for standard output, as it is if `text` is false.
 pub fn stdout(text: bool) -> Folding<io::StdoutLock<'static>> {
-    let out = io::stdout();
-    // Programs that read a pipe expect whole lines.
-    let width = (text && out.is_terminal()).then(|| Screen::of_stdout().width);
-    Folding::new(out.lock(), width)
+    let width = if text { show::width() } else { usize::MAX };
+    Folding::new(io::stdout().lock(), Some(width).filter(|width| *width < usize::MAX))
+}
+
+/// The lines of `text` on a screen of `width` columns. Longer lines are broken between words, but
+/// not within commands, which can then be pasted. Lines with escape sequences stay as they are,
+/// because a command that writes escape sequences has fitted its lines to the screen already.
+pub fn lines(text: &str, width: usize) -> Vec<String> {
+    text.lines().flat_map(|line| folded(line, width)).collect()
+}
+
+fn folded(line: &str, width: usize) -> Vec<String> {
+    if line.chars().count() <= width || line.contains('\x1b') {
+        return vec![line.to_owned()];
+    }
+    let blanks = line.len() - line.trim_start_matches(' ').len();
+    let indent = if blanks + INDENT < width / 2 { blanks + INDENT } else { 0 };
+    let mut parts = fit::folded_around_commands(line, indent, width);
+    parts.iter_mut().for_each(|part| part.truncate(part.trim_end().len()));
+    parts
 }
 
 /// `message` in lines for standard error.
@@ -46,15 +60,10 @@ impl<W: Write> Folding<W> {
     fn end_line(&mut self, width: usize) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         match std::str::from_utf8(&line) {
-            Ok(text) if text.chars().count() > width && !text.contains('\x1b') => {
-                let blanks = text.len() - text.trim_start_matches(' ').len();
-                let indent = if blanks + INDENT < width / 2 { blanks + INDENT } else { 0 };
-                for part in fit::folded_around_commands(text, indent, width) {
-                    writeln!(self.out, "{}", part.trim_end())?;
-                }
-                Ok(())
+            Ok(text) => {
+                folded(text, width).iter().try_for_each(|part| writeln!(self.out, "{part}"))
             }
-            _ => {
+            Err(_) => {
                 self.out.write_all(&line)?;
                 self.out.write_all(b"\n")
             }

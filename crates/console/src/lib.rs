@@ -8,6 +8,6 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod fit;
-mod folding;
+pub mod folding;
 pub mod program;
 pub mod show;

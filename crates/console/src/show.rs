@@ -1,9 +1,9 @@
 //! How the commands print: amounts, tables, colour, the width of the terminal.
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use crate::fit::{self, Column, Table};
 pub use furrow_zone::words::count;
-use std::io::Write;
+use serde::Serialize;
+use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 /// Bytes for people: three digits and a binary unit.
@@ -106,32 +106,97 @@ fn of_tenths(part: u64, tenths: u64) -> String {
 ///
 /// # Errors
 /// If writing fails.
-pub fn json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result<()> {
+pub fn json(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
-    writeln!(out)?;
-    Ok(())
+    Ok(writeln!(out)?)
+}
+
+/// Prints a JSON document in one line, for a command that prints one after another.
+///
+/// # Errors
+/// If writing fails.
+pub fn json_line(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Result<()> {
+    serde_json::to_writer(&mut *out, document)?;
+    Ok(writeln!(out)?)
+}
+
+/// Prints `text` after `label`. If the screen is too narrow, the text continues below its
+/// beginning; commands in it stay whole.
+///
+/// # Errors
+/// If writing fails.
+pub fn fact(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
+    let (indent, text) = (label.chars().count(), format!("{label}{text}"));
+    let lines = fit::folded_around_commands(&text, indent, width());
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Prints facts, each after its name: the names stand in a column of `room` characters after
+/// `indent` blanks.
+///
+/// # Errors
+/// If writing fails.
+pub fn facts<'a>(
+    out: &mut dyn Write,
+    (indent, room): (usize, usize),
+    facts: impl IntoIterator<Item = (&'a str, String)>,
+) -> io::Result<()> {
+    let mut facts = facts.into_iter();
+    facts.try_for_each(|(name, text)| fact(out, &format!("{:indent$}{name:<room$} ", ""), &text))
+}
+
+/// Prints a table that is as wide as the screen: see [`fit::table`].
+///
+/// # Errors
+/// If writing fails.
+pub fn rows(
+    out: &mut dyn Write,
+    columns: &[Column<'_>],
+    rows: impl IntoIterator<Item = impl Into<Vec<String>>>,
+) -> io::Result<()> {
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Into::into).collect();
+    fit::table(columns, &rows, width()).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// A plain table: `head` has the headings of its columns; the first column is aligned left, the
 /// others right.
-pub fn table(head: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(head.to_vec());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+pub fn table<'a>(head: &[&'a str]) -> Table<'a> {
+    let column = |(at, head): (usize, &&'a str)| match at {
+        0 => Column::word(head, 0),
+        _ => Column::amount(head, 0),
+    };
+    Table::new(&head.iter().enumerate().map(column).collect::<Vec<_>>())
 }
 
-/// Prints `table` without the blanks at the ends of its lines.
+/// Prints a plain table of `rows` under `head`, in full: see [`table`].
 ///
 /// # Errors
 /// If writing fails.
-pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
-    for line in table.to_string().lines() {
-        writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(line).trim_end())?;
+pub fn plain<T: Into<String>>(
+    out: &mut dyn Write,
+    head: &[&str],
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = T>>,
+) -> io::Result<()> {
+    let mut table = table(head);
+    rows.into_iter().for_each(|row| table.add_row(row));
+    print_table(out, &table)
+}
+
+/// Prints `table` in full, even if the screen is narrower.
+///
+/// # Errors
+/// If writing fails.
+pub fn print_table(out: &mut dyn Write, table: &Table<'_>) -> io::Result<()> {
+    table.lines(usize::MAX).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// The width of the screen to which texts and tables are made to fit. If standard output is no
+/// terminal, nothing is broken or left out, whatever COLUMNS says: a program may read it.
+pub fn width() -> usize {
+    match io::stdout().is_terminal() {
+        true => Screen::of_stdout().width,
+        false => usize::MAX,
     }
-    Ok(())
 }
 
 /// A name in a form that is safe to print on a terminal: control characters are escaped.

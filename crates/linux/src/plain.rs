@@ -82,6 +82,21 @@ fn fill(file: &File, name: &str, size: ByteLen) -> Result<()> {
     })
 }
 
+/// Locks the file called `name`: for this process alone, or shared among readers.
+pub(crate) fn lock(name: &str, file: &File, access: Access) -> Result<()> {
+    let locked = match access.writes() {
+        true => file.try_lock(),
+        false => file.try_lock_shared(),
+    };
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => Error::new(
+            ErrorKind::Busy,
+            format!("{name}: in use by another process (fuser shows it): end that first"),
+        ),
+        TryLockError::Error(error) => io_error(name, "cannot be locked", &error),
+    })
+}
+
 /// Opens a file, bypassing the page cache if its file system can.
 fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
     let name = path.display().to_string();
@@ -97,17 +112,7 @@ fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
         other => (other, true),
     };
     let file = file.map_err(|error| io_error(&name, "cannot be opened", &error))?;
-    let locked = match access.writes() {
-        true => file.try_lock(),
-        false => file.try_lock_shared(),
-    };
-    locked.map_err(|error| match error {
-        TryLockError::WouldBlock => Error::new(
-            ErrorKind::Busy,
-            format!("{name}: in use by another process (fuser shows it): end that first"),
-        ),
-        TryLockError::Error(error) => io_error(&name, "cannot be locked", &error),
-    })?;
+    lock(&name, &file, access)?;
     Ok((file, direct))
 }
 

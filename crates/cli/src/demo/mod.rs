@@ -17,6 +17,7 @@ mod progress;
 mod tests;
 mod tree;
 
+use crate::show;
 use age::Aging;
 use anyhow::{Context, bail};
 use files::{Files, Mounted};
@@ -200,8 +201,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let verified = result?;
     if document {
-        serde_json::to_writer_pretty(&mut *out, &verified)?;
-        writeln!(out)?;
+        show::json(out, &verified)?;
     } else {
         verified.print(out)?;
     }
@@ -227,17 +227,15 @@ struct Verified {
 
 impl Verified {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (what, value) in [
+        let facts = [
             ("files verified", format!("{}, twice", self.files)),
             ("bytes verified", format!("{} MiB, twice", self.mebibytes)),
             ("kills", self.kills.to_string()),
             ("fsyncs acknowledged", self.fsyncs_acknowledged.to_string()),
             ("fsyncs checked", format!("{}, twice, none lost", self.fsyncs_checked)),
             ("seconds", format!("{:.0}", self.seconds)),
-        ] {
-            writeln!(out, "{what:<20} {value}")?;
-        }
-        Ok(())
+        ];
+        show::facts(out, (0, 20), facts)
     }
 }
 

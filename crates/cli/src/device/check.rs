@@ -7,10 +7,8 @@
 //! even if the drive cannot be opened.
 
 use crate::holds::Holds;
-use crate::live;
 use crate::show;
 use clap::Args;
-use furrow_console::fit;
 use furrow_drives::{Drive, soft as soft_zones};
 use furrow_fs::{Fs, MkfsOptions};
 use furrow_kv::{FormatOptions, Store};
@@ -158,22 +156,17 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Some(path) => writeln!(out, "{} ({})", args.device, path.display())?,
         None => writeln!(out, "{}", args.device)?,
     }
-    let mut lines = Vec::new();
     if soft {
-        lines.push("it has soft zones".to_owned());
+        writeln!(out, "  it has soft zones")?;
     }
     if let Some((1.., streams)) = &streams {
-        lines.push(format!("write streams: {streams}"));
+        writeln!(out, "  write streams: {streams}")?;
     }
-    lines.extend(obstacles.into_iter().map(|(_, what)| what));
-    lines.extend(fits.iter().map(|Fit { front_end, why, .. }| {
-        format!("{front_end}: {}", why.as_deref().unwrap_or("fits"))
-    }));
-    for line in lines {
-        // The first line of each text is indented by two blanks, its continuation lines by four.
-        let text = format!("  {line}");
-        let folded = fit::folded_around_commands(&text, 4, live::width());
-        folded.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    for (_, what) in obstacles {
+        writeln!(out, "  {what}")?;
+    }
+    for Fit { front_end, why, .. } in &fits {
+        writeln!(out, "  {front_end}: {}", why.as_deref().unwrap_or("fits"))?;
     }
     Ok(status)
 }

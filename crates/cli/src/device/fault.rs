@@ -1,10 +1,10 @@
 //! `furrow device fault`: the faults that an image's drive will have when it is next used.
 
 use super::{JSON_VERSION, open};
-use crate::show::{self, print_table, table};
+use crate::show::{self, print_table};
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use comfy_table::CellAlignment;
+use furrow_console::fit::{Column, Table};
 use furrow_console::program::misused;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, Place, When};
 use furrow_zone::{Access, BlockCount, Lba, ZoneId, ZonedDevice};
@@ -327,12 +327,9 @@ fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()
         writeln!(out, "{image}: no faults")?;
         return Ok(());
     }
-    let mut table = table(&["number", "fault", "place", "at", "strikes left", "commands seen"]);
-    for column in 1..4 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Left);
-        }
-    }
+    let words = ["number", "fault", "place", "at"].map(|head| Column::word(head, 0));
+    let amounts = ["strikes left", "commands seen"].map(|head| Column::amount(head, 0));
+    let mut table = Table::new(&[&words[..], &amounts[..]].concat());
     for (number, fault) in faults.iter().enumerate() {
         table.add_row([
             number.to_string(),

@@ -1,11 +1,11 @@
 //! `furrow device presets`: the drives with a model, and the source of each figure.
 
-use super::{JSON_VERSION, describe, size};
-use crate::show::{self, print_table, table as headed};
+use super::{JSON_VERSION, describe, print_rows, size};
+use crate::show::{self, print_table};
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use furrow_console::fit::{Column, Table};
 use furrow_emu::Model;
 use furrow_emu::timing::{Preset, Source};
 use furrow_zone::{Geometry, presets};
@@ -79,11 +79,10 @@ fn shape(geometry: &Geometry) -> [String; 3] {
 }
 
 fn list(out: &mut dyn Write) -> anyhow::Result<()> {
-    let head = ["", "zones", "of", "active", "measured", "inferred", "assumed", "about"];
-    let mut table = headed(&head);
-    if let Some(column) = table.column_mut(head.len() - 1) {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
+    let amounts = ["zones", "of", "active", "measured", "inferred", "assumed"];
+    let amounts = amounts.map(|head| Column::amount(head, 0));
+    let (name, about) = (Column::word("", 0), Column::word("about", 0));
+    let mut table = Table::new(&[&[name], &amounts[..], &[about]].concat());
     for name in Preset::names() {
         let preset = Preset::named(name)?;
         let mut row = vec![name.to_owned()];
@@ -103,22 +102,14 @@ fn show(out: &mut dyn Write, name: &str, preset: &Preset) -> anyhow::Result<()> 
     writeln!(out, "\nShape")?;
     let mut rows = Vec::new();
     describe(&geometry(name), &mut rows);
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    for (key, value) in rows {
-        table.add_row([key.to_owned(), value]);
-    }
-    print_table(out, &table)?;
+    print_rows(out, rows)?;
     let of = Model::KEYS.len();
     writeln!(
         out,
         "\nTiming model: {of} parameters, {measured} measured, {inferred} inferred, {assumed} \
          assumed"
     )?;
-    let mut table = headed(&["parameter", "value", "source", "why", "meaning"]);
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
+    let mut table = Table::of_words(&["parameter", "value", "source", "why", "meaning"]);
     for (key, meaning) in Model::KEYS {
         let (source, why) = provenance(preset, key);
         let value = preset.model.get(key).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::{JSON_VERSION, Opened, open, state_name};
 use crate::holds::Holds;
-use crate::show::{self, print_table, table};
+use crate::show;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use furrow_console::program::misused;
@@ -202,15 +202,14 @@ fn show(
             .collect();
         return show::json(out, &json!({ "version": JSON_VERSION, "zones": zones }));
     }
-    let mut table = table(&["zone", "was", "is", "write pointer", "took"]);
-    for line in lines {
-        table.add_row([
+    let rows = lines.iter().map(|line| {
+        [
             line.before.zone.to_string(),
             state(&line.before).to_owned(),
             state(&line.after).to_owned(),
             super::size(pointer(&line.after)),
             format!("{:.3} ms", line.nanoseconds as f64 / 1e6),
-        ]);
-    }
-    Ok(print_table(out, &table)?)
+        ]
+    });
+    Ok(show::plain(out, &["zone", "was", "is", "write pointer", "took"], rows)?)
 }

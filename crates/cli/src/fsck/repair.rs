@@ -4,11 +4,10 @@ use super::{Args, document, finding, open, print};
 use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::findings::{SHOWN, Violation, groups};
 use crate::holds::{Needs, explain};
-use crate::live;
-use crate::show::{bytes, count, print_table, printable, table, wrap};
+use crate::show::{self, bytes, count, print_table, printable, width, wrap};
 use crate::target::source_name;
 use anyhow::anyhow;
-use comfy_table::CellAlignment;
+use furrow_console::fit::Table;
 use furrow_fs::{Action, Fate, Finding, Repair, RepairOptions, Verdict};
 use furrow_rt::{Config, Rt};
 use furrow_zone::Access;
@@ -61,8 +60,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     rt.clear();
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &described(&name, &repair, size, answer))?;
-        writeln!(out)?;
+        show::json(out, &described(&name, &repair, size, answer))?;
     } else {
         conclude(out, &name, &repair, size, answer)?;
     }
@@ -230,16 +228,13 @@ fn print_rows<const N: usize>(
     if rows.is_empty() {
         return Ok(());
     }
-    let width = live::width();
-    let mut shown = table(&head);
-    for column in shown.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
+    let width = width();
+    let mut shown = Table::of_words(&head);
     for row in &rows {
-        shown.add_row(row.to_vec());
+        shown.add_row(row);
     }
     // Sentences in columns that do not fit cannot be read: each row becomes a paragraph.
-    if shown.to_string().lines().any(|line| line.trim().chars().count() > width) {
+    if shown.lines(usize::MAX).iter().any(|line| line.chars().count() > width) {
         writeln!(out, "{}", head[0])?;
         for row in &rows {
             write!(out, "{}", wrap(&row[0], width))?;

@@ -83,7 +83,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             "bytes": copied.bytes,
             "left_out": copied.left_out,
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
     } else {
         for why in &copied.left_out {
             writeln!(out, "left out: {why}")?;

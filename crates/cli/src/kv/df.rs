@@ -2,10 +2,9 @@
 
 use super::drive::Looked;
 use super::kind::{self, Kind};
-use crate::live;
 use crate::show;
 use crate::target::source_name;
-use furrow_console::fit::{self, Column};
+use furrow_console::fit::Column;
 use furrow_kv::{Snapshot, Space};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -89,14 +88,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "available_bytes": space.available,
             "kinds": kinds.collect::<Vec<_>>(),
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
     print_space(out, &device, &space)?;
     writeln!(out)?;
     let disk: Vec<u64> = sums.values().map(|sum| sum.disk).collect();
     let rows = sums.iter().zip(show::shares(&disk, space.used)).map(|((kind, sum), share)| {
-        vec![
+        [
             kind.name().to_owned(),
             kind.pattern().to_owned(),
             sum.files.to_string(),
@@ -105,12 +104,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             share,
         ]
     });
-    let lines = fit::table(&KINDS, &rows.collect::<Vec<_>>(), live::width());
-    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    show::rows(out, &KINDS, rows)?;
     Ok(0)
 }
 
-const KINDS: [Column; 6] = [
+const KINDS: [Column<'_>; 6] = [
     Column::word("kind", 0),
     Column::amount("names", 2),
     Column::amount("files", 1),
@@ -118,7 +116,7 @@ const KINDS: [Column; 6] = [
     Column::amount("on the drive", 0),
     Column::amount("share", 1),
 ];
-const SPACE: [Column; 5] = [
+const SPACE: [Column<'_>; 5] = [
     Column::name("device", 0),
     Column::amount("size", 1),
     Column::amount("used", 0),
@@ -131,12 +129,12 @@ const SPACE: [Column; 5] = [
 /// # Errors
 /// Errors of writing.
 pub fn print_space(out: &mut dyn Write, device: &str, space: &Space) -> std::io::Result<()> {
-    let row = vec![
+    let row = [
         device.to_owned(),
         show::bytes(space.capacity),
         show::bytes(space.used),
         show::percent(space.used, space.capacity),
         show::bytes(space.available),
     ];
-    fit::table(&SPACE, &[row], live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
+    show::rows(out, &SPACE, [row])
 }

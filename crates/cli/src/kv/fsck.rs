@@ -121,7 +121,7 @@ fn tell(
 ) -> anyhow::Result<()> {
     let device = source_name(&args.device);
     match args.json {
-        true => crate::show::json(out, &document(&device, report)),
+        true => show::json(out, &document(&device, report)),
         false => Ok(print(out, &device, report, (args, drive))?),
     }
 }

@@ -80,7 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             "file": to.display().to_string(),
             "bytes": file.size,
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
     } else {
         writeln!(out, "{}: {}", to.display(), show::bytes(file.size))?;
     }

@@ -6,6 +6,7 @@ use crate::daemon::utc;
 use crate::show;
 use crate::target::source_name;
 use clap::ValueEnum;
+use furrow_console::fit::{Column, Table};
 use furrow_kv::{FileInfo, Lifetime, Node};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -112,7 +113,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "path": plain(&args.path),
             "entries": lines.iter().map(entry).collect::<Vec<_>>(),
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
     if !args.long {
@@ -122,13 +123,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
         return Ok(0);
     }
-    let mut table = show::table(&["bytes", "modified", "lifetime", "extents", "name"]);
-    if let Some(first) = table.column_mut(0) {
-        first.set_cell_alignment(comfy_table::CellAlignment::Right);
-    }
-    if let Some(last) = table.column_mut(4) {
-        last.set_cell_alignment(comfy_table::CellAlignment::Left);
-    }
+    let amounts = ["bytes", "modified", "lifetime", "extents"].map(|head| Column::amount(head, 0));
+    let mut table = Table::new(&[&amounts[..], &[Column::word("name", 0)]].concat());
     for line in &lines {
         let name = show::printable(&line.path);
         table.add_row(match &line.file {

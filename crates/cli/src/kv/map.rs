@@ -85,7 +85,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "total": zones.len(),
             "zones": each.collect::<Vec<_>>(),
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
     let page = MapPage {
@@ -132,15 +132,14 @@ fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
 }
 
 fn print_kinds(out: &mut dyn Write, zones: &[(ZoneInfo, Kinds)]) -> io::Result<()> {
-    let mut table = show::table(&["kind", "in zones", "alone in", "valid"]);
-    for kind in Kind::ALL {
+    let rows = Kind::ALL.map(|kind| {
         let homes = zones.iter().filter(|(_, kinds)| kinds.contains_key(&kind));
         let alone = homes.clone().filter(|(_, kinds)| kinds.len() == 1).count();
         let valid: u64 = homes.clone().filter_map(|(_, kinds)| kinds.get(&kind)).sum();
-        let row = [kind.name().to_owned(), homes.count().to_string(), alone.to_string()];
-        table.add_row(row.into_iter().chain([show::bytes(valid * 4096)]));
-    }
-    show::print_table(out, &table)
+        let (homes, alone) = (homes.count().to_string(), alone.to_string());
+        [kind.name().to_owned(), homes, alone, show::bytes(valid * 4096)]
+    });
+    show::plain(out, &["kind", "in zones", "alone in", "valid"], rows)
 }
 
 #[cfg(test)]

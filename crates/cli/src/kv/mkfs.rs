@@ -1,12 +1,11 @@
 //! `furrow kv mkfs`: makes a file store.
 
 use crate::daemon::config;
-use crate::holds::{Holds, Needs};
+use crate::holds::{self, Holds, Needs};
 use crate::in_use;
 use crate::show;
 use crate::target::source_name;
 use crate::visit;
-use anyhow::bail;
 use furrow_kv::{FormatOptions, Snapshot, Store};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
@@ -43,14 +42,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(config()?);
     let device = visit::open(&rt, &args.device, Access::ReadWrite, Needs::Store)?;
     let geometry = device.geometry().clone();
-    if geometry.conventional_zones >= geometry.zones {
-        bail!(
-            "{}: all of its {} zones are conventional, none is for sequential writes: Furrow \
-             needs a zoned drive",
-            device.name(),
-            geometry.zones
-        );
-    }
+    holds::refuse_conventional(&*device)?;
     let name = source_name(&args.device);
     let options = FormatOptions {
         label: args.label.clone(),
@@ -82,21 +74,20 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "ring_bytes": u64::from(made.ring_zones().0.count()) * zone,
             "size_bytes": space.capacity,
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
     writeln!(out, "{name}: file store made")?;
     let label = if args.label.is_empty() { "(none)" } else { &args.label };
     let (half, spares) = (show::bytes(half), made.ring_zones().0.spares);
     let ring = format!("two halves of {half} for names and places of files, and spares: {spares}");
-    for (what, value) in [
+    let facts = [
         ("UUID", uuid.to_string()),
         ("label", label.to_owned()),
         ("drive", format!("{} zones of {}", geometry.zones, show::bytes(zone))),
         ("ring", ring),
         ("for files", show::bytes(space.capacity)),
-    ] {
-        writeln!(out, "  {what:<9} {value}")?;
-    }
+    ];
+    show::facts(out, (2, 9), facts)?;
     Ok(0)
 }

@@ -83,7 +83,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             "path": path,
             "bytes": bytes,
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
     } else {
         writeln!(out, "{}: {}", show::printable(&path), show::bytes(bytes))?;
     }

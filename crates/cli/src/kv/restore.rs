@@ -84,7 +84,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             "directories": directories,
             "bytes": bytes,
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
     } else {
         let device = source_name(&args.device);
         let bytes = show::bytes(bytes);

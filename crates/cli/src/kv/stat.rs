@@ -103,7 +103,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     };
     let figures = Figures::of(source_name(&args.device), looked.store());
     match (args.json, args.prometheus) {
-        (true, _) => crate::show::json(out, &document(&figures))?,
+        (true, _) => show::json(out, &document(&figures))?,
         (_, true) => out.write_all(prometheus(&figures).as_bytes())?,
         _ => print(out, &figures)?,
     }
@@ -115,7 +115,7 @@ fn running(args: &Args, error: anyhow::Error, out: &mut dyn Write) -> anyhow::Re
     let running = super::running::instead(&args.device, error)?;
     let device = source_name(&args.device);
     match (args.json, args.prometheus) {
-        (true, _) => crate::show::json(out, &running.document(&device))?,
+        (true, _) => show::json(out, &running.document(&device))?,
         (_, true) => out.write_all(running.prometheus(&device).as_bytes())?,
         _ => running.print(out, &device)?,
     }
@@ -256,29 +256,22 @@ fn print(out: &mut dyn Write, f: &Figures) -> io::Result<()> {
     );
     let zones = f.zones.iter().filter(|(_, count)| *count > 0);
     let zones: Vec<String> = zones.map(|(name, count)| format!("{count} {name}")).collect();
-    for (what, value) in [
+    let facts = [
         ("made", made),
         ("round", f.round.to_string()),
         ("ring", format!("turn {}, record {}, {written} of {half}", f.turn, f.record)),
         ("files", files),
         ("garbage", garbage),
         ("zones", format!("{}; {} active", zones.join(", "), f.active)),
-    ] {
-        writeln!(out, "  {what:<8} {value}")?;
-    }
+    ];
+    show::facts(out, (2, 8), facts)?;
     writeln!(out)?;
     df::print_space(out, &f.device, &f.space)?;
     writeln!(out)?;
-    let mut table = show::table(&["kind", "files", "bytes", "extents", "bytes of an extent"]);
-    for (kind, sum) in &f.kinds {
-        let mean = sum.bytes.checked_div(sum.extents);
-        table.add_row([
-            kind.name().to_owned(),
-            sum.files.to_string(),
-            show::bytes(sum.bytes),
-            sum.extents.to_string(),
-            mean.map_or_else(|| "-".to_owned(), show::bytes),
-        ]);
-    }
-    show::print_table(out, &table)
+    let rows = f.kinds.iter().map(|(kind, sum)| {
+        let mean = sum.bytes.checked_div(sum.extents).map_or_else(|| "-".to_owned(), show::bytes);
+        let (files, extents) = (sum.files.to_string(), sum.extents.to_string());
+        [kind.name().to_owned(), files, show::bytes(sum.bytes), extents, mean]
+    });
+    show::plain(out, &["kind", "files", "bytes", "extents", "bytes of an extent"], rows)
 }

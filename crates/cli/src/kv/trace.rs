@@ -87,20 +87,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "gap_ns": gap,
             "kinds": kinds.collect::<Vec<_>>(),
         });
-        crate::show::json(out, &document)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
-    let mut table = show::table(&["call", "calls", "failed", "bytes", "took", "mean"]);
-    for (kind, calls) in &kinds {
-        table.add_row([
-            (*kind).to_owned(),
-            calls.count.to_string(),
-            calls.failed.to_string(),
-            show::bytes(calls.bytes),
-            show::time(calls.took),
-            show::time(calls.took / calls.count),
-        ]);
-    }
+    let rows = kinds.iter().map(|(kind, calls)| {
+        let (count, failed) = (calls.count.to_string(), calls.failed.to_string());
+        let times = [calls.took, calls.took / calls.count].map(show::time);
+        let front = [(*kind).to_owned(), count, failed, show::bytes(calls.bytes)];
+        front.into_iter().chain(times)
+    });
     writeln!(
         out,
         "{name}: {} calls of {} threads on {} files in {}; {} between calls",
@@ -114,7 +109,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out, "{name}: cut off: the program was killed, or runs still")?;
     }
     writeln!(out)?;
-    show::print_table(out, &table)?;
+    show::plain(out, &["call", "calls", "failed", "bytes", "took", "mean"], rows)?;
     Ok(0)
 }
 

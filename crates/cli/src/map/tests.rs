@@ -42,7 +42,7 @@ fn screen(width: usize, height: usize, colour: bool) -> Screen {
 }
 
 fn drawn(map: &MapPage, screen: Screen) -> String {
-    text::draw(map, &STYLES, screen, Part::Fitting, "").unwrap()
+    text::draw(map, &STYLES, screen, Part::Fitting, "")
 }
 
 /// `text` without colour sequences.
@@ -121,7 +121,7 @@ fn the_map_of_any_drive_fits_screens_of_40_80_and_200_columns() {
             for (colour, below) in [(false, ""), (true, ""), (false, "a b\n1 2\n")] {
                 let map = MapPage { device: "a/folder/of/drives/d.zns".into(), ..busy(zones) };
                 let size = screen(width, height, colour);
-                let text = plain(&text::draw(&map, &STYLES, size, Part::Fitting, below).unwrap());
+                let text = plain(&text::draw(&map, &STYLES, size, Part::Fitting, below));
                 let wide = text.lines().map(str::len).max().unwrap();
                 assert!(wide <= width, "{wide} of {width}:\n{text}");
                 // The last line of the screen is for the prompt.
@@ -150,7 +150,7 @@ fn the_scale_is_said_and_rows_begin_with_the_number_of_their_first_zone() {
     let cells: usize = rows.iter().map(|row| row.split_whitespace().nth(1).unwrap().len()).sum();
     assert_eq!(cells, 40_704_usize.div_ceil(256));
     // All zones are drawn if the user asks for it, whatever the size of the screen.
-    let all = text::draw(&map, &STYLES, screen(80, 24, false), Part::AllZones, "").unwrap();
+    let all = text::draw(&map, &STYLES, screen(80, 24, false), Part::AllZones, "");
     assert!(all.contains("cells: one zone each"));
     assert_eq!(all.lines().take_while(|line| !line.is_empty()).count(), 40_704_usize.div_ceil(70));
 }
@@ -158,11 +158,11 @@ fn the_scale_is_said_and_rows_begin_with_the_number_of_their_first_zone() {
 #[test]
 fn a_summary_is_the_table_alone() {
     let (map, size) = (busy(500), screen(80, 24, false));
-    let text = text::draw(&map, &STYLES, size, Part::Summary, "more\n").unwrap();
+    let text = text::draw(&map, &STYLES, size, Part::Summary, "more\n");
     assert!(text.starts_with("use "), "{text}");
     assert!(text.ends_with("\n\nd.zns: 500 zones of 400 KiB\n\nmore\n"), "{text}");
     assert!(text.contains("valid of zones") && !text.contains("cells:"), "{text}");
-    let narrow = text::draw(&map, &STYLES, screen(40, 24, false), Part::Summary, "").unwrap();
+    let narrow = text::draw(&map, &STYLES, screen(40, 24, false), Part::Summary, "");
     assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
     assert!(narrow.lines().any(|line| line.starts_with("data-cold") && line.ends_with("30.1%")));
 }

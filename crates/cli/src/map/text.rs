@@ -8,7 +8,6 @@ use super::{Style, style};
 use crate::show::{self, Screen};
 use furrow_fuse::report::{MapPage, Zone};
 use std::fmt::Write as _;
-use std::io;
 
 /// The part of a map that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,21 +21,12 @@ pub enum Part {
 }
 
 /// The picture, a table of uses, and what cells mean; then `below`.
-///
-/// # Errors
-/// Only errors of laying out tables.
-pub fn draw(
-    map: &MapPage,
-    styles: &[Style],
-    screen: Screen,
-    part: Part,
-    below: &str,
-) -> io::Result<String> {
-    let mut rest = summary(map, styles, screen)?;
+pub fn draw(map: &MapPage, styles: &[Style], screen: Screen, part: Part, below: &str) -> String {
+    let mut rest = summary(map, styles, screen);
     let zone = map.zone_blocks * 4096;
     if part == Part::Summary {
         let _ = write!(rest, "\n{}", drive(map, zone, screen));
-        return Ok(with(rest, below));
+        return with(rest, below);
     }
     let label = map.total.saturating_sub(1).to_string().len();
     let room = screen.width.saturating_sub(label + 1).max(10);
@@ -80,7 +70,7 @@ pub fn draw(
     out.push('\n');
     rest.push_str(&explained(each));
     out.push_str(&rest);
-    Ok(with(out, below))
+    with(out, below)
 }
 
 fn with(text: String, below: &str) -> String {
@@ -118,7 +108,7 @@ fn paint(out: &mut String, row: &[Cell], styles: &[Style], colour: bool) {
 }
 
 /// The table of uses, without the columns that the screen is too narrow for.
-fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<String> {
+fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> String {
     const HEAD: [&str; 7] = ["use", "cell", "zones", "open", "written", "valid", "valid of zones"];
     const NARROW: [&str; 5] = ["use", "cell", "zones", "open", "valid"];
     let mut rows: Vec<(&Style, [String; 7])> = Vec::new();
@@ -146,15 +136,13 @@ fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<String
         wide.add_row(row);
         narrow.add_row([&row[0], &row[1], &row[2], &row[3], &row[6]]);
     }
-    let mut text = Vec::new();
-    show::print_table(&mut text, &wide)?;
-    if String::from_utf8_lossy(&text).lines().any(|line| line.len() > screen.width) {
-        text.clear();
-        show::print_table(&mut text, &narrow)?;
+    let mut text = wide.lines(usize::MAX);
+    if text.iter().any(|line| line.len() > screen.width) {
+        text = narrow.lines(usize::MAX);
     }
     let mut out = String::new();
     // Colour is added after the layout of the table, because colour sequences would count as width.
-    for (at, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+    for (at, line) in text.iter().enumerate() {
         let row = at.checked_sub(1).and_then(|at| rows.get(at)).filter(|_| screen.colour);
         let _ = match row {
             Some((style, _)) => {
@@ -165,5 +153,5 @@ fn summary(map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<String
             None => writeln!(out, "{line}"),
         };
     }
-    Ok(out)
+    out
 }

@@ -5,7 +5,6 @@ use super::devices;
 use crate::daemon::config;
 use crate::holds::Holds;
 use crate::in_use::PATIENCE;
-use crate::live;
 use crate::show;
 use anyhow::{Result, anyhow, bail};
 use furrow_raid::{Config, Level, MetaPlace, Options, Shape};
@@ -17,8 +16,6 @@ use std::rc::Rc;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// The column in which the continuation of a line begins that is wider than the screen.
-const INDENT: usize = 12;
 
 /// Make an array on empty drives
 ///
@@ -240,11 +237,9 @@ fn print(
             "rows": shape.rows,
             "metadata": if shape.meta == MetaPlace::InBand { "stripes" } else { "out-of-band" },
         });
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)?;
+        show::json(out, &document)?;
         return Ok(0);
     }
-    let (screen, out) = (out, &mut Vec::new());
     writeln!(out, "{}: array made", args.name)?;
     let may = match tolerates {
         0 => "none: what a drive holds is lost with it".to_owned(),
@@ -265,7 +260,7 @@ fn print(
         MetaPlace::OutOfBand => "in the out-of-band area of each block",
     };
     let space = space(shape, args.reserve);
-    for (what, value) in [
+    let mut facts = vec![
         ("UUID", uuid.to_owned()),
         ("level", format!("{} of {drives} drives", args.level)),
         ("members", args.devices.join(" ")),
@@ -281,20 +276,18 @@ fn print(
         ),
         ("segments", format!("{} of {} rows", shape.slots, shape.rows)),
         ("metadata", metadata.to_owned()),
-    ] {
-        writeln!(out, "  {what:<9} {value}")?;
-    }
+    ];
     for (index, (what, bytes)) in space.iter().enumerate() {
         let head = if index == 0 { "space" } else { "" };
         let share = *bytes as f64 * 100.0 / raw as f64;
-        writeln!(out, "  {head:<9} {:>8} {share:>5.1} %  {what}", show::bytes(*bytes))?;
+        facts.push((head, format!("{:>8} {share:>5.1} %  {what}", show::bytes(*bytes))));
     }
-    let all = [&args.devices[..], &args.spare[..]].concat();
     if !args.spare.is_empty() {
-        writeln!(out, "  {:<9} {}", "spares", args.spare.join(" "))?;
+        facts.push(("spares", args.spare.join(" ")));
     }
+    show::facts(out, (2, 9), facts)?;
+    let all = [&args.devices[..], &args.spare[..]].concat();
     writeln!(out, "start it: furrow raid assemble {}", all.join(" "))?;
-    live::print(screen, out, INDENT)?;
     Ok(0)
 }
 

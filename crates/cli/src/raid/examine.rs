@@ -7,10 +7,9 @@ use super::start::DRIVE_TIMEOUT;
 use super::status::Status;
 use crate::daemon::{config, utc};
 use crate::in_use::PATIENCE;
-use crate::live;
 use crate::show;
 use anyhow::Result;
-use furrow_console::fit::{self, Column};
+use furrow_console::fit::Column;
 use furrow_raid::{Examined, MemberState, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
@@ -18,11 +17,8 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
 
-/// The column in which the continuation of a line begins that is wider than the screen.
-const INDENT: usize = 4;
-
 /// The columns of members.
-const MEMBERS: [Column; 4] = [
+const MEMBERS: [Column<'_>; 4] = [
     Column::word("member", 0),
     Column::word("state", 0),
     Column::amount("events", 1),
@@ -153,12 +149,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     }
     let document = Document { version: super::status::VERSION, arrays: group(found), others };
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)?;
+        show::json(out, &document)?;
     } else {
-        let mut text = Vec::new();
-        print(&document, &mut text)?;
-        live::print(out, &text, INDENT)?;
+        print(&document, out)?;
     }
     Ok(u8::from(!well))
 }
@@ -343,22 +336,21 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             true => (array.events.to_string(), "in order"),
             false => (array.events.to_string(), "not in order: it will be recovered"),
         };
-        for (what, value) in [
+        let facts = [
             ("UUID", array.uuid.clone()),
             ("size", show::bytes(array.size_bytes)),
             ("made", created),
             ("events", events),
             ("stopped", stopped.to_owned()),
-        ] {
-            writeln!(out, "  {what:<8} {value}")?;
-        }
+        ];
+        show::facts(out, (2, 8), facts)?;
         if let Some(why) = &array.split_brain {
             writeln!(out, "  split brain: {why}")?;
         }
         writeln!(out)?;
         let mut rows = Vec::new();
         for member in &array.members {
-            rows.push(vec![
+            rows.push([
                 member.member.to_string(),
                 member.state.to_owned(),
                 member.events.map_or("-".to_owned(), |events| events.to_string()),
@@ -366,12 +358,9 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             ]);
         }
         for spare in &array.spares {
-            let spare = ["-".to_owned(), "spare".to_owned(), "-".to_owned(), spare.device.clone()];
-            rows.push(spare.to_vec());
+            rows.push(["-".to_owned(), "spare".to_owned(), "-".to_owned(), spare.device.clone()]);
         }
-        for line in fit::table(&MEMBERS, &rows, live::width()) {
-            writeln!(out, "{line}")?;
-        }
+        show::rows(out, &MEMBERS, rows)?;
         for (member, why) in array.members.iter().filter_map(|m| Some((m, m.why.as_ref()?))) {
             let device = member.device.as_deref().unwrap_or("-");
             writeln!(out, "{device} is {}: {why}", member.state)?;

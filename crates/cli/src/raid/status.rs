@@ -3,10 +3,10 @@
 use super::client::{self, Seen, Silent};
 use super::notice::Notice;
 use crate::daemon::utc;
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::show;
 use anyhow::Result;
-use furrow_console::fit::{self, Column};
+use furrow_console::fit::Column;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,8 +15,6 @@ use std::time::Duration;
 /// Version of the JSON document.
 pub const VERSION: u32 = 2;
 
-/// The column in which the texts of a status begin, and in which a folded line continues.
-const INDENT: usize = 9;
 /// Seconds of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -270,13 +268,7 @@ struct Document<'a> {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let every = args.every.or(args.watch.then_some(WATCH_EVERY));
     let Some(every) = every else {
-        let mut text = Vec::new();
-        let status = look(args, false, &mut text)?;
-        match args.json {
-            true => out.write_all(&text)?,
-            false => live::print(out, &text, INDENT)?,
-        }
-        return Ok(status);
+        return look(args, false, out);
     };
     let mut live = Live::begin(!args.json)?;
     loop {
@@ -284,7 +276,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         look(args, true, &mut text)?;
         match args.json {
             true => out.write_all(&text).and_then(|()| out.flush())?,
-            false => live.show(out, &live::lines(&text, INDENT))?,
+            false => live.show_text(out, &text)?,
         }
         if !live.wait(every)? {
             return Ok(0);
@@ -306,10 +298,9 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
     if args.json {
         let document = Document { version: VERSION, arrays, silent };
         match repeats {
-            true => serde_json::to_writer(&mut *out, &document)?,
-            false => serde_json::to_writer_pretty(&mut *out, &document)?,
+            true => show::json_line(out, &document)?,
+            false => show::json(out, &document)?,
         }
-        writeln!(out)?;
         return Ok(u8::from(!well));
     }
     if arrays.is_empty() && silent.is_empty() {
@@ -327,13 +318,13 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
         }
         writeln!(out, "  array: {}", silent.name())?;
         writeln!(out, "  state: {}", if silent.dead { "DEAD" } else { "NO ANSWER" })?;
-        writeln!(out, " status: {:#}", silent.error())?;
+        show::fact(out, " status: ", &format!("{:#}", silent.error()))?;
     }
     Ok(u8::from(!well))
 }
 
 /// The columns of members; on a narrow screen the columns of errors are left out.
-const MEMBERS: [Column; 6] = [
+const MEMBERS: [Column<'_>; 6] = [
     Column::word("member", 0),
     Column::word("state", 0),
     Column::amount("read", 2),
@@ -342,19 +333,16 @@ const MEMBERS: [Column; 6] = [
     Column::name("device", 0),
 ];
 
-/// The table of `members` and their errors, in lines of at most `width` columns.
-fn table_of(members: &[Member], width: usize) -> Vec<String> {
-    let row = |member: &Member| {
-        vec![
-            member.member.to_string(),
-            member.state.to_uppercase(),
-            member.read_errors.to_string(),
-            member.write_errors.to_string(),
-            member.checksum_errors.to_string(),
-            member.device.clone().unwrap_or_else(|| "-".to_owned()),
-        ]
-    };
-    fit::table(&MEMBERS, &members.iter().map(row).collect::<Vec<_>>(), width)
+/// The cells of a member and its errors.
+fn row(member: &Member) -> [String; 6] {
+    [
+        member.member.to_string(),
+        member.state.to_uppercase(),
+        member.read_errors.to_string(),
+        member.write_errors.to_string(),
+        member.checksum_errors.to_string(),
+        member.device.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
 }
 
 /// Prints one array as text.
@@ -362,7 +350,7 @@ fn table_of(members: &[Member], width: usize) -> Vec<String> {
 /// # Errors
 /// Errors of writing.
 pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
-    let mut line = |what: &str, text: String| writeln!(out, "{what:>7}: {text}");
+    let mut line = |what: &str, text: String| show::fact(out, &format!("{what:>7}: "), &text);
     line("array", format!("{}, UUID {}", status.array, status.uuid))?;
     let (size, used) = (show::bytes(status.size_bytes), show::bytes(status.used_bytes));
     let drives = status.members.len();
@@ -419,9 +407,7 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     };
     line("served", format!("{}, {clients}{read_only}", status.listening.join(" ")))?;
     writeln!(out)?;
-    for line in table_of(&status.members, live::width()) {
-        writeln!(out, "{line}")?;
-    }
+    show::rows(out, &MEMBERS, status.members.iter().map(row))?;
     if !status.events.is_empty() {
         writeln!(out)?;
     }

@@ -6,7 +6,7 @@ use crate::show::{self, bytes, time};
 use furrow_console::fit::{self, Column};
 
 /// The columns of mounts. The narrower the screen, the more columns of high rank are left out.
-const MOUNTS: [Column; 19] = [
+const MOUNTS: [Column<'_>; 19] = [
     Column::name("mount", 0),
     Column::amount("read/s", 1),
     Column::amount("written/s", 1),
@@ -29,7 +29,7 @@ const MOUNTS: [Column; 19] = [
 ];
 
 /// The columns of arrays.
-const ARRAYS: [Column; 20] = [
+const ARRAYS: [Column<'_>; 20] = [
     Column::name("array", 0),
     Column::word("state", 0),
     Column::amount("read/s", 1),
@@ -53,7 +53,7 @@ const ARRAYS: [Column; 20] = [
 ];
 
 /// The columns of members.
-const MEMBERS: [Column; 7] = [
+const MEMBERS: [Column<'_>; 7] = [
     Column::name("array", 1),
     Column::amount("member", 0),
     Column::word("state", 0),

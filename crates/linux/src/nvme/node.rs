@@ -13,11 +13,12 @@ use crate::drive::{Opened, open_node, refuse_obstacles};
 use crate::ioctl::{Descriptor, SECTOR};
 use crate::layout;
 use crate::names::{self, Obstacle};
+use crate::plain::lock;
 use furrow_zone::{Access, BlockCount, Error, ErrorKind};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use std::ffi::c_void;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -196,22 +197,6 @@ pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
     // A block device without a node cannot be opened by name: that is no obstacle; the drive warns.
     found.retain(|obstacle| obstacle.code != "not-found");
     found
-}
-
-/// Locks the node: for this process alone, or shared among readers.
-fn lock(path: &str, file: &File, access: Access) -> Result<(), Error> {
-    let locked = match access.writes() {
-        true => file.try_lock(),
-        false => file.try_lock_shared(),
-    };
-    locked.map_err(|error| match error {
-        TryLockError::WouldBlock => {
-            let what =
-                format!("{path}: in use by another process (fuser shows it): end that first");
-            Error::new(ErrorKind::Busy, what)
-        }
-        TryLockError::Error(error) => Error::new(ErrorKind::Io, format!("{path}: lock: {error}")),
-    })
 }
 
 /// Opens the generic device at `path`.

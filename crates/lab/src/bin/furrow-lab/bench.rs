@@ -86,25 +86,23 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         document.benchmarks.push(Benchmark { name: bench.name, rows });
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)?;
+        show::json(out, &document)?;
     }
     Ok(0)
 }
 
 fn print(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
-    let mut table = show::table(&["", "per second", "one takes", "rounds", "ratio"]);
-    for row in rows {
+    let rows = rows.iter().map(|row| {
         let (low, high) = row.range;
-        table.add_row([
+        [
             row.name.clone(),
             thousands(row.rate),
             duration(row.nanoseconds()),
             format!("{} to {}", thousands(low), thousands(high)),
             row.ratio.map_or_else(|| "1".to_owned(), |ratio| format!("{ratio:.3}")),
-        ]);
-    }
-    show::print_table(out, &table)
+        ]
+    });
+    show::plain(out, &["", "per second", "one takes", "rounds", "ratio"], rows)
 }
 
 /// A rate with three digits: `812`, `45.1 k`, `7.20 M`.

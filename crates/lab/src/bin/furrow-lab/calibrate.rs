@@ -1,8 +1,8 @@
 //! `furrow-lab calibrate`: compares the timing models with measurements of real drives.
 
 use anyhow::{Context, bail};
-use comfy_table::CellAlignment;
-use furrow_console::show::{self, print_table, table as headed};
+use furrow_console::fit::{Column, Table};
+use furrow_console::show::{self, print_table};
 use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict, figures, interference, markdown};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
@@ -92,12 +92,11 @@ fn told<T>(
 }
 
 fn table(out: &mut dyn Write, rows: &[Row]) -> anyhow::Result<()> {
-    let mut table = headed(&markdown::HEAD);
-    for column in [1, 2, 7] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Left);
-        }
-    }
+    let columns = markdown::HEAD.iter().enumerate().map(|(at, head)| match at {
+        0 | 1 | 2 | 7 => Column::word(head, 0),
+        _ => Column::amount(head, 0),
+    });
+    let mut table = Table::new(&columns.collect::<Vec<_>>());
     for row in rows {
         table.add_row(markdown::cells(row));
     }

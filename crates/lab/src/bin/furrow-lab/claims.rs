@@ -288,8 +288,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             if run.json {
                 let document = Document::new(&catalogue, &outcome, &order, cache.build());
-                serde_json::to_writer_pretty(&mut *out, &document)?;
-                writeln!(out)?;
+                show::json(out, &document)?;
             } else {
                 print::outcome(out, &catalogue, &outcome, &order, &cache)?;
             }
@@ -305,8 +304,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
                 .with_context(|| format!("cannot write {}", report.output.display()))?;
             if report.json {
                 let document = Document::new(&catalogue, &outcome, &order, cache.build());
-                serde_json::to_writer_pretty(&mut *out, &document)?;
-                writeln!(out)?;
+                show::json(out, &document)?;
             } else {
                 print::outcome(out, &catalogue, &outcome, &order, &cache)?;
                 writeln!(out, "written: {}", report.output.display())?;

@@ -62,8 +62,7 @@ pub fn bound(args: &Bound, out: &mut dyn Write) -> anyhow::Result<u8> {
     let limits = collection::limits(&zones, what, args.points, args.rounds as usize);
     if args.json {
         for limit in limits {
-            serde_json::to_writer(&mut *out, &limit)?;
-            writeln!(out)?;
+            show::json_line(out, &limit)?;
         }
         return Ok(0);
     }
@@ -75,12 +74,9 @@ pub fn bound(args: &Bound, out: &mut dyn Write) -> anyhow::Result<u8> {
         show::bytes(zones.least_space()),
         show::bytes(zones.free_space()),
     )?;
-    let mut table = show::table(&["space", "copied at least", "clairvoyant"]);
-    for Limit { space, lower, upper, .. } in limits {
-        let cells = [space, lower.ceil() as u64, upper];
-        table.add_row(cells.map(show::bytes));
-    }
-    show::print_table(out, &table)?;
+    let row = |limit: Limit| [limit.space, limit.lower.ceil() as u64, limit.upper];
+    let rows = limits.into_iter().map(|limit| row(limit).map(show::bytes));
+    show::plain(out, &["space", "copied at least", "clairvoyant"], rows)?;
     Ok(0)
 }
 

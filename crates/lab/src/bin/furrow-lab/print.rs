@@ -1,6 +1,7 @@
 //! Output of `furrow-lab`: tables, and a line of progress.
 
-use furrow_console::{fit, show};
+use furrow_console::fit::{self, Table};
+use furrow_console::show;
 use furrow_lab::cache::Cache;
 use furrow_lab::catalogue::{Catalogue, Claim};
 use furrow_lab::runner::{self, Order, Outcome, Progress};
@@ -60,9 +61,7 @@ impl Line {
 /// Prints the list for machines.
 pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
     let document = ListDocument { version: 1, claims: lines };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)?;
-    Ok(())
+    show::json(out, &document)
 }
 
 /// Prints the list for people, by source: a line for each claim where the screen is wide enough.
