@@ -6,11 +6,12 @@
 //!
 //! Its cost is proportional to the number of extents and zones.
 
-use crate::file::{Extent, File, FileId, Sums};
+use crate::extent::{Extent, FileId, Sums};
+use crate::file::File;
 use crate::file_kind::FileKind;
 use crate::format::EXTENT_MAX;
 use crate::namespace::paths::Node;
-use crate::ring_budget::{file_bytes, name_bytes, zone_bytes};
+use crate::ring_load::{file_bytes, name_bytes, zone_bytes};
 use crate::store::Store;
 use furrow_log::BlockAddr;
 use furrow_log::audit::{equal, holds};

@@ -4,7 +4,8 @@
 //! be removed.
 
 use crate::dead_ranges::join_holes;
-use crate::file::{Block, Extent, FileId, SUMS_INLINE, Sums};
+use crate::extent::{Extent, FileId, SUMS_INLINE, Sums};
+use crate::file::Block;
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;

@@ -11,7 +11,8 @@
 
 pub(crate) mod ranges;
 
-use crate::file::{Extent, File, FileId};
+use crate::extent::{Extent, FileId};
+use crate::file::File;
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;

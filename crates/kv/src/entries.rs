@@ -1,6 +1,6 @@
 //! Entries of the record ring, as values and as bytes.
 
-use crate::file::{Extent, FileId, Lifetime, Sums};
+use crate::extent::{Extent, FileId, Lifetime, Sums};
 use crate::file_kind::Family;
 use crate::format::{
     EXTENT_MAX, EntriesHead, EntryHead, ExtentEntry, FileEntry, NameEntry, PATH_MAX, RenameEntry,

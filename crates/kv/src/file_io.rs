@@ -3,7 +3,8 @@
 //! Content is placed when enough of it is gathered, or when it is synced. It can be read before
 //! that.
 
-use crate::file::{Block, Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
+use crate::extent::{Extent, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
+use crate::file::{Block, File};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
 use crate::inspect::wrong_content;
 use crate::prepared_append::PreparedAppend;

@@ -7,7 +7,8 @@
 //! Invariant: a view reads what the store held at its instant, or fails. Only bytes that the
 //! program has declared dead may read as zeros.
 
-use crate::file::{Extent, File, FileId};
+use crate::extent::{Extent, FileId};
+use crate::file::File;
 use crate::file_io::Data;
 use crate::inspect::{FileInfo, ZoneInfo, zone_infos};
 use crate::kept::Kept;

@@ -8,7 +8,7 @@
 //! - No block is read as content twice, whatever the ring says: the check takes bounded time.
 
 use crate::entries::FileState;
-use crate::file::{Extent, FileId, Sums};
+use crate::extent::{Extent, FileId, Sums};
 use crate::format::PATH_MAX;
 use crate::inspect::{PIECE, read_sums, wrong_content};
 use crate::namespace::paths::Node;

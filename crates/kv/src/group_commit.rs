@@ -9,7 +9,8 @@
 //! of everything in another half, sent once the content is durable.
 
 use crate::entries::{Bodies, Entry, FileState};
-use crate::file::{File, FileId, Synced};
+use crate::extent::FileId;
+use crate::file::{File, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::paths::Node;
 use crate::store::{Inner, Store};

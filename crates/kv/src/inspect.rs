@@ -7,13 +7,14 @@
 //! Invariant: the drive gets only reads and zone reports.
 
 use crate::entries::FileState;
-use crate::file::{Extent, FileId, Lifetime, Sums};
+use crate::extent::{Extent, FileId, Lifetime, Sums};
 use crate::file_kind::{Claim, FileKind};
 use crate::format::{SumsHead, SuperblockBody, kind};
 use crate::namespace::paths::{Node, clean};
 use crate::recover::steps::Reading;
 use crate::recover::{Opened, Replay};
-use crate::ring_budget::{blocks_with_entries, file_bytes, name_bytes, zone_bytes};
+use crate::ring_budget::blocks_with_entries;
+use crate::ring_load::{file_bytes, name_bytes, zone_bytes};
 use crate::ring_scan::identify_by;
 use crate::space::{Space, sums_to_come, without_sums};
 use crate::zone_allocator::{garbage_left, kept_for_flushes, kept_from};

@@ -9,13 +9,15 @@
 //! |---|---|
 //! | `store` | what a store is made of |
 //! | `namespace` | directories, names of files |
+//! | `extent` | where blocks of a file lie, with their checksums |
 //! | `file` | a file in memory |
 //! | `file_io` | append, read, truncate; where blocks get their places |
 //! | `prepared_append` | what a caller copies and checksums before it takes the engine |
 //! | `file_kind` | what kind a file is, by its name |
 //! | `zone_allocator` | which zones are open and for what, what counts in each; policies |
 //! | `space` | how much space there is, and for whom |
-//! | `ring_budget` | what the record ring has to hold, and who may add to it |
+//! | `ring_load` | how many bytes a snapshot takes in the record ring |
+//! | `ring_budget` | who may add to what the record ring has to hold |
 //! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `dead_ranges` | bytes of files that no reader needs, and the holes they leave |
@@ -34,7 +36,8 @@ mod audit;
 mod clean;
 mod dead_ranges;
 mod entries;
-pub mod file;
+mod extent;
+mod file;
 mod file_io;
 mod file_kind;
 pub mod format;
@@ -49,6 +52,7 @@ mod namespace;
 mod prepared_append;
 mod recover;
 mod ring_budget;
+mod ring_load;
 mod ring_scan;
 mod scrub;
 mod space;
@@ -56,7 +60,7 @@ mod store;
 pub mod trace;
 mod zone_allocator;
 
-pub use file::{FileId, Lifetime};
+pub use extent::{FileId, Lifetime};
 pub use file_io::Data;
 pub use file_kind::{Claim, Family, FileKind};
 pub use frozen::Frozen;

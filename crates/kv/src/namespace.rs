@@ -8,10 +8,11 @@
 pub(crate) mod paths;
 
 use crate::entries::Entry;
-use crate::file::{File, FileId, Lifetime};
+use crate::extent::{FileId, Lifetime};
+use crate::file::File;
 use crate::file_kind::{Claim, FileKind, Role};
 use crate::format::PATH_MAX;
-use crate::ring_budget::{file_bytes, name_bytes};
+use crate::ring_load::{file_bytes, name_bytes};
 use crate::store::Store;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use paths::{Node, below, clean, rename};

@@ -8,11 +8,12 @@ pub(crate) mod steps;
 
 use crate::dead_ranges::ranges::Forgotten;
 use crate::entries::{self, Entry, FileState};
-use crate::file::{Extent, File, FileId, Sums};
+use crate::extent::{Extent, FileId, Sums};
+use crate::file::File;
 use crate::file_kind::{Family, FileKind, Role};
 use crate::format::{SumsHead, flag, kind};
 use crate::namespace::paths::{Namespace, Node, rename};
-use crate::ring_budget::{RingLoad, name_bytes};
+use crate::ring_load::{RingLoad, name_bytes};
 use crate::store::{Counters, Inner, Options, Store};
 use crate::zone_allocator::ZoneAllocator;
 use furrow_log::address::blocks_written;
@@ -423,7 +424,7 @@ impl Opened {
         }
         for (path, node) in &replay.nodes {
             if let Node::File(id) = node {
-                let none = || File::new(crate::file::Lifetime::NotSet, 0);
+                let none = || File::new(crate::extent::Lifetime::NotSet, 0);
                 let file = files.entry(*id).or_insert_with(none);
                 file.names += 1;
                 file.role = Role::of(path);

@@ -1,26 +1,23 @@
-//! What the record ring has to hold, and who may add to it.
+//! Who may add to what the record ring has to hold.
 //!
 //! A turn writes all names and places of files to one half of the ring. If they did not fit, no
 //! turn would be possible, and nothing could be recorded any more, not even a removal. So the bytes
 //! of the next snapshot are counted, and requests that would add too many are refused in time.
 //!
 //! Invariants
-//! - `entries` and `tails` are the bytes of a snapshot of the present state, or more.
 //! - Requests that add entries are admitted up to a share of the half that depends on their claim.
 //!   Removals, and the moves of cleaning, are always admitted.
 //! - Bytes after the last whole block of files take at most an eighth of the half: beyond that they
 //!   get a block of their own when their file is synced or closed.
 
-use crate::file::{Extent, File, FileId, SUMS_INLINE, Sums};
-use crate::file_kind::{Claim, Family, FileKind, Role};
-use crate::format::{
-    EXTENT_MAX, EntryHead, ExtentEntry, FileEntry, NameEntry, PATH_MAX, YoungestEntry, ZoneEntry,
-};
+use crate::extent::{FileId, SUMS_INLINE, Sums};
+use crate::file::File;
+use crate::file_kind::{Claim, FileKind, Role};
+use crate::format::{EXTENT_MAX, EntryHead, ExtentEntry, NameEntry, PATH_MAX};
+use crate::ring_load::{FILE_ENTRY, FileLoad, file_bytes};
 use crate::store::Store;
 use furrow_log::BLOCK_SIZE;
 use furrow_zone::{Error, ErrorKind, Result};
-use std::cell::Cell;
-use std::collections::BTreeMap;
 
 /// Shares of a half, in sixteenths, up to which each may fill it: files without a claim, flushes
 /// and compactions, the database's own state, and cleaning.
@@ -32,74 +29,7 @@ const CLEANING: u64 = 14;
 /// closed files also move everything they can out of it.
 const CROWDED: u64 = 2;
 /// The most bytes that one name with its file adds.
-const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE;
-
-/// Bytes of the entry of a file without extents.
-const FILE: u64 = (EntryHead::SIZE + FileEntry::SIZE) as u64;
-
-/// Bytes of a snapshot.
-#[derive(Debug, Default)]
-pub(crate) struct RingLoad {
-    /// Bytes of the entries of names, files and zones, without the tails of files.
-    entries: Cell<u64>,
-    /// Bytes after the last whole block of files.
-    tails: Cell<u64>,
-}
-
-/// Bytes that a file adds to a snapshot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileLoad {
-    pub(crate) entries: u64,
-    pub(crate) tail: u64,
-}
-
-impl RingLoad {
-    pub(crate) fn total(&self) -> u64 {
-        self.entries.get() + self.tails.get()
-    }
-
-    fn change(&self, before: FileLoad, now: FileLoad) {
-        self.entries.set((self.entries.get() + now.entries).saturating_sub(before.entries));
-        self.tails.set((self.tails.get() + now.tail).saturating_sub(before.tail));
-    }
-
-    /// Counts an entry of `bytes` that is added.
-    pub(crate) fn add(&self, bytes: u64) {
-        self.entries.set(self.entries.get() + bytes);
-    }
-
-    /// Counts an entry of `bytes` that is gone.
-    pub(crate) fn remove(&self, bytes: u64) {
-        self.entries.set(self.entries.get().saturating_sub(bytes));
-    }
-
-    /// Returns the counts, for the audit.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.entries.get(), self.tails.get())
-    }
-}
-
-/// Bytes of the entry of a name.
-pub(crate) fn name_bytes(path: &str) -> u64 {
-    (EntryHead::SIZE + NameEntry::SIZE + path.len()) as u64
-}
-
-/// Size in bytes of the entry of a file with these extents. The file's tail is not included.
-pub(crate) fn file_bytes(extents: &[Extent]) -> u64 {
-    let sums = |extent: &Extent| match &extent.sums {
-        Sums::Here(sums) => 4 * sums.len(),
-        Sums::At(_) => 0,
-    };
-    let each = extents.iter().map(|extent| (ExtentEntry::SIZE + sums(extent)) as u64);
-    FILE + each.sum::<u64>()
-}
-
-/// Bytes of the entry of a zone.
-pub(crate) fn zone_bytes(youngest: &BTreeMap<Family, u64>) -> u64 {
-    let each = youngest.keys().map(|family| family.directory.len() + family.name.len());
-    let each = each.map(|bytes| YoungestEntry::SIZE + bytes);
-    (EntryHead::SIZE + ZoneEntry::SIZE + each.sum::<usize>()) as u64
-}
+const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE_ENTRY;
 
 /// How many blocks of content can get a place when a snapshot has `load` bytes and a half holds
 /// `room`: each extent needs an entry.
@@ -168,7 +98,7 @@ impl Store {
 
     /// Whether the tail of a file would crowd the ring if it was recorded there.
     pub(crate) fn tail_crowds(&self, file: &File) -> bool {
-        let others = self.0.load.tails.get().saturating_sub(file.load.tail);
+        let others = self.0.load.tails().saturating_sub(file.load.tail);
         file.tail_len() > 0 && self.exceeds(others + file.tail_len() as u64, CROWDED)
     }
 

@@ -9,7 +9,7 @@
 //! A repair turns the ring, which writes all its records again from memory. Content has no copy: a
 //! damaged file has to be replaced.
 
-use crate::file::FileId;
+use crate::extent::FileId;
 use crate::fsck::{CheckOptions, Problem, check};
 use crate::store::Store;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};

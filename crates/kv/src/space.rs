@@ -1,6 +1,7 @@
 //! Space of a store: its capacity, what is used, and what can still be written.
 
-use crate::file::{Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
+use crate::extent::{Extent, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
+use crate::file::File;
 use crate::file_kind::{Claim, FileKind};
 use crate::ring_budget::blocks_with_entries;
 use crate::store::{Blocks, Store};

@@ -5,11 +5,12 @@
 //!   the drive until then.
 
 use crate::dead_ranges::ranges::Forgotten;
-use crate::file::{File, FileId};
+use crate::extent::FileId;
+use crate::file::File;
 use crate::file_kind::Family;
 use crate::group_commit::CommitGroup;
 use crate::namespace::paths::{Namespace, clean};
-use crate::ring_budget::{FileLoad, RingLoad};
+use crate::ring_load::{FileLoad, RingLoad};
 use crate::zone_allocator::{Policy, ZoneAllocator};
 use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;

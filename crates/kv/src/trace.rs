@@ -19,7 +19,7 @@
 //!
 //! There is no I/O and no clock here: callers pass values and receive them.
 
-use crate::file::Lifetime;
+use crate::extent::Lifetime;
 use furrow_log::record::crc32c_append;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;

@@ -20,9 +20,9 @@ mod policy;
 pub use policy::Policy;
 pub(crate) use policy::Use;
 
-use crate::file::{FileId, Lifetime};
+use crate::extent::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
-use crate::ring_budget::zone_bytes;
+use crate::ring_load::zone_bytes;
 use furrow_log::address::blocks_per_zone;
 use furrow_log::audit::broken;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};

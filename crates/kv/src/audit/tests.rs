@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::file::Extent;
+use crate::extent::Extent;
 use crate::store::Inner;
 use crate::{Claim, FileId, FormatOptions, Lifetime, Node, Options, Policy, Store};
 use furrow_emu::{Emulator, Medium, Options as DriveOptions};

@@ -1,6 +1,6 @@
 //! Dead ranges in memory: the byte ranges of each file that nobody reads again.
 
-use crate::file::FileId;
+use crate::extent::FileId;
 use furrow_rt::PAGE_SIZE;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Paths in memory: what each names, and the changes since the last group commit.
 
 use crate::entries::Entry;
-use crate::file::FileId;
+use crate::extent::FileId;
 use crate::format::PATH_MAX;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! What is lost where the record ring is damaged, and what can still be used.
 
 use super::{Opened, Replay};
-use crate::file::{Extent, FileId};
+use crate::extent::{Extent, FileId};
 use crate::namespace::paths::Node;
 use furrow_log::BlockAddr;
 use furrow_zone::{Error, ErrorKind};

@@ -5,7 +5,7 @@
 //! a new half of the ring before anything acts on it.
 
 use super::Opened;
-use crate::file::{Extent, Lifetime};
+use crate::extent::{Extent, Lifetime};
 use crate::mkfs::check_drive;
 use crate::namespace::paths::Node;
 use crate::ring_scan::find;

@@ -2,7 +2,7 @@
 
 use super::ZoneAllocator;
 use crate::audit::Residents;
-use crate::file::FileId;
+use crate::extent::FileId;
 use furrow_log::audit::{broken, equal, holds};
 use furrow_log::pool::SuperzoneState;
 use furrow_zone::{Result, ZoneId};

@@ -3,7 +3,7 @@
 //! The policies are those that the Same-Victim GC paper compares (§II-C, §IV-A, §IV-B), and
 //! `Generations`.
 
-use crate::file::Lifetime;
+use crate::extent::Lifetime;
 use crate::file_kind::FileKind;
 use furrow_zone::{Error, ErrorKind, words};
 use std::str::FromStr;

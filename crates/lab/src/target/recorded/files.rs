@@ -10,7 +10,7 @@ use crate::inside::Ended;
 use crate::target::files::Library;
 use anyhow::{Context as _, Result};
 use furrow_fs::{Ino, Lifetime, NewNode, RenameMode};
-use furrow_kv::file::Lifetime as Hint;
+use furrow_kv::Lifetime as Hint;
 use furrow_kv::trace::Op;
 use furrow_rt::Rt;
 use furrow_zone::ZonedDevice;
