@@ -30,7 +30,7 @@ impl Store {
     /// of this program, never of a drive.
     pub fn audit(&self) -> Result<()> {
         let inner = &*self.0;
-        if self.check_alive().is_err() || inner.zones.ended.get() {
+        if self.check_alive().is_err() || inner.zones.has_ended() {
             return Ok(());
         }
         let zones = &inner.zones;
@@ -63,9 +63,7 @@ impl Store {
             let each = file.extents.iter().flat_map(Extent::places);
             each.for_each(|(at, blocks)| count(self.zone_of(at), *id, blocks));
         }
-        for list in [&inner.retired, &inner.retiring, &inner.moving] {
-            list.borrow().iter().for_each(|(zone, file, blocks)| count(*zone, *file, *blocks));
-        }
+        inner.leaving.for_each(|(zone, file, blocks)| count(zone, file, blocks));
         residents
     }
 
@@ -111,7 +109,7 @@ impl Store {
         equal("bytes of a snapshot, and of tails", (entries, tails), self.0.load.counts())?;
         let zones = &self.0.zones;
         let each = zones.with_blobs().into_iter().map(|zone| zone_bytes(&zones.youngest_in(zone)));
-        equal("bytes of entries of zones", each.sum(), zones.youngest_bytes.get())
+        equal("bytes of entries of zones", each.sum(), zones.youngest_bytes())
     }
 
     /// Checks the order of a file's extents, their checksums, and the file's durable part.
@@ -146,7 +144,7 @@ impl Store {
         })?;
         // `journaled` already includes what a commit under way will make durable. A file that has
         // lost its last name is no longer in any commit.
-        if !self.0.committing.get() && file.names > 0 {
+        if !self.0.commits.is_running() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(&account("journaled blocks"), file.journaled <= durable, || {
                 format!("expected at most the {durable} synced ones, found {}", file.journaled)
@@ -196,13 +194,7 @@ impl Store {
     /// kept for reading.
     fn audit_flights(&self) -> Result<()> {
         let inner = &*self.0;
-        let flights = inner.flights.borrow();
-        let (begun, ended) = (inner.next_flight.get(), inner.ended_flights.get());
-        equal("writes under way", begun.checked_sub(ended), Some(flights.len() as u64))?;
-        let beyond = flights.last_key_value().is_some_and(|(number, _)| *number >= begun);
-        holds("writes under way", !beyond, || format!("expected numbers below {begun}"))?;
-        let mut flying = flights.values().copied().collect::<Vec<_>>();
-        flying.sort_unstable();
+        let flying = inner.flights.audit()?;
         for (id, file) in inner.files.borrow().iter() {
             let account = format!("pages in flight of file {}", id.0);
             let is_written = file.flying.is_empty() || flying.binary_search(id).is_ok();
@@ -222,26 +214,6 @@ impl Store {
     /// As [`Store::audit`].
     pub(crate) fn debug_audit(&self) -> Result<()> {
         if cfg!(debug_assertions) { self.audit() } else { Ok(()) }
-    }
-}
-
-impl Store {
-    /// Begins to count blocks that cleaning has written and no file refers to yet.
-    pub(crate) fn begin_move(&self, id: FileId, extent: &Extent) {
-        self.0.moving.borrow_mut().push((self.zone_of(extent.at), id, extent.blocks));
-    }
-
-    /// Ends the count of blocks that cleaning has written: a file refers to them now, or they
-    /// are retired.
-    pub(crate) fn end_move(&self, id: FileId, extent: &Extent) {
-        if extent.is_hole() {
-            return;
-        }
-        let blocks = (self.zone_of(extent.at), id, extent.blocks);
-        let mut moving = self.0.moving.borrow_mut();
-        if let Some(at) = moving.iter().position(|other| *other == blocks) {
-            moving.swap_remove(at);
-        }
     }
 }
 

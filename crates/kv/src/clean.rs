@@ -35,7 +35,7 @@ impl Store {
         self.0.rt.spawn_detached(async move {
             loop {
                 let wanted = store.0.zones.wanted.wait();
-                if store.0.stopping.get() || store.check_alive().is_err() {
+                if store.is_stopping() || store.check_alive().is_err() {
                     return;
                 }
                 match store.make_space().await {
@@ -79,7 +79,7 @@ impl Store {
         // group commit empties come first. Without reserves for claims a full store has none to
         // spare, and a commit for each removal would cost more than it gains.
         let none_to_spare = zones.has_claims() && zones.pool.free_count() <= RESERVE;
-        if none_to_spare && !self.0.retired.borrow().is_empty() {
+        if none_to_spare && self.0.leaving.has_retired() {
             self.join_group_commit(None).await?;
             return Ok(true);
         }
@@ -88,7 +88,7 @@ impl Store {
             return Ok(true);
         }
         // The end of a group commit may leave zones empty, or zones worth cleaning.
-        if waited_for && (!self.0.retired.borrow().is_empty() || self.0.committing.get()) {
+        if waited_for && (self.0.leaving.has_retired() || self.0.commits.is_running()) {
             self.join_group_commit(None).await?;
             return Ok(true);
         }
@@ -141,10 +141,10 @@ impl Store {
     pub(crate) fn may_clean(&self) -> bool {
         // Zones that are being reset, or will be after the next group commit, are space as well.
         self.victim().is_some()
-            || !self.0.retired.borrow().is_empty()
+            || self.0.leaving.has_retired()
             || !self.0.zones.emptied().is_empty()
             || self.0.zones.is_releasing()
-            || self.0.committing.get()
+            || self.0.commits.is_running()
     }
 
     /// Starts cleaning before space runs short.
@@ -184,6 +184,19 @@ impl Store {
         match durable {
             Some(durable) => self.0.zones.release(victim, &durable).await,
             None => Ok(()),
+        }
+    }
+
+    /// Begins to count blocks that cleaning has written and no file refers to yet.
+    fn begin_move(&self, id: FileId, extent: &Extent) {
+        self.0.leaving.begin_move((self.zone_of(extent.at), id, extent.blocks));
+    }
+
+    /// Ends the count of blocks that cleaning has written: a file refers to them now, or they
+    /// are retired.
+    fn end_move(&self, id: FileId, extent: &Extent) {
+        if !extent.is_hole() {
+            self.0.leaving.end_move((self.zone_of(extent.at), id, extent.blocks));
         }
     }
 
@@ -296,7 +309,7 @@ impl Store {
             file.changed_from(first);
         }
         self.weigh(file);
-        self.0.must_commit.borrow_mut().insert(id);
+        self.0.commits.include(id);
         before
     }
 
@@ -311,7 +324,7 @@ impl Store {
             return Err(self.die(error));
         }
         self.0.zones.abandon(zone);
-        self.0.moves.set(self.0.moves.get() + 1);
+        self.0.commits.note_move();
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             // Relocation may need the zone's permit, so the zone is finished at once. The last
@@ -400,7 +413,7 @@ impl Store {
             })?;
             // A group commit under way may have recorded the place of the failed write,
             // which holds nothing.
-            self.0.moves.set(self.0.moves.get() + 1);
+            self.0.commits.note_move();
             self.count(|counters| counters.relocated += 1);
         }
         Ok(())
@@ -433,7 +446,7 @@ impl Store {
         file.extents.insert(index + 1, rest.clone());
         file.changed_from(whole.first);
         self.weigh(file);
-        self.0.must_commit.borrow_mut().insert(id);
+        self.0.commits.include(id);
         rest
     }
 }

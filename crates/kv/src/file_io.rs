@@ -25,8 +25,6 @@ use zerocopy::{FromBytes, IntoBytes};
 const GATHER: usize = 64;
 /// Most blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
-/// Most blocks of checksums kept in memory.
-const SUMS_CACHED: usize = 1024;
 
 /// Content that was read.
 #[derive(Clone, Debug, Default)]
@@ -147,7 +145,7 @@ impl Store {
         }
         while self.0.zones.writer.pages_in_flight() > self.0.options.pages_in_flight {
             self.check_alive()?;
-            self.0.landed.wait().await;
+            self.0.flights.landed().await;
         }
         Ok(())
     }
@@ -194,7 +192,7 @@ impl Store {
         })?;
         lost.iter().for_each(|extent| self.retire(id, extent));
         self.keep_from(id, size);
-        self.0.must_commit.borrow_mut().insert(id);
+        self.0.commits.include(id);
         Ok(())
     }
 
@@ -234,7 +232,7 @@ impl Store {
         if ended {
             self.place(id).await?;
             // The durable bytes of the last block leave the ring with the next group commit.
-            self.0.must_commit.borrow_mut().insert(id);
+            self.0.commits.include(id);
         }
         match self.ring_is_crowded() {
             true => self.leave_ring(id).await,
@@ -270,7 +268,7 @@ impl Store {
         })?;
         if padded {
             self.place(id).await?;
-            self.0.must_commit.borrow_mut().insert(id);
+            self.0.commits.include(id);
         }
         let (want, long) = self.with(id, |file| {
             let last = file.extents.last().filter(|last| last.blocks > SUMS_INLINE);
@@ -279,7 +277,7 @@ impl Store {
         })?;
         if let Some(first) = long {
             self.store_sums(id, first, want).await?;
-            self.0.must_commit.borrow_mut().insert(id);
+            self.0.commits.include(id);
         }
         Ok(())
     }
@@ -484,7 +482,7 @@ impl Store {
 
     /// Starts a task that waits for the write of an extent and handles its failure.
     fn watch(&self, id: FileId, extent: Extent, written: WriteHandle) {
-        let flight = self.begin_flight(id);
+        let flight = self.0.flights.begin(id);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             let done = match written.await {
@@ -497,24 +495,8 @@ impl Store {
             if let Err(error) = done {
                 store.die(&error);
             }
-            store.end_flight(flight);
+            store.0.flights.end(flight);
         });
-    }
-
-    /// Counts the beginning of a write to a file. Returns the number of the write.
-    fn begin_flight(&self, id: FileId) -> u64 {
-        let flight = self.0.next_flight.get();
-        self.0.next_flight.set(flight + 1);
-        self.0.flights.borrow_mut().insert(flight, id);
-        flight
-    }
-
-    /// Counts the end of a write. If the write failed, its blocks were already written elsewhere,
-    /// or the store has failed.
-    fn end_flight(&self, flight: u64) {
-        self.0.flights.borrow_mut().remove(&flight);
-        self.0.ended_flights.set(self.0.ended_flights.get() + 1);
-        self.0.landed.notify_all();
     }
 
     /// Drops pages that are on the drive now, so reads get them from there.
@@ -554,8 +536,8 @@ impl Store {
         let record = RecordId {
             kind: kind::SUMS,
             sequence: id.0,
-            device: self.0.device,
-            object: self.0.uuid,
+            device: self.0.identity.device,
+            object: self.0.identity.uuid,
             ..RecordId::default()
         };
         let page = record::seal(&record, &body, &self.0.pages);
@@ -567,8 +549,8 @@ impl Store {
         self.weigh(file);
         drop(files);
         self.0.zones.add(zone, id, 1);
-        self.keep_sums(place, sums.clone());
-        let flight = self.begin_flight(id);
+        self.0.sums.keep(place, sums.clone());
+        let flight = self.0.flights.begin(id);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
@@ -576,14 +558,14 @@ impl Store {
                 // An error means that the store has failed, and every caller learns that.
                 let _ = store.give_up_zone(zone, &error);
             }
-            store.end_flight(flight);
+            store.0.flights.end(flight);
         });
         Ok(())
     }
 
     /// Puts checksums back into the extent's entry, because their block could not be written.
     fn unstore_sums(&self, id: FileId, first: u32, place: BlockAddr, sums: &Rc<Vec<u32>>) {
-        self.0.moves.set(self.0.moves.get() + 1);
+        self.0.commits.note_move();
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         let found = file.extents.iter_mut().find(|e| e.sums == Sums::At(place));
@@ -593,17 +575,9 @@ impl Store {
             extent.sums = Sums::Here(Rc::new(kept));
             file.changed_from(first);
             self.weigh(file);
-            self.0.must_commit.borrow_mut().insert(id);
-            self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
+            self.0.commits.include(id);
+            self.0.leaving.retire((self.zone_of(place), id, 1));
         }
-    }
-
-    fn keep_sums(&self, at: BlockAddr, sums: Rc<Vec<u32>>) {
-        let mut cache = self.0.sums.borrow_mut();
-        if cache.len() >= SUMS_CACHED {
-            cache.pop_first();
-        }
-        cache.insert(at, sums);
     }
 
     /// Retires an extent: its blocks stop counting once the next group commit is durable.
@@ -611,11 +585,10 @@ impl Store {
         if extent.is_hole() {
             return;
         }
-        let mut retired = self.0.retired.borrow_mut();
-        retired.push((self.zone_of(extent.at), id, extent.blocks));
+        self.0.leaving.retire((self.zone_of(extent.at), id, extent.blocks));
         if let Sums::At(at) = extent.sums {
-            retired.push((self.zone_of(at), id, 1));
-            self.0.sums.borrow_mut().remove(&at);
+            self.0.leaving.retire((self.zone_of(at), id, 1));
+            self.0.sums.forget(at);
         }
     }
 
@@ -725,13 +698,13 @@ impl Store {
             Sums::Here(sums) => return Ok(sums.clone()),
             Sums::At(at) => *at,
         };
-        if let Some(sums) = self.0.sums.borrow().get(&at) {
-            return Ok(sums.clone());
+        if let Some(sums) = self.0.sums.get(at) {
+            return Ok(sums);
         }
         let writer = &self.0.zones.writer;
         let pages = read_blocks(&**writer.device(), QueueId(0), at, 1, &self.0.pages).await?;
         let what = |error: Error| error.at(format!("checksums at {at}"));
-        let expect = Expect { kind: kind::SUMS, device: None, object: Some(self.0.uuid) };
+        let expect = Expect { kind: kind::SUMS, device: None, object: Some(self.0.identity.uuid) };
         let (header, body) = record::open(pages[0].bytes(), &expect).map_err(what)?;
         let corrupt = |why: String| what(Error::new(ErrorKind::Corrupt, why));
         let (head, rest) =
@@ -749,7 +722,7 @@ impl Store {
             u32::from_le_bytes(sum.try_into().expect("invariant: pieces of four bytes"))
         });
         let sums = Rc::new(each.collect());
-        self.keep_sums(at, Rc::clone(&sums));
+        self.0.sums.keep(at, Rc::clone(&sums));
         Ok(sums)
     }
 }

@@ -8,6 +8,7 @@
 //! When the half of the ring is full, or a zone of it fails, the group commit is a turn: a snapshot
 //! of everything in another half, sent once the content is durable.
 
+use crate::commits::CommitGroup;
 use crate::entries::{Bodies, Entry, FileState};
 use crate::extent::FileId;
 use crate::file::{File, Synced};
@@ -22,9 +23,8 @@ use furrow_log::record::{self, RecordHeader, RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
 use furrow_log::writer::{Failure, Kind, WriteHandle, ZoneWrite};
 use furrow_policy::StoreDefect;
-use furrow_rt::{Boxed, Notify};
+use furrow_rt::Boxed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
@@ -36,14 +36,6 @@ const LEFT_SHARE: u32 = 16;
 const LEFT_MIN: u32 = 3;
 /// Most blocks of a record, unless a single entry is longer.
 const RECORD_BLOCKS: u32 = 32;
-
-/// One group commit, and the callers that wait for it.
-#[derive(Default)]
-pub(crate) struct CommitGroup {
-    files: RefCell<BTreeSet<FileId>>,
-    result: RefCell<Option<Result<()>>>,
-    over: Notify,
-}
 
 impl Store {
     /// Makes a file durable in its present state, and all names too.
@@ -67,8 +59,8 @@ impl Store {
     pub async fn sync_names(&self) -> Result<()> {
         self.check_alive()?;
         let inner = &self.0;
-        let told = inner.names.borrow().changes.is_empty() && inner.retired.borrow().is_empty();
-        if told && !inner.committing.get() {
+        let told = inner.names.borrow().changes.is_empty() && !inner.leaving.has_retired();
+        if told && !inner.commits.is_running() {
             return Ok(());
         }
         if self.has(StoreDefect::EarlyNamesAck) {
@@ -98,7 +90,7 @@ impl Store {
                     Err(error) if error.kind() == ErrorKind::NoSpace => done = done.and(Err(error)),
                     settled => {
                         settled?;
-                        self.0.must_commit.borrow_mut().insert(id);
+                        self.0.commits.include(id);
                     }
                 }
             }
@@ -130,13 +122,13 @@ impl Store {
             // Commit once without content, after the snapshot of the half: this commit proves that
             // everything before it is whole.
             for _ in 0..2 {
-                let turn = self.0.turn.get();
+                let turn = self.0.commits.turn();
                 self.join_group_commit(None).await?;
-                if self.0.turn.get() == turn {
+                if self.0.commits.turn() == turn {
                     break;
                 }
             }
-            self.0.stopping.set(true);
+            self.begin_stop();
             self.0.zones.wanted.notify_all();
             self.0.zones.writer.completed().await;
             // Background tasks get this error when they next use the drive.
@@ -144,13 +136,13 @@ impl Store {
             self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
             // A group commit under way ends before the drive is released.
             loop {
-                let over = self.0.landed.wait();
-                if !self.0.committing.get() {
+                let over = self.0.flights.landed();
+                if !self.0.commits.is_running() {
                     break;
                 }
                 over.await;
             }
-            self.0.zones.ended.set(true);
+            self.0.zones.end();
             self.0.zones.writer.let_go();
             Ok(())
         })
@@ -158,13 +150,13 @@ impl Store {
 
     /// Makes names and removals durable after the commit interval.
     pub(crate) fn plan_commit(&self) {
-        if self.0.commit_planned.replace(true) {
+        if !self.0.commits.plan() {
             return;
         }
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             store.0.rt.sleep(store.0.options.commit_interval).await;
-            store.0.commit_planned.set(false);
+            store.0.commits.plan_is_due();
             if store.check_alive().is_ok() {
                 // The error is not lost: the store has failed, and every caller learns that.
                 let _ = store.join_group_commit(None).await;
@@ -175,18 +167,11 @@ impl Store {
     /// Waits for the next group commit, which will include the file.
     pub(crate) async fn join_group_commit(&self, id: Option<FileId>) -> Result<()> {
         self.check_alive()?;
-        let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
-        round.files.borrow_mut().extend(id);
-        if !self.0.committing.replace(true) {
+        let (group, idle) = self.0.commits.join(id);
+        if idle {
             self.start_group_commits();
         }
-        loop {
-            let over = round.over.wait();
-            if let Some(result) = round.result.borrow().clone() {
-                return result;
-            }
-            over.await;
-        }
+        group.ended().await
     }
 
     /// Starts the task that runs group commits. This is no part of an async function, because every
@@ -196,11 +181,10 @@ impl Store {
         self.0.rt.spawn_detached(run_group_commits(self.clone()));
     }
 
-    async fn run_group_commit(&self, round: &CommitGroup) -> Result<()> {
+    async fn run_group_commit(&self, group: &CommitGroup) -> Result<()> {
         let inner = &*self.0;
-        let number = inner.round.get() + 1;
-        inner.round.set(number);
-        inner.retiring.borrow_mut().append(&mut inner.retired.borrow_mut());
+        let number = inner.commits.begin_round();
+        inner.leaving.begin_commit();
         let snapshot = inner.zones.pool.snapshot();
         let empty = self.note_empty_zones(&snapshot);
         if self.has(StoreDefect::EarlyRelease) {
@@ -209,12 +193,12 @@ impl Store {
             let before = inner.zones.pool.durable();
             before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new(), &empty))?;
         }
-        let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
-        wanted.append(&mut inner.must_commit.borrow_mut());
+        let mut wanted = group.take_files();
+        wanted.append(&mut inner.commits.take_included());
         let mut views = Vec::new();
         let mut told = false;
         loop {
-            let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
+            let (moves, mark) = (inner.commits.moves(), inner.flights.next());
             let mut bodies = Bodies::new(inner.record_bytes());
             if !told {
                 let changes = std::mem::take(&mut inner.names.borrow_mut().changes);
@@ -238,7 +222,7 @@ impl Store {
             if !self.has(StoreDefect::EarlyAck) {
                 self.landed(mark, Some(&wanted)).await?;
             }
-            if inner.moves.get() == moves {
+            if inner.commits.moves() == moves {
                 break;
             }
         }
@@ -253,7 +237,7 @@ impl Store {
         let zones = &self.0.zones;
         let unshown = zones.take_unshown().into_iter().map(|zone| (zone, 0));
         let mut retiring: BTreeMap<ZoneId, u32> = unshown.collect();
-        for (zone, _, blocks) in &*self.0.retiring.borrow() {
+        for (zone, _, blocks) in &*self.0.leaving.in_commit() {
             *retiring.entry(*zone).or_default() += blocks;
         }
         let early = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
@@ -286,11 +270,11 @@ impl Store {
         {
             return Ok(before);
         }
-        let next = self.0.record.get() + 1;
+        let next = self.0.commits.next_record();
         // After a failed flush nobody knows what the drive lost, so nothing can be made
         // durable any more.
         let durable = snapshot.flushed().await.map_err(|error| self.die(&error))?;
-        self.0.durable.set(next);
+        self.0.commits.set_durable(next);
         Ok(durable)
     }
 
@@ -336,7 +320,7 @@ impl Store {
             // The superblock must announce the holes, so the ring turns.
             return false;
         }
-        if self.0.turn_wanted.take() {
+        if self.0.commits.take_turn_wanted() {
             return false;
         }
         let left = self.0.ring.borrow().half_blocks() / LEFT_SHARE;
@@ -350,21 +334,20 @@ impl Store {
 
     fn record_id(&self, kind: u16) -> RecordId {
         let inner = &*self.0;
-        inner.record.set(inner.record.get() + 1);
         RecordId {
             kind,
-            epoch: inner.turn.get(),
-            checkpoint: inner.round.get(),
-            sequence: inner.record.get(),
-            device: inner.device,
-            object: inner.uuid,
+            epoch: inner.commits.turn(),
+            checkpoint: inner.commits.round(),
+            sequence: inner.commits.begin_record(),
+            device: inner.identity.device,
+            object: inner.identity.uuid,
         }
     }
 
     /// Writes records to the ring.
     fn dispatch(&self, kind: u16, bodies: &[Vec<u8>]) -> Result<Vec<WriteHandle>> {
         let mut ring = self.0.ring.borrow_mut();
-        let durable = self.0.durable.get();
+        let durable = self.0.commits.durable();
         let each = bodies.iter().map(|body| ring.append(&self.record_id(kind), durable, body));
         each.collect()
     }
@@ -377,14 +360,9 @@ impl Store {
     /// Waits for all writes of these files, or of all files if `None`, that began before `mark`.
     async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
-            let landed = self.0.landed.wait();
+            let landed = self.0.flights.landed();
             self.check_alive()?;
-            let waits = {
-                let flights = self.0.flights.borrow();
-                let counts = |id: &FileId| wanted.is_none_or(|wanted| wanted.contains(id));
-                flights.range(..mark).any(|(_, id)| counts(id))
-            };
-            if !waits {
+            if !self.0.flights.has_before(mark, wanted) {
                 return Ok(());
             }
             landed.await;
@@ -426,23 +404,23 @@ impl Store {
         let inner = &*self.0;
         let fits = !records.is_empty() && self.has_room(&records, 1);
         let recorded = if fits { self.dispatch(kind::ENTRIES, &records)? } else { Vec::new() };
-        let moved = inner.moves.get();
+        let moved = inner.commits.moves();
         let (bodies, views) = loop {
-            let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
+            let (moves, mark) = (inner.commits.moves(), inner.flights.next());
             // A file that was truncated since its sync no longer has the synced content, so its
             // present state is recorded.
-            wanted.append(&mut inner.must_commit.borrow_mut());
+            wanted.append(&mut inner.commits.take_included());
             let mut recorded = Bodies::new(inner.record_bytes());
             let views = self.view(wanted, &mut recorded, views.clone());
             inner.names.borrow_mut().changes.clear();
             inner.zones.take_untold();
             let bodies = inner.snapshot(&views, number);
             self.landed(mark, None).await?;
-            if inner.moves.get() == moves {
+            if inner.commits.moves() == moves {
                 break (bodies, views);
             }
         };
-        let same = fits && inner.moves.get() == moved;
+        let same = fits && inner.commits.moves() == moved;
         let mark = match all_written(recorded).await {
             Ok(()) => self.mark_turn(same).await,
             failed => failed,
@@ -474,7 +452,7 @@ impl Store {
     fn mark(&self, same: bool) -> Vec<Vec<u8>> {
         let flags = if same { flag::TURNS | flag::SAME } else { flag::TURNS };
         let next_file = self.0.names.borrow().next_file;
-        Bodies::new(self.0.record_bytes()).finish((0, flags), self.0.round.get(), next_file)
+        Bodies::new(self.0.record_bytes()).finish((0, flags), self.0.commits.round(), next_file)
     }
 
     /// Does what [`Store::mark_turn`] does, but at the end of the half that was found when the
@@ -491,7 +469,7 @@ impl Store {
         writer.open_reported(last);
         for body in self.mark(same) {
             let id = self.record_id(kind::ENTRIES);
-            let pages = record::seal_after(&id, self.0.durable.get(), &body, &self.0.pages);
+            let pages = record::seal_after(&id, self.0.commits.durable(), &body, &self.0.pages);
             let write = ZoneWrite::pages(last.zone, Kind::Checkpoint, pages);
             if let Err(error) = writer.submit(write).await {
                 if error.is_gone() {
@@ -565,7 +543,7 @@ impl Store {
             let before = inner.zones.pool.snapshot().flushed().await?;
             self.empty_old(&before).await?;
         }
-        inner.turn.set(inner.turn.get() + 1);
+        inner.commits.begin_turn();
         self.count(|counters| counters.turns += 1);
         let holes = inner.forgotten.borrow().wanted;
         self.send(kind::SUPERBLOCK, vec![inner.superblock()]).await?;
@@ -590,7 +568,7 @@ impl Store {
                 self.weigh(file);
             });
         }
-        let retired = std::mem::take(&mut *inner.retiring.borrow_mut());
+        let retired = inner.leaving.end_commit();
         for (zone, file, blocks) in retired {
             inner.zones.remove(zone, file, blocks)?;
         }
@@ -628,19 +606,18 @@ fn blocks_of(bodies: &[Vec<u8>]) -> (u32, u32) {
 /// Runs group commits until no caller waits for one.
 async fn run_group_commits(store: Store) {
     loop {
-        let Some(round) = store.0.next_round.borrow_mut().take() else { break };
+        let Some(group) = store.0.commits.take_next() else { break };
         let result = match store.check_alive() {
-            Ok(()) => store.run_group_commit(&round).await,
+            Ok(()) => store.run_group_commit(&group).await,
             Err(error) => Err(error),
         };
         if let Err(error) = &result {
             store.die(error);
         }
-        *round.result.borrow_mut() = Some(result);
-        round.over.notify_all();
+        group.end(result);
     }
-    store.0.committing.set(false);
-    store.0.landed.notify_all();
+    store.0.commits.task_ended();
+    store.0.flights.wake();
 }
 
 impl Inner {
@@ -648,14 +625,14 @@ impl Inner {
     fn superblock(&self) -> Vec<u8> {
         let geometry = self.zones.writer.geometry();
         let mut label = [0; 64];
-        label[..self.label.len()].copy_from_slice(self.label.as_bytes());
+        label[..self.identity.label.len()].copy_from_slice(self.identity.label.as_bytes());
         let holes = if self.forgotten.borrow().wanted { INCOMPAT_HOLES } else { 0 };
         let body = SuperblockBody {
             compat: 0.into(),
             ro_compat: 0.into(),
             incompat: (INCOMPAT_ROLES | holes).into(),
             label,
-            created: self.created.into(),
+            created: self.identity.created.into(),
             zones: geometry.zones.into(),
             zone_blocks: self.zones.capacity().into(),
             ring_start: self.ring_zones.start.into(),

@@ -18,7 +18,11 @@
 //! | `space` | how much space there is, and for whom |
 //! | `ring_load` | how many bytes a snapshot takes in the record ring |
 //! | `ring_budget` | who may add to what the record ring has to hold |
+//! | `commits` | where the store is in its sequence of group commits, and who waits |
 //! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
+//! | `flights` | writes under way |
+//! | `leaving` | blocks that still count though no file refers to them |
+//! | `sums_cache` | blocks of checksums in memory |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `dead_ranges` | bytes of files that no reader needs, and the holes they leave |
 //! | `audit` | accounts in memory, each against what it counts |
@@ -34,12 +38,14 @@
 
 mod audit;
 mod clean;
+mod commits;
 mod dead_ranges;
 mod entries;
 mod extent;
 mod file;
 mod file_io;
 mod file_kind;
+mod flights;
 pub mod format;
 mod frozen;
 mod fsck;
@@ -47,6 +53,7 @@ mod group_commit;
 mod half_reader;
 mod inspect;
 mod kept;
+mod leaving;
 mod mkfs;
 mod namespace;
 mod prepared_append;
@@ -57,6 +64,7 @@ mod ring_scan;
 mod scrub;
 mod space;
 mod store;
+mod sums_cache;
 pub mod trace;
 mod zone_allocator;
 

@@ -131,11 +131,12 @@ impl Store {
         let id = FileId(names.next_file);
         names.next_file += 1;
         names.nodes.insert(path.clone(), Node::File(id));
+        let awaited = names.awaited.remove(&path);
         drop(names);
         let mut file = File::new(lifetime, self.0.rt.wall().0);
         (file.names, file.opens) = (1, 1);
         file.role = Role::of(&path);
-        if let Some(name) = self.0.awaited.borrow_mut().remove(&path) {
+        if let Some(name) = awaited {
             file.role.family.name = name;
         }
         self.0.zones.set_log(id, file.role.kind == FileKind::Wal);
@@ -326,7 +327,7 @@ impl Store {
                 Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")))
             }
             None => {
-                let mut awaited = self.0.awaited.borrow_mut();
+                let awaited = &mut self.0.names.borrow_mut().awaited;
                 if awaited.len() >= AWAITED_MAX {
                     awaited.pop_first();
                 }

@@ -6,15 +6,19 @@
 mod loss;
 pub(crate) mod steps;
 
+use crate::commits::Commits;
 use crate::dead_ranges::ranges::Forgotten;
 use crate::entries::{self, Entry, FileState};
 use crate::extent::{Extent, FileId, Sums};
 use crate::file::File;
 use crate::file_kind::{Family, FileKind, Role};
+use crate::flights::Flights;
 use crate::format::{SumsHead, flag, kind};
+use crate::leaving::Leaving;
 use crate::namespace::paths::{Namespace, Node, rename};
 use crate::ring_load::{RingLoad, name_bytes};
-use crate::store::{Counters, Inner, Options, Store};
+use crate::store::{Counters, Identity, Inner, Life, Options, Store};
+use crate::sums_cache::SumsCache;
 use crate::zone_allocator::ZoneAllocator;
 use furrow_log::address::blocks_written;
 use furrow_log::budget::{Budget, Class};
@@ -24,11 +28,11 @@ use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
 use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Notify, Page, Pool, Rt};
+use furrow_rt::{Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -443,45 +447,32 @@ impl Opened {
             nodes: replay.nodes,
             changes: Vec::new(),
             next_file: replay.next_file.max(1),
+            awaited: BTreeMap::new(),
         };
         let store = Store(Rc::new(Inner {
             rt: rt.clone(),
             pages,
             options,
-            label: self.label,
-            created: self.created,
-            uuid: self.uuid,
-            device: self.device,
+            identity: Identity {
+                label: self.label,
+                created: self.created,
+                uuid: self.uuid,
+                device: self.device,
+            },
             ring_zones: self.ring,
             ring: RefCell::new(ring),
             zones,
             names: RefCell::new(names),
             files: RefCell::new(files),
-            retired: RefCell::default(),
-            retiring: RefCell::default(),
-            moving: RefCell::default(),
-            must_commit: RefCell::default(),
-            flights: RefCell::default(),
-            next_flight: Cell::new(0),
-            ended_flights: Cell::new(0),
-            landed: Notify::new(),
-            moves: Cell::new(0),
-            next_round: RefCell::default(),
-            committing: Cell::new(false),
-            round: Cell::new(replay.round),
-            record: Cell::new(replay.record),
-            durable: Cell::new(0),
-            turn: Cell::new(self.turn),
-            commit_planned: Cell::new(false),
-            sums: RefCell::default(),
-            awaited: RefCell::default(),
+            leaving: Leaving::default(),
+            flights: Flights::default(),
+            commits: Commits::after(replay.round, replay.record, self.turn),
+            sums: SumsCache::default(),
             forgotten: RefCell::new(Forgotten::new(holes)),
-            counters: RefCell::new(Counters::default()),
-            dead: RefCell::default(),
-            stopping: Cell::new(false),
-            turn_wanted: Cell::new(false),
-            scrub: Scrub::default(),
             load: RingLoad::default(),
+            counters: RefCell::new(Counters::default()),
+            life: Life::default(),
+            scrub: Scrub::default(),
         }));
         store.0.names.borrow().nodes.keys().for_each(|path| store.0.load.add(name_bytes(path)));
         store.0.files.borrow_mut().values_mut().for_each(|file| store.weigh(file));

@@ -50,7 +50,7 @@ impl Store {
 
     /// Bytes of a snapshot of the present state.
     pub(crate) fn ring_load(&self) -> u64 {
-        self.0.load.total() + self.0.zones.youngest_bytes.get()
+        self.0.load.total() + self.0.zones.youngest_bytes()
     }
 
     /// Admits a request that adds `bytes` of entries to snapshots.

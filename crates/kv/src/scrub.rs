@@ -181,7 +181,7 @@ impl Store {
         }
         let mut left = found.clone();
         if repair && found.iter().any(|problem| problem.structure == "ring") {
-            self.0.turn_wanted.set(true);
+            self.0.commits.want_turn();
             self.join_group_commit(None).await?;
             let now = self.read_records().await?;
             left.retain(|problem| now.contains(problem));

@@ -4,12 +4,11 @@ use crate::extent::{Extent, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::file::File;
 use crate::file_kind::{Claim, FileKind};
 use crate::ring_budget::blocks_with_entries;
-use crate::store::{Blocks, Store};
+use crate::store::Store;
 use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
 use furrow_log::pool::SuperzoneState;
 use furrow_zone::{Error, ErrorKind};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// While more blocks than these may be placed, [`Store::space_for`] does not count the blocks that
@@ -73,11 +72,7 @@ impl Store {
         }
         // These blocks count as valid until the next group commit, and belong to no file or are
         // there twice.
-        let leaving = [&self.0.retired, &self.0.retiring, &self.0.moving];
-        let sum = |list: &RefCell<Vec<Blocks>>| {
-            list.borrow().iter().map(|(_, _, blocks)| u64::from(*blocks)).sum::<u64>()
-        };
-        (most + leaving.map(sum).iter().sum::<u64>()).saturating_sub(valid)
+        (most + self.0.leaving.total()).saturating_sub(valid)
     }
 
     /// The error of a write that finds no space.
@@ -112,7 +107,7 @@ impl Store {
             available: without_sums(left, zones.capacity()) * block,
             zones: zones.pool.total(),
             free_zones: zones.pool.free_count(),
-            peak_zones: zones.pool.total() - zones.least_free.get(),
+            peak_zones: zones.pool.total() - zones.least_free(),
         }
     }
 

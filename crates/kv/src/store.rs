@@ -4,23 +4,25 @@
 //! - State that no group commit has made durable yet is in memory; the state it replaces stays on
 //!   the drive until then.
 
+use crate::commits::Commits;
 use crate::dead_ranges::ranges::Forgotten;
 use crate::extent::FileId;
 use crate::file::File;
 use crate::file_kind::Family;
-use crate::group_commit::CommitGroup;
+use crate::flights::Flights;
+use crate::leaving::Leaving;
 use crate::namespace::paths::{Namespace, clean};
 use crate::ring_load::{FileLoad, RingLoad};
+use crate::sums_cache::SumsCache;
 use crate::zone_allocator::{Policy, ZoneAllocator};
-use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;
 use furrow_log::ring::{RecordRing, RingZones};
 use furrow_log::scrub::Scrub;
 use furrow_policy::{StoreDefect, StoreVariant};
-use furrow_rt::{Notify, Pool, Rt};
+use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How a store is opened.
@@ -88,66 +90,48 @@ pub struct Counters {
     pub ring_failures: u64,
 }
 
-/// A number of blocks of a file in a zone: zone, file, number.
-pub(crate) type Blocks = (ZoneId, FileId, u32);
+/// What tells a store from others.
+pub(crate) struct Identity {
+    pub(crate) label: String,
+    pub(crate) created: i64,
+    pub(crate) uuid: Uuid,
+    pub(crate) device: Uuid,
+}
 
-/// The state of a store.
+/// Whether the store still works.
+#[derive(Default)]
+pub(crate) struct Life {
+    dead: RefCell<Option<Error>>,
+    stopping: Cell<bool>,
+}
+
+/// The state of a store: its parts. What a part keeps is its own; the table of files is everybody's.
 ///
 /// Invariants, checked by [`Store::audit`]
 /// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
-///   their blocks of checksums, and the blocks in `retired`, `retiring` and `moving`.
+///   their blocks of checksums, and the blocks that are `leaving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
-/// - `flights` are the writes that have begun and not ended: `next_flight - ended_flights` of them.
 /// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no
 ///   handle and no view.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
     pub(crate) options: Options,
-    pub(crate) label: String,
-    pub(crate) created: i64,
-    pub(crate) uuid: Uuid,
-    pub(crate) device: Uuid,
+    pub(crate) identity: Identity,
     pub(crate) ring_zones: RingZones,
     pub(crate) ring: RefCell<RecordRing>,
     pub(crate) zones: ZoneAllocator,
     pub(crate) names: RefCell<Namespace>,
     pub(crate) files: RefCell<BTreeMap<FileId, File>>,
-    /// Blocks that stop counting once the next group commit is durable.
-    pub(crate) retired: RefCell<Vec<Blocks>>,
-    /// Blocks that stop counting once the present group commit is durable.
-    pub(crate) retiring: RefCell<Vec<Blocks>>,
-    /// Blocks that cleaning has written and no file refers to yet.
-    pub(crate) moving: RefCell<Vec<Blocks>>,
-    /// Files that the next group commit must include though no caller synced them.
-    pub(crate) must_commit: RefCell<BTreeSet<FileId>>,
-    /// Writes under way, each with its file.
-    pub(crate) flights: RefCell<BTreeMap<u64, FileId>>,
-    pub(crate) next_flight: Cell<u64>,
-    /// Number of writes that have ended.
-    pub(crate) ended_flights: Cell<u64>,
-    pub(crate) landed: Notify,
-    /// Number of extents moved so far.
-    pub(crate) moves: Cell<u64>,
-    pub(crate) next_round: RefCell<Option<Rc<CommitGroup>>>,
-    pub(crate) committing: Cell<bool>,
-    pub(crate) round: Cell<u64>,
-    pub(crate) record: Cell<u64>,
-    /// Records of the ring before this one are durable.
-    pub(crate) durable: Cell<u64>,
-    pub(crate) turn: Cell<u64>,
-    pub(crate) commit_planned: Cell<bool>,
-    pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,
-    /// Families stated for files that do not exist yet, by path.
-    pub(crate) awaited: RefCell<BTreeMap<String, String>>,
+    pub(crate) leaving: Leaving,
+    pub(crate) flights: Flights,
+    pub(crate) commits: Commits,
+    pub(crate) sums: SumsCache,
     pub(crate) forgotten: RefCell<Forgotten>,
     /// Bytes of a snapshot, without the entries of zones.
     pub(crate) load: RingLoad,
     pub(crate) counters: RefCell<Counters>,
-    pub(crate) dead: RefCell<Option<Error>>,
-    pub(crate) stopping: Cell<bool>,
-    /// The next group commit turns the ring.
-    pub(crate) turn_wanted: Cell<bool>,
+    pub(crate) life: Life,
     pub(crate) scrub: Scrub,
 }
 
@@ -158,20 +142,30 @@ pub struct Store(pub(crate) Rc<Inner>);
 impl Store {
     pub(crate) fn check_alive(&self) -> Result<()> {
         let broken = || self.0.zones.broken();
-        self.0.dead.borrow().clone().or_else(broken).map_or(Ok(()), Err)
+        self.0.life.dead.borrow().clone().or_else(broken).map_or(Ok(()), Err)
     }
 
     /// Makes the store fail: nothing can be made durable from now on.
     pub(crate) fn die(&self, error: &Error) -> Error {
-        self.0.dead.borrow_mut().get_or_insert_with(|| error.clone());
+        self.0.life.dead.borrow_mut().get_or_insert_with(|| error.clone());
         self.0.zones.freed.notify_all();
-        self.0.landed.notify_all();
+        self.0.flights.wake();
         error.clone()
     }
 
     /// The error that made the store fail, if any.
     pub fn failed(&self) -> Option<Error> {
-        self.0.dead.borrow().clone()
+        self.0.life.dead.borrow().clone()
+    }
+
+    /// Makes background tasks end.
+    pub(crate) fn begin_stop(&self) {
+        self.0.life.stopping.set(true);
+    }
+
+    /// Whether background tasks have to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.life.stopping.get()
     }
 
     pub(crate) fn has(&self, defect: StoreDefect) -> bool {
@@ -190,17 +184,17 @@ impl Store {
 
     /// UUID of the store.
     pub fn uuid(&self) -> Uuid {
-        self.0.uuid
+        self.0.identity.uuid
     }
 
     /// Label of the store.
     pub fn label(&self) -> &str {
-        &self.0.label
+        &self.0.identity.label
     }
 
     /// When the store was made, in seconds since 1970.
     pub fn created(&self) -> i64 {
-        self.0.created
+        self.0.identity.created
     }
 
     /// Blocks that a zone holds.
@@ -242,7 +236,7 @@ impl Store {
         drop(files);
         debug_assert_eq!(file.load, FileLoad::default(), "a file without a name");
         self.0.zones.release_hold(id);
-        self.0.must_commit.borrow_mut().remove(&id);
+        self.0.commits.leave_out(id);
         for extent in &file.extents {
             self.retire(id, extent);
         }

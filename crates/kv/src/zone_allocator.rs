@@ -160,7 +160,7 @@ pub(crate) struct ZoneAllocator {
     /// the file is gone.
     youngest: RefCell<BTreeMap<ZoneId, BTreeMap<Family, u64>>>,
     /// Bytes of the entries that record `youngest`.
-    pub(crate) youngest_bytes: Cell<u64>,
+    youngest_bytes: Cell<u64>,
     /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Full zones that no durable snapshot shows empty yet: the next group commit checks them.
@@ -178,9 +178,9 @@ pub(crate) struct ZoneAllocator {
     /// The ages of zones opened since the store was opened.
     ages: RefCell<BTreeMap<ZoneId, Age>>,
     /// The writer has released its zones: nothing is written or reset from then on.
-    pub(crate) ended: Cell<bool>,
+    ended: Cell<bool>,
     /// The lowest number of free zones so far.
-    pub(crate) least_free: Cell<u32>,
+    least_free: Cell<u32>,
     /// An account went below zero, which is a defect of this program. The store fails.
     broken: RefCell<Option<Error>>,
     /// Zones that are being reset.
@@ -230,6 +230,26 @@ impl ZoneAllocator {
             freed: Notify::new(),
             wanted: Notify::new(),
         }
+    }
+
+    /// The writer has released its zones: nothing is written or reset from now on.
+    pub(crate) fn end(&self) {
+        self.ended.set(true);
+    }
+
+    /// Whether the writer has released its zones.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Bytes of the entries that record the youngest blob files of zones.
+    pub(crate) fn youngest_bytes(&self) -> u64 {
+        self.youngest_bytes.get()
+    }
+
+    /// The lowest number of free zones so far.
+    pub(crate) fn least_free(&self) -> u32 {
+        self.least_free.get()
     }
 
     pub(crate) fn capacity(&self) -> u32 {

@@ -20,6 +20,8 @@ pub(crate) struct Namespace {
     /// Changes since the last group commit, in order.
     pub(crate) changes: Vec<Entry>,
     pub(crate) next_file: u64,
+    /// Families stated for files that do not exist yet, by path.
+    pub(crate) awaited: BTreeMap<String, String>,
 }
 
 /// Normalizes a path to the form that stores use: without empty parts, `.` and `..`.

@@ -269,7 +269,7 @@ impl Opening {
 
     async fn write_down(&mut self) -> Result<()> {
         let store = self.store()?;
-        let round = store.0.round.get();
+        let round = store.0.commits.round();
         let bodies = store.0.snapshot(&[], round);
         let last = self.last.and_then(|zone| self.reports.get(zone.0 as usize));
         let marked = match last {
