@@ -16,7 +16,6 @@
 //! Simplification: resets and finishes are durable at once.
 
 use crate::memory::Entry;
-use crate::power::Unflushed;
 use furrow_rt::Rng;
 use furrow_zone::{BlockCount, Machine, QueueId, Zone, ZoneId};
 use std::collections::BTreeSet;
@@ -31,6 +30,20 @@ pub struct Parts {
     pub zones: u32,
     /// Queues of a part: with 16, the commands of the second part use queues 16 to 31.
     pub queues: u16,
+}
+
+/// The fate of blocks that were written but are not durable, on a drive with a volatile cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unflushed {
+    /// Drawn from the seed for each zone: all lost, all kept, or kept up to some block between.
+    Seeded,
+    /// All blocks are lost.
+    Lost,
+    /// All blocks are kept.
+    Kept,
+    /// The drive has kept its power: the blocks are in its cache as before, and no zone was closed.
+    /// Only the program that used the drive was killed.
+    Cached,
 }
 
 /// The blocks that a flush will make durable.

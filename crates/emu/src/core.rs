@@ -7,8 +7,9 @@
 //! changes, and the zone's record is stored before the command is answered.
 
 use crate::cache::{Barrier, Cache};
-use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
-use crate::timing::{Opened, Work};
+use crate::medium::Medium;
+use crate::timing::work::{Opened, Work};
+use crate::transfer::{MediumError, Shape, Span, ZoneRecord};
 use furrow_rt::Pages;
 use furrow_zone::{
     Action, BlockCount, Command, Effect, Error, ErrorKind, Lba, Machine, Outcome, QueueId, Request,

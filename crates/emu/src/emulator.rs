@@ -4,7 +4,7 @@
 //! to do, and the drive then carries commands out. So in simulation ([`Step::One`]) an engine runs
 //! between any two commands, and many commands stay in flight; for speed ([`Step::All`]) all
 //! waiting commands are carried out at once. The state machine decides and the medium stores;
-//! neither knows the other, nor the time. With a [`Pace`] the timing engine determines when a
+//! neither knows the other, nor the time. With a [`Pace`](crate::Pace) the timing engine determines when a
 //! command is answered: its effect is visible earlier, as the contract of [`ZonedDevice`] allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
@@ -12,16 +12,18 @@
 
 mod faults;
 mod timed;
+mod verdict;
 
 use crate::cache::Parts;
 use crate::core::{Core, Counters, answer};
 use crate::image::{Image, Opened};
 use crate::medium::Medium;
-use crate::power::{Fates, Parcel, cut, share};
-use crate::queue::{Position, Queues, Waiting};
+use crate::options::{Options, Step};
+use crate::power::{Fates, Parcel, Power, cut, share};
+use crate::queue::{CommandInfo, Position, Queues, Waiting};
 use crate::snapshot::Snapshot;
-use crate::timing::{Pace, TimingCounters, Work};
-use faults::Verdict;
+use crate::timing::TimingCounters;
+use crate::timing::work::Work;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
 use furrow_zone::fault::{Fault, FaultInjection};
 use furrow_zone::{
@@ -31,75 +33,10 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use timed::Timed;
-
-/// How many commands are carried out each time the executor polls the drive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// One command at a time, so that many stay in flight.
-    One,
-    /// All waiting commands.
-    All,
-}
-
-/// How a drive processes commands.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many commands are carried out at once.
-    pub step: Step,
-    /// True to draw the order across queues from the seed, instead of taking commands in the order
-    /// of arrival.
-    pub shuffle: bool,
-    /// Seed of the order and of faults; `None` draws it from the executor's random numbers.
-    pub seed: Option<u64>,
-    /// The drive's name in messages.
-    pub name: String,
-    /// The timing of commands; with `None`, commands take no time.
-    pub pace: Option<Pace>,
-}
-
-impl Options {
-    /// Carries out one command at a time, with the order across queues shuffled.
-    pub fn simulated() -> Options {
-        let name = "mem:".to_owned();
-        Options { step: Step::One, shuffle: true, seed: None, name, pace: None }
-    }
-
-    /// All waiting commands at once, in the order of arrival.
-    pub fn fast() -> Options {
-        let name = "mem:".to_owned();
-        Options { step: Step::All, shuffle: false, seed: None, name, pace: None }
-    }
-
-    /// Starts commands when they are submitted; they take as long as `pace` says.
-    pub fn timed(pace: Pace) -> Options {
-        Options { pace: Some(pace), ..Options::fast() }
-    }
-}
-
-/// A command in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommandInfo {
-    /// Number of the command, from 0 in order of submission.
-    pub sequence: u64,
-    /// The queue to which the command was submitted.
-    pub queue: QueueId,
-    /// The command itself.
-    pub command: Command,
-    /// True if the command is durable when it is answered.
-    pub fua: bool,
-}
+use verdict::Verdict;
 
 /// Called before a command is carried out. The command is still in flight then.
 pub type Observer = Rc<dyn Fn(&Emulator, &CommandInfo)>;
-
-/// Whether the drive answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Power {
-    On,
-    /// The drive fails this many further commands, and then answers again.
-    Gone(u64),
-    Off,
-}
 
 /// A command that a slow drive answers late.
 struct Late {

@@ -15,7 +15,7 @@
 //! program can report that an image is too new for it; a zone's newest valid record is the one with
 //! the higher generation, and generation g is in table A if g is odd, in B if it is even.
 
-use crate::medium::ZoneRecord;
+use crate::transfer::ZoneRecord;
 use furrow_zone::fault::{Fault, FaultKind, MAX_FAULTS, Place, When};
 use furrow_zone::{BlockCount, ByteLen, Geometry, Lba, Zone, ZoneId, ZoneState};
 use zerocopy::little_endian::{U16, U32, U64};

@@ -17,8 +17,8 @@
 
 use crate::format::{self, BLOCK, FAULTS_AT, FAULTS_HALF, Header, Layout, Refusal, SLOT, Slot};
 use crate::holder::in_use;
-use crate::medium::{MediumError, Shape, Span, ZoneRecord};
 use crate::memory::Memory;
+use crate::transfer::{MediumError, Shape, Span, ZoneRecord};
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::fault::Fault;
 use furrow_zone::{

@@ -16,7 +16,7 @@
 //!
 //! The medium knows no write pointer: a read of blocks that were not written gives zeros.
 
-use crate::medium::{MediumError, Span};
+use crate::transfer::{MediumError, Span};
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::Geometry;
 use std::sync::Arc;

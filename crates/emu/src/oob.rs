@@ -7,7 +7,7 @@
 //! The store knows no write pointer: a read of blocks that were not written gives zeros, or older
 //! bytes.
 
-use crate::medium::Span;
+use crate::transfer::Span;
 use std::sync::Arc;
 
 /// Blocks per chunk.

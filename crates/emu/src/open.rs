@@ -1,8 +1,9 @@
 //! Opens the drive that a device spec names.
 
-use crate::emulator::{Emulator, Options};
+use crate::emulator::Emulator;
 use crate::image::Image;
 use crate::medium::Medium;
+use crate::options::Options;
 use crate::timing::{Model, Pace, Preset};
 use furrow_rt::{Clock, Rt};
 use furrow_zone::spec::{self, DeviceSpec, Run, Timing};

@@ -8,11 +8,21 @@
 //! conventional zones may survive; then the zones go through the power cycle of the state machine.
 //! Resets and finishes that were done stay done.
 
+use crate::cache::{Barrier, Unflushed};
 use crate::core::Core;
-use crate::emulator::CommandInfo;
 use crate::medium::Medium;
+use crate::queue::CommandInfo;
 use furrow_rt::Rng;
 use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
+
+/// Whether the drive answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Power {
+    On,
+    /// The drive fails this many further commands, and then answers again.
+    Gone(u64),
+    Off,
+}
 
 /// The fate of a command that was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,20 +34,6 @@ pub enum Fate {
     Torn(u64),
     /// The command was done, but not answered.
     Done,
-}
-
-/// The fate of blocks that were written but are not durable, on a drive with a volatile cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unflushed {
-    /// Drawn from the seed for each zone: all lost, all kept, or kept up to some block between.
-    Seeded,
-    /// All blocks are lost.
-    Lost,
-    /// All blocks are kept.
-    Kept,
-    /// The drive has kept its power: the blocks are in its cache as before, and no zone was closed.
-    /// Only the program that used the drive was killed.
-    Cached,
 }
 
 /// The outcome of a power cut.
@@ -107,7 +103,7 @@ impl Fates {
 pub(crate) struct Parcel {
     pub info: CommandInfo,
     pub request: Request,
-    pub barrier: Option<crate::cache::Barrier>,
+    pub barrier: Option<Barrier>,
 }
 
 impl Parcel {

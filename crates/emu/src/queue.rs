@@ -5,10 +5,22 @@
 //! line drawn at random.
 
 use crate::cache::Barrier;
-use crate::emulator::CommandInfo;
 use furrow_rt::{Rng, Ticket};
 use furrow_zone::{Command, Lba, QueueId, Request};
 use std::collections::VecDeque;
+
+/// A command in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandInfo {
+    /// Number of the command, from 0 in order of submission.
+    pub sequence: u64,
+    /// The queue to which the command was submitted.
+    pub queue: QueueId,
+    /// The command itself.
+    pub command: Command,
+    /// True if the command is durable when it is answered.
+    pub fua: bool,
+}
 
 /// A command that waits.
 #[derive(Debug)]

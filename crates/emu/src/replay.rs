@@ -8,9 +8,9 @@
 //! already, and so does this drive.
 
 use crate::core::Core;
-use crate::emulator::{CommandInfo, Power};
 use crate::medium::Medium;
-use crate::power::Parcel;
+use crate::power::{Parcel, Power};
+use crate::queue::CommandInfo;
 use crate::snapshot::Snapshot;
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Machine, QueueId, Request, Result, ZoneId,
@@ -157,7 +157,8 @@ fn impossible(number: u64, what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::power::{Fates, Unflushed};
+    use crate::cache::Unflushed;
+    use crate::power::Fates;
     use crate::{Emulator, Options};
     use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
     use furrow_zone::{Action, Target, ZonedDevice};

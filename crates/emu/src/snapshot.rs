@@ -1,8 +1,8 @@
 //! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it.
 
 use crate::core::Core;
-use crate::emulator::{CommandInfo, Power};
-use crate::power::{Fates, Parcel, cut};
+use crate::power::{Fates, Parcel, Power, cut};
+use crate::queue::CommandInfo;
 use furrow_zone::fault::Fault;
 use furrow_zone::{ZoneId, ZoneReport};
 use std::collections::BTreeSet;

@@ -1,22 +1,12 @@
 //! The faults of a drive, and their effects on commands.
 
-use super::{Emulator, Power};
+use super::Emulator;
+use super::verdict::Verdict;
 use crate::medium::Medium;
-use crate::power::Fates;
-use crate::power::zone_of;
+use crate::power::{Fates, Power, zone_of};
 use crate::queue::Position;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, MAX_FAULTS, Place, Touch};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Lba, Result, Status, ZoneId};
-
-/// The effects of faults on one command.
-#[derive(Default)]
-pub(super) struct Verdict {
-    pub fail: Option<Status>,
-    pub torn: Option<u64>,
-    pub flip: Option<u64>,
-    pub polls: u32,
-    pub nanoseconds: u64,
-}
 
 impl FaultInjection for Emulator {
     fn faults(&self) -> Vec<Fault> {

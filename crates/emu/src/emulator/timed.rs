@@ -1,6 +1,7 @@
 //! The timing engine in a drive: its clock, and the answers that it delays.
 
-use crate::timing::{Engine, Model, Pace, TimingCounters, Work};
+use crate::timing::work::Work;
+use crate::timing::{Engine, Model, Pace, TimingCounters};
 use furrow_rt::{Nanos, Ticket};
 use furrow_zone::{Outcome, QueueId};
 use slab::Slab;

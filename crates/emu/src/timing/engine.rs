@@ -1,201 +1,13 @@
-//! Events in order, the command stages, management commands, and counters.
+//! The command stages, management commands, and the order in which stations act.
 
-use super::chance::{exponential, hash};
-use super::model::{BufferPolicy, Model, Spread};
+use super::agenda::{Due, Event, Flight, Kind, Shared, TimingCounters};
+use super::chance::exponential;
+use super::model::{Model, Spread};
 use super::read::Reads;
+use super::work::{Opened, Work};
 use super::write::Writes;
-use super::{Opened, Work};
 use furrow_zone::{QueueId, ZoneId};
-use slab::Slab;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
-
-/// Counters of the stations since the drive was opened. Times are in nanoseconds of the
-/// model's clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimingCounters {
-    /// Commands answered.
-    pub commands: u64,
-    /// Time the command stage of writes and appends was held.
-    pub write_stage: u64,
-    /// Time the command stage of reads was held.
-    pub read_stage: u64,
-    /// Writes and appends that had to wait for space in the buffer.
-    pub buffer_waits: u64,
-    /// Highest number of bytes in the buffer at once, in whole units.
-    pub buffer_peak: u64,
-    /// Programs of units.
-    pub programs: u64,
-    /// Programs of units that were not full.
-    pub partial_programs: u64,
-    /// Time of programs, summed over dies.
-    pub program: u64,
-    /// Pages sensed.
-    pub pages: u64,
-    /// Time of sensing, summed over dies.
-    pub sense: u64,
-    /// Time of transfers, summed over channels.
-    pub channel: u64,
-    /// Time the link to the host was held by reads.
-    pub link: u64,
-    /// Time of resets.
-    pub reset: u64,
-    /// Time of finishes.
-    pub finish: u64,
-}
-
-/// A command in flight.
-#[derive(Debug)]
-pub(super) struct Flight {
-    token: usize,
-    pub zone: u32,
-    pub group: u32,
-    pub queue: u16,
-    /// For a write, bytes that are not in the buffer yet. For a read, bytes that are not passed to
-    /// their dies yet.
-    pub left: u64,
-    /// For a read, the offset of its next byte. For a write, the earliest time of its answer.
-    pub at: u64,
-    /// For a read, pages that have not reached the host.
-    pub parts: u32,
-    pub kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A write or append; if `durable`, it is answered only when it is programmed.
-    Write {
-        durable: bool,
-    },
-    Read,
-    Other,
-    Reset,
-    Finish,
-}
-
-/// An event that may happen before events that were entered earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
-    Answer {
-        flight: u32,
-    },
-    /// A group's die has programmed a unit of this zone, which was opened in this epoch of flushes.
-    Programmed {
-        group: u32,
-        zone: u32,
-        epoch: u32,
-    },
-    Sensed {
-        die: u32,
-    },
-    Transferred {
-        channel: u32,
-        die: u32,
-    },
-    /// The current finish of a group has completed a step.
-    Finishing {
-        group: u32,
-    },
-}
-
-/// A queue of events that are entered in the order of their times, and so need no heap.
-type Lane = VecDeque<(u64, u64, u32)>;
-
-/// Future events, by time; events at the same time are in the order in which they were entered.
-#[derive(Debug, Default)]
-pub(super) struct Agenda {
-    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// The times at which writes leave the command stage.
-    writes: Lane,
-    /// The times at which reads leave their command stage.
-    reads: Lane,
-    /// The times at which pages arrive at the host.
-    links: Lane,
-    order: u64,
-}
-
-enum Due {
-    Write(u32),
-    Read(u32),
-    Link(u32),
-    Event(Event),
-}
-
-impl Agenda {
-    pub fn at(&mut self, time: u64, event: Event) {
-        self.order += 1;
-        self.heap.push(Reverse((time, self.order, event)));
-    }
-
-    fn in_lane(lane: &mut Lane, order: &mut u64, time: u64, flight: u32) {
-        debug_assert!(lane.back().is_none_or(|last| last.0 <= time), "a lane's times never fall");
-        *order += 1;
-        lane.push_back((time, *order, flight));
-    }
-
-    pub fn page_arrives(&mut self, time: u64, flight: u32) {
-        Agenda::in_lane(&mut self.links, &mut self.order, time, flight);
-    }
-
-    fn front(&self) -> (u64, u64, usize) {
-        let mut first = (u64::MAX, u64::MAX, 0);
-        if let Some(Reverse((time, order, _))) = self.heap.peek() {
-            first = (*time, *order, 0);
-        }
-        for (index, lane) in [&self.writes, &self.reads, &self.links].into_iter().enumerate() {
-            if let Some((time, order, _)) = lane.front()
-                && (*time, *order) < (first.0, first.1)
-            {
-                first = (*time, *order, index + 1);
-            }
-        }
-        first
-    }
-
-    /// The next event, if it happens at `until` or before.
-    fn pop(&mut self, until: u64) -> Option<(u64, Due)> {
-        let (time, _, which) = self.front();
-        if time > until || time == u64::MAX {
-            return None;
-        }
-        let due = match which {
-            0 => Due::Event(self.heap.pop()?.0.2),
-            1 => Due::Write(self.writes.pop_front()?.2),
-            2 => Due::Read(self.reads.pop_front()?.2),
-            _ => Due::Link(self.links.pop_front()?.2),
-        };
-        Some((time, due))
-    }
-}
-
-/// The state that all stations share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub model: Rc<Model>,
-    pub flights: Slab<Flight>,
-    pub agenda: Agenda,
-    pub counters: TimingCounters,
-    seed: u64,
-    commands: u64,
-}
-
-impl Shared {
-    /// A pseudorandom number for this zone and the present command.
-    pub fn random(&self, zone: u32, draw: u32) -> u64 {
-        hash(self.seed, zone, self.commands, draw)
-    }
-
-    /// As [`Shared::random`], but with a new number in each call.
-    pub fn random_next(&mut self, zone: u32, draw: u32) -> u64 {
-        self.commands += 1;
-        self.random(zone, draw)
-    }
-
-    pub fn answer_at(&mut self, time: u64, flight: u32) {
-        self.agenda.at(time, Event::Answer { flight });
-    }
-}
 
 /// The timing engine of one drive. Times are nanoseconds of the model's clock.
 #[derive(Debug)]
@@ -212,14 +24,7 @@ impl Engine {
     pub fn new(model: Rc<Model>, seed: u64) -> Engine {
         let writes = Writes::new(&model);
         let reads = Reads::new(&model);
-        let shared = Shared {
-            model,
-            flights: Slab::new(),
-            agenda: Agenda::default(),
-            counters: TimingCounters::default(),
-            seed,
-            commands: 0,
-        };
+        let shared = Shared::new(model, seed);
         Engine { shared, writes, reads, write_stage: 0, read_stage: 0 }
     }
 
@@ -235,15 +40,12 @@ impl Engine {
     /// The time of the next event; `None` if there is none.
     #[inline]
     pub fn next(&self) -> Option<u64> {
-        match self.shared.agenda.front().0 {
-            u64::MAX => None,
-            time => Some(time),
-        }
+        self.shared.agenda.next()
     }
 
     /// Starts a command that did `work` at `now`. `token` is returned when the command is answered.
     pub fn start(&mut self, now: u64, token: usize, queue: QueueId, work: &Work) {
-        self.shared.commands += 1;
+        self.shared.begin_command();
         let model = self.shared.model.clone();
         let other = |engine: &mut Engine, zone: ZoneId, kind: Kind, time: u64| {
             let flight = engine.flight(token, queue, zone, kind);
@@ -265,9 +67,7 @@ impl Engine {
                 self.shared.counters.read_stage += model.read_service.0;
                 self.shared.flights[flight as usize].left = bytes;
                 self.shared.flights[flight as usize].at = offset;
-                let agenda = &mut self.shared.agenda;
-                let arrives = start + model.read_latency.0;
-                Agenda::in_lane(&mut agenda.reads, &mut agenda.order, arrives, flight);
+                self.shared.agenda.read_leaves(start + model.read_latency.0, flight);
             }
             Work::Flush { volatile } => {
                 let flight = self.flight(token, queue, ZoneId(0), Kind::Other);
@@ -351,8 +151,7 @@ impl Engine {
         let flight_of = &mut shared.flights[flight as usize];
         flight_of.left = weight;
         flight_of.at = leaves + latency.saturating_sub(service) + opening;
-        let agenda = &mut shared.agenda;
-        Agenda::in_lane(&mut agenda.writes, &mut agenda.order, leaves, flight);
+        shared.agenda.write_leaves(leaves, flight);
     }
 
     /// Processes all events up to `now`, and appends the tokens of answered commands to `answered`,
@@ -393,12 +192,5 @@ impl Engine {
         }
         self.shared.counters.commands += 1;
         answered.push(flight.token);
-    }
-}
-
-impl Model {
-    /// True if writes are answered only when they are programmed.
-    pub(super) fn is_through(&self) -> bool {
-        self.buffer_policy == BufferPolicy::Through
     }
 }

@@ -211,6 +211,11 @@ fn unknown(key: &str) -> Error {
 }
 
 impl Model {
+    /// True if writes are answered only when they are programmed.
+    pub(super) fn is_through(&self) -> bool {
+        self.buffer_policy == BufferPolicy::Through
+    }
+
     /// Nanoseconds of one program: with this time, all dies of a group together reach the
     /// group's rate.
     pub fn program_time(&self) -> u64 {

@@ -5,8 +5,8 @@
 //! channel, so a channel that serves dies in order of arrival serves them alternately; the same
 //! holds for the link.
 
+use super::agenda::{Event, Shared};
 use super::chance::exponential;
-use super::engine::{Event, Shared};
 use super::model::Model;
 use super::write::Writes;
 use std::collections::VecDeque;

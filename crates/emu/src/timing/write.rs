@@ -8,7 +8,7 @@
 //! programs than dies; if nothing is being programmed and a command waits for space, the fullest
 //! open unit is programmed partly filled, so that no write waits forever.
 
-use super::engine::{Event, Kind, Shared};
+use super::agenda::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
 use std::collections::{BTreeMap, VecDeque};
 
