@@ -26,15 +26,13 @@
 
 use crate::address::{blocks_begun, blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
-use crate::in_flight::{InFlight, SequencePoint};
-use crate::queues::Queues;
-use crate::zone_queue::{
-    Bursts, Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open,
-    tail_sectors,
-};
-
+use crate::in_flight::SequencePoint;
+use crate::zone_queue::dispatcher::Dispatcher;
+use crate::zone_queue::shared::{Shared, tail_sectors};
+use crate::zone_queue::{Tell, What, ZoneQueue, not_open};
+use flush_round::Flushes;
 use furrow_policy::LogDefect;
-use furrow_rt::{Notify, Page, Rt};
+use furrow_rt::{Page, Rt};
 use furrow_zone::{
     Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZoneReport,
     ZoneState, ZonedDevice,
@@ -44,99 +42,17 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// How many writes of one zone may be in flight, and whether the writer or the drive chooses their
-/// places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Order {
-    /// One command in flight per zone.
-    Blocking,
-    /// Many commands in flight per zone, in order on the zone's hardware queue.
-    Queued,
-    /// Like `Queued`, but writes with [`Placement::Append`] use Zone Append: the drive reports the
-    /// place of each at completion.
-    Append,
-}
-
-/// How a writer is set up.
-#[derive(Clone, Debug)]
-pub struct WriterOptions {
-    /// Order policy.
-    pub order: Order,
-    /// Number of hardware queues of the drive. A zone is written through the queue with the fewest
-    /// zones; a zone opened after another uses the other's queue.
-    pub queues: u16,
-    /// Most write commands in flight per zone under [`Order::Queued`] and [`Order::Append`].
-    pub depth: u32,
-    /// Most blocks in a write command, if lower than the drive's limit.
-    pub command_blocks: Option<u32>,
-    /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
-    /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that spans
-    /// several dies work in parallel. 1: waiting writes go in one command.
-    pub pieces: u32,
-    /// Whether the writer learns the faster way to write blocks that wait for a zone without
-    /// commands in flight: one command or `pieces`. Under [`Order::Queued`] only.
-    pub learns_pieces: bool,
-    /// Whether adjacent writes that wait for a zone are joined into one command.
-    pub join: bool,
-    /// Like `pieces`, for appends; 0: each append is sent as a command of its own.
-    pub append_pieces: u32,
-    /// The built-in defect, if any.
-    pub defect: Option<LogDefect>,
-}
-
-impl Default for WriterOptions {
-    fn default() -> Self {
-        WriterOptions {
-            order: Order::Queued,
-            queues: 1,
-            // 32 commands of up to 1 MiB keep any drive's zone busy; more only add latency.
-            depth: 32,
-            command_blocks: None,
-            pieces: 1,
-            learns_pieces: false,
-            join: true,
-            append_pieces: 0,
-            defect: None,
-        }
-    }
-}
-
-pub(crate) struct Shared {
-    pub(crate) rt: Rt,
-    pub(crate) device: Rc<dyn ZonedDevice>,
-    pub(crate) queues: Rc<Queues>,
-    pub(crate) depth: u32,
-    pub(crate) pieces: u32,
-    pub(crate) learns_pieces: bool,
-    pub(crate) bursts: RefCell<Bursts>,
-    pub(crate) join: bool,
-    pub(crate) append_pieces: u32,
-    /// Number of failures noted so far, and the notification of the next one.
-    pub(crate) noted: Cell<u64>,
-    pub(crate) failing: Notify,
-    /// Whether the engine writes the lost blocks of a failed zone elsewhere: see
-    /// [`Writer::relocates`].
-    pub(crate) relocates: Cell<bool>,
-    pub(crate) blocks_per_command: u32,
-    /// Most blocks in an append; 0: appends are not available.
-    pub(crate) blocks_per_append: u32,
-    pub(crate) zero: Page,
-    pub(crate) in_flight: RefCell<InFlight>,
-    pub(crate) failures: RefCell<Vec<Failure>>,
-    pub(crate) counters: RefCell<Counters>,
+struct Inner {
+    shared: Rc<Shared>,
     capacity: u32,
     zone_queues: RefCell<Vec<Option<Rc<ZoneQueue>>>>,
-    /// The flush that starts next or, once started, is in flight.
-    next_flush: RefCell<Option<Rc<flush::Round>>>,
-    flushing: Cell<bool>,
-    flush_failed: RefCell<Option<Error>>,
+    flushes: Rc<Flushes>,
     defect: Option<LogDefect>,
 }
 
 /// A handle to a drive's writer. Cloning shares it.
 #[derive(Clone)]
-pub struct Writer(Rc<Shared>);
+pub struct Writer(Rc<Inner>);
 
 impl Writer {
     /// Creates a writer with the default depth.
@@ -146,65 +62,36 @@ impl Writer {
 
     /// Creates the writer of `device`. A drive has only one.
     pub fn with_options(rt: &Rt, device: Rc<dyn ZonedDevice>, options: WriterOptions) -> Writer {
-        let geometry = device.geometry();
-        let depth = match options.order {
-            Order::Blocking => 1,
-            Order::Queued | Order::Append => options.depth.max(1),
-        };
-        let zone_queues = (0..geometry.zones).map(|_| None).collect();
-        let largest = largest_command(geometry);
-        let cap = options.command_blocks.map_or(largest, |cap| cap.clamp(1, largest));
-        Writer(Rc::new(Shared {
-            rt: rt.clone(),
-            queues: Queues::new(options.queues),
-            depth,
-            pieces: options.pieces.clamp(1, depth),
-            learns_pieces: options.learns_pieces
-                && options.order == Order::Queued
-                && options.pieces.min(depth) > 1,
-            bursts: RefCell::default(),
-            join: options.join,
-            append_pieces: options.append_pieces.min(depth),
-            noted: Cell::new(0),
-            failing: Notify::new(),
-            relocates: Cell::new(false),
-            blocks_per_command: cap,
-            blocks_per_append: match options.order {
-                Order::Append => largest_append(geometry).min(cap),
-                Order::Blocking | Order::Queued => 0,
-            },
-            zero: Page::zeroed(),
-            in_flight: RefCell::default(),
-            failures: RefCell::default(),
-            counters: RefCell::default(),
-            capacity: blocks_per_zone(geometry),
-            zone_queues: RefCell::new(zone_queues),
-            next_flush: RefCell::default(),
-            flushing: Cell::new(false),
-            flush_failed: RefCell::default(),
+        let shared = Rc::new(Shared::new(rt, device, &options));
+        let geometry = shared.device.geometry();
+        let (capacity, zones) = (blocks_per_zone(geometry), geometry.zones);
+        Writer(Rc::new(Inner {
+            shared,
+            capacity,
+            zone_queues: RefCell::new((0..zones).map(|_| None).collect()),
+            flushes: Rc::default(),
             defect: options.defect,
-            device,
         }))
     }
 
     /// The drive.
     pub fn device(&self) -> &Rc<dyn ZonedDevice> {
-        &self.0.device
+        &self.0.shared.device
     }
 
     /// The drive's geometry.
     pub fn geometry(&self) -> &Geometry {
-        self.0.device.geometry()
+        self.0.shared.device.geometry()
     }
 
     pub(crate) fn rt(&self) -> &Rt {
-        &self.0.rt
+        &self.0.shared.rt
     }
 
     /// Returns the hardware queue of `zone`: the queue it is bound to while it is open, otherwise
     /// an arbitrary one.
     pub fn queue(&self, zone: ZoneId) -> QueueId {
-        let any = QueueId((zone.0 % self.0.queues.count()) as u16);
+        let any = QueueId((zone.0 % self.0.shared.queues.count()) as u16);
         self.zone_queue(zone).map_or(any, |zone_queue| zone_queue.queue)
     }
 
@@ -232,10 +119,10 @@ impl Writer {
         // the fewest zones.
         let queue = match &predecessor {
             Some(predecessor) => predecessor.queue,
-            None => self.0.queues.least(),
+            None => self.0.shared.queues.least(),
         };
         let zone_queue = ZoneQueue::new(zone, self.0.capacity, at, rest);
-        let zone_queue = Rc::new(zone_queue.bound_to(queue, &self.0.queues));
+        let zone_queue = Rc::new(zone_queue.bound_to(queue, &self.0.shared.queues));
         if let Some(predecessor) = predecessor {
             zone_queue.follow(predecessor);
         }
@@ -244,7 +131,7 @@ impl Writer {
             assert!(old.is_idle(), "zone {zone} opened again with writes in flight");
             drop(old.retire());
         }
-        self.0.rt.spawn_detached(Dispatcher::new(zone_queue, self.0.clone()));
+        self.0.shared.rt.spawn_detached(Dispatcher::new(zone_queue, self.0.shared.clone()));
     }
 
     /// Takes the empty `zone` into use.
@@ -293,7 +180,7 @@ impl Writer {
     /// # Panics
     /// If the zone is not open.
     pub fn level(&self, zone: ZoneId) {
-        self.open_zone_queue(zone).level(&self.0);
+        self.open_zone_queue(zone).level(&self.0.shared);
     }
 
     /// Takes the empty `zone` into use as the continuation of `previous`, which takes no further
@@ -412,9 +299,10 @@ impl Writer {
             (None, Some(landed)) => Tell::Place(landed.clone()),
             (None, None) => Tell::Nobody,
         };
-        self.0.counters.borrow_mut().bytes[kind as usize] +=
+        self.0.shared.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let (at, sequence) = zone_queue.push(&self.0, blocks, (pages, oob), fua, (what, tell));
+        let (at, sequence) =
+            zone_queue.push(&self.0.shared, blocks, (pages, oob), fua, (what, tell));
         let early = self.has(LogDefect::EarlyAck);
         let zone_queue = (!early).then_some(zone_queue);
         WriteHandle { zone_queue, at, end: at + blocks, sequence: Some(sequence), fua, landed }
@@ -423,13 +311,13 @@ impl Writer {
     /// Most blocks in an append ([`Placement::Append`]); 0 if the order is not [`Order::Append`],
     /// or the drive takes no append of a whole block.
     pub fn append_limit(&self) -> u32 {
-        self.0.blocks_per_append
+        self.0.shared.blocks_per_append
     }
 
     /// Decides how an append of `blocks` at `position` is carried out: as a write if it ends a zone
     /// whose capacity includes part of a block.
     fn as_append(&self, zone: ZoneId, position: u32, blocks: u32) -> What {
-        let limit = self.0.blocks_per_append;
+        let limit = self.0.shared.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
         let ragged = tail_sectors(self.geometry()) > 0 && position + blocks == self.0.capacity;
         if ragged { What::Here } else { What::Append }
@@ -445,7 +333,7 @@ impl Writer {
 
     /// Returns the present point in the order of dispatch, to wait for with [`Writer::wait`].
     pub fn sequence_point(&self) -> SequencePoint {
-        self.0.in_flight.borrow().point()
+        self.0.shared.in_flight.borrow().point()
     }
 
     /// Waits until every write dispatched before `point` has completed.
@@ -470,13 +358,11 @@ impl Writer {
             return Ok(());
         }
         std::future::poll_fn(|cx| {
-            let mut in_flight = self.0.in_flight.borrow_mut();
+            let mut in_flight = self.0.shared.in_flight.borrow_mut();
             let reached = in_flight.reached(point);
-            if reached || self.0.relocates.get() {
-                let failures = self.0.failures.borrow();
-                let mut counts = failures.iter().filter(|f| f.sequence < point.0);
-                if let Some(failure) = counts.find(|failure| !excused(failure.zone)) {
-                    return Poll::Ready(Err(failure.error.clone()));
+            if reached || self.0.shared.failed.are_relocated() {
+                if let Some(error) = self.0.shared.failed.before(point.0, &excused) {
+                    return Poll::Ready(Err(error));
                 }
             }
             if reached {
@@ -492,7 +378,7 @@ impl Writer {
     pub async fn completed(&self) {
         let point = self.sequence_point();
         std::future::poll_fn(|cx| {
-            let mut in_flight = self.0.in_flight.borrow_mut();
+            let mut in_flight = self.0.shared.in_flight.borrow_mut();
             if in_flight.reached(point) {
                 return Poll::Ready(());
             }
@@ -519,12 +405,12 @@ impl Writer {
 
     /// Upper bound of the number of writes dispatched and not completed.
     pub fn in_flight(&self) -> usize {
-        self.0.in_flight.borrow().len()
+        self.0.shared.in_flight.borrow().len()
     }
 
     /// Pages of writes dispatched and not completed: the memory that the writer holds.
     pub fn pages_in_flight(&self) -> usize {
-        self.0.in_flight.borrow().pages()
+        self.0.shared.in_flight.borrow().pages()
     }
 
     /// Makes `zone` full without writing the rest, once none of its writes is in flight. On most
@@ -535,15 +421,15 @@ impl Writer {
     pub async fn finish(&self, zone: ZoneId) -> Result<()> {
         let zone_queue = self.zone_queue(zone).ok_or_else(|| not_open(zone))?;
         zone_queue.seal();
-        let shared = self.0.clone();
+        let (shared, capacity) = (self.0.shared.clone(), self.0.capacity);
         // The finish runs in a separate task, so that dropping the caller leaves no
         // half-done finish.
-        let task = self.0.rt.spawn(async move {
+        let task = self.0.shared.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             if let Some(error) = zone_queue.failed() {
                 return Err(error);
             }
-            if zone_queue.done() == shared.capacity {
+            if zone_queue.done() == capacity {
                 return Ok(());
             }
             let target = Target::Zone(shared.device.geometry().start(zone));
@@ -572,16 +458,16 @@ impl Writer {
             assert!(zone_queue.is_idle(), "zone {zone} forgotten with writes in flight");
             drop(zone_queue.retire());
         }
-        self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
+        self.0.shared.failed.drop_of(zone);
     }
 
     /// Returns the writer's counters.
     pub fn counters(&self) -> Counters {
-        *self.0.counters.borrow()
+        *self.0.shared.counters.borrow()
     }
 
     pub(crate) fn count_reset(&self) {
-        self.0.counters.borrow_mut().resets += 1;
+        self.0.shared.counters.borrow_mut().resets += 1;
     }
 
     /// Does what [`Writer::forget`] does, unless writes to the zone are in flight, which happens
@@ -594,14 +480,20 @@ impl Writer {
 }
 
 mod audit;
-mod counters;
+pub(crate) mod counters;
+pub(crate) mod failed_zones;
 mod failure;
 mod flush;
+mod flush_round;
+pub(crate) mod options;
 #[cfg(test)]
 mod tests;
-mod zone_write;
+mod write_handle;
+pub(crate) mod zone_write;
 
 pub use counters::{Counters, Kind};
-pub use failure::Failure;
-pub use flush::EarlyFlush;
-pub use zone_write::{Durability, Payload, Placement, WriteHandle, WriteObserver, ZoneWrite};
+pub use failed_zones::Failure;
+pub use flush_round::EarlyFlush;
+pub use options::{Order, WriterOptions};
+pub use write_handle::WriteHandle;
+pub use zone_write::{Durability, Payload, Placement, WriteObserver, ZoneWrite};

@@ -25,18 +25,17 @@
 
 mod audit;
 mod burst;
-mod dispatcher;
+pub(crate) mod dispatcher;
+pub(crate) mod shared;
 
-use burst::Burst;
-pub(crate) use burst::Bursts;
-pub(crate) use dispatcher::Dispatcher;
-
-use crate::address::{blocks_per_command, sectors_per_block};
 use crate::budget::Permit;
 use crate::queues::{Bound, Queues};
-use crate::writer::{Failure, Shared, WriteObserver};
+use crate::writer::failed_zones::Failure;
+use crate::writer::zone_write::WriteObserver;
+use burst::Burst;
 use furrow_rt::{Completion, Page};
-use furrow_zone::{Error, ErrorKind, Geometry, Outcome, QueueId, Request, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Outcome, QueueId, Request, Result, ZoneId};
+use shared::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -410,7 +409,7 @@ impl ZoneQueue {
         let (over, waits) = {
             let state = self.state.borrow();
             let unwritten = state.failed.is_some() && state.done < self.capacity;
-            let held = unwritten && shared.relocates.get();
+            let held = unwritten && shared.failed.are_relocated();
             (state.gone || state.over, state.predecessor.is_some() || held)
         };
         if over {
@@ -443,23 +442,6 @@ impl ZoneQueue {
         }
         state.wake_reached();
     }
-}
-
-/// Number of logical blocks at the end of a zone that do not make a whole block.
-pub(crate) fn tail_sectors(geometry: &Geometry) -> u64 {
-    geometry.zone_capacity.0 % sectors_per_block(geometry)
-}
-
-/// Most blocks in a write command. Leaves space for the zone's tail of less than a block.
-pub(crate) fn largest_command(geometry: &Geometry) -> u32 {
-    let most = blocks_per_command(geometry);
-    if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
-}
-
-/// Most blocks in an append.
-pub(crate) fn largest_append(geometry: &Geometry) -> u32 {
-    let limit = geometry.append_limit().map_or(u64::MAX, |limit| limit.0);
-    (limit / sectors_per_block(geometry)).min(u64::from(blocks_per_command(geometry))) as u32
 }
 
 /// Builds the error for a zone that is not open.

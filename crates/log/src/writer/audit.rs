@@ -17,7 +17,7 @@ impl Writer {
             (pages, unsent) = (pages + its_pages, unsent + its_unsent);
         }
         open.sort_unstable();
-        let in_flight = self.0.in_flight.borrow();
+        let in_flight = self.0.shared.in_flight.borrow();
         equal("writes in flight, their numbers", open, in_flight.numbers().collect())?;
         equal("writes in flight, their pages", pages, in_flight.pages())?;
         equal("writes that are not wholly sent", unsent, in_flight.unsent())

@@ -1,41 +1,10 @@
-//! Zones that failed: the blocks they have lost, and how they are closed.
+//! How zones that failed are closed, and who learns of their failures.
 
-use super::{Shared, Writer};
+use super::Writer;
+use super::failed_zones::Failure;
 use crate::zone_queue::ZoneQueue;
 use furrow_zone::{Action, Command, Error, Request, Result, Target, ZoneId, ZoneState};
 use std::rc::Rc;
-
-/// The failure of a zone: see [`Writer::failures`].
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The zone that failed.
-    pub zone: ZoneId,
-    /// Blocks from this one on are not known to be written.
-    pub from: u32,
-    /// True if the drive's status blames this zone alone: other zones can be written.
-    pub of_zone: bool,
-    /// The drive's error.
-    pub error: Error,
-    /// Sequence number of the first write that failed.
-    pub(crate) sequence: u64,
-}
-
-impl Shared {
-    /// Notes a failure of a zone. Only the zone's first failure is kept, until it is forgotten.
-    pub(crate) fn note_failure(&self, failure: Failure) {
-        let mut failures = self.failures.borrow_mut();
-        if failures.iter().any(|known| known.zone == failure.zone) {
-            return;
-        }
-        failures.push(failure);
-        drop(failures);
-        self.noted.set(self.noted.get() + 1);
-        self.failing.notify_all();
-        if self.relocates.get() {
-            self.in_flight.borrow_mut().wake_all();
-        }
-    }
-}
 
 impl Writer {
     /// Takes every zone out of use: submitted writes complete, and no more writes can be submitted.
@@ -56,7 +25,7 @@ impl Writer {
         zone_queue.seal();
         let this = self.clone();
         // The close runs in a separate task, so that dropping the caller leaves no half-done close.
-        let task = self.0.rt.spawn(async move {
+        let task = self.0.shared.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             match this.finish_if_any(zone).await {
                 Ok(()) => zone_queue.is_over(),
@@ -76,7 +45,7 @@ impl Writer {
         if let Some(zone_queue) = self.zone_queue(zone) {
             // The result is ignored: an error means that the zone failed and that nothing will
             // close it any more.
-            let _ = std::future::poll_fn(|cx| zone_queue.poll_free(&self.0, cx)).await;
+            let _ = std::future::poll_fn(|cx| zone_queue.poll_free(&self.0.shared, cx)).await;
         }
     }
 
@@ -87,33 +56,34 @@ impl Writer {
         }
         let target = Target::Zone(self.geometry().start(zone));
         let command = Command::Manage { target, action: Action::Finish };
-        let answer = self.0.device.submit(self.queue(zone), Request::bare(command)).await;
+        let answer = self.0.shared.device.submit(self.queue(zone), Request::bare(command)).await;
         if answer.status.is_ok() {
-            self.0.counters.borrow_mut().finishes += 1;
+            self.0.shared.counters.borrow_mut().finishes += 1;
         } else if self.state(zone).await?.is_some_and(ZoneState::is_active) {
             let what = format!("finish of zone {zone}");
-            return Err(Error::device(&self.0.device.name(), what, answer.status));
+            return Err(Error::device(&self.0.shared.device.name(), what, answer.status));
         }
         Ok(())
     }
 
     /// Asks the drive for the state of `zone`.
     async fn state(&self, zone: ZoneId) -> Result<Option<ZoneState>> {
-        let reports = self.0.device.report(zone, 1).await;
-        let refused = |s| Error::device(&self.0.device.name(), format!("report zone {zone}"), s);
+        let reports = self.0.shared.device.report(zone, 1).await;
+        let refused =
+            |s| Error::device(&self.0.shared.device.name(), format!("report zone {zone}"), s);
         Ok(reports.map_err(refused)?.first().map(|report| report.state))
     }
 
     /// Announces that from now on the engine writes the lost blocks of a failed zone elsewhere and
     /// closes the zone, until [`Writer::give_up`].
     pub fn relocates(&self) {
-        self.0.relocates.set(true);
+        self.0.shared.failed.set_relocated(true);
     }
 
     /// Announces that nothing will be relocated any more: writes held back by failed zones
     /// fail too.
     pub fn give_up(&self) {
-        self.0.relocates.set(false);
+        self.0.shared.failed.set_relocated(false);
         let zone_queues: Vec<Rc<ZoneQueue>> =
             self.0.zone_queues.borrow().iter().flatten().cloned().collect();
         zone_queues.iter().for_each(|zone_queue| zone_queue.wake_if_failed());
@@ -121,38 +91,34 @@ impl Writer {
 
     /// Notes that the lost blocks of `zone` are elsewhere now: waits no longer return its failure.
     pub fn forgive(&self, zone: ZoneId) {
-        self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
+        self.0.shared.failed.drop_of(zone);
     }
 
     /// Returns the first write failure that was neither forgotten nor forgiven; if there is none,
     /// the failure of a flush.
     pub fn failed(&self) -> Option<Error> {
-        let first = self.0.failures.borrow().first().map(|failure| failure.error.clone());
-        first.or_else(|| self.0.flush_failed.borrow().clone())
+        self.0.shared.failed.first().or_else(|| self.flush_failed())
     }
 
     /// Returns the first failure of each zone, in order, except failures that were forgotten
     /// or forgiven.
     pub fn failures(&self) -> Vec<Failure> {
-        self.0.failures.borrow().clone()
+        self.0.shared.failed.all()
     }
 
     /// Waits until more than `seen` failures were noted since the writer was made, and returns the
     /// number of failures.
     pub async fn more_failures(&self, seen: u64) -> u64 {
-        while self.0.noted.get() <= seen {
-            self.0.failing.wait().await;
-        }
-        self.0.noted.get()
+        self.0.shared.failed.more_than(seen).await
     }
 
     /// True if some write failure was neither forgotten nor forgiven.
     pub fn has_failures(&self) -> bool {
-        !self.0.failures.borrow().is_empty()
+        self.0.shared.failed.first().is_some()
     }
 
     /// Returns the failure of a flush, if one failed.
     pub fn flush_failed(&self) -> Option<Error> {
-        self.0.flush_failed.borrow().clone()
+        self.0.flushes.failed()
     }
 }

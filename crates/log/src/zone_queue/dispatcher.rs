@@ -1,8 +1,9 @@
 //! The task that sends a queue's writes to the drive and takes the answers.
 
-use super::{Dispatched, Flight, PIECE_MIN, State, Tell, Told, What, ZoneQueue, tail_sectors};
+use super::shared::{Shared, tail_sectors};
+use super::{Dispatched, Flight, PIECE_MIN, State, Tell, Told, What, ZoneQueue};
 use crate::address::{oob_per_block, sectors_per_block};
-use crate::writer::{Failure, Shared};
+use crate::writer::failed_zones::Failure;
 use furrow_rt::{Completion, Pages};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Lba, Outcome, Request, Status};
 use std::cell::RefCell;

@@ -30,7 +30,7 @@ fn the_audit_compares_numbers_in_flight_with_the_writes() {
     writer.open_empty(ZoneId(0));
     let written = [write(&writer, 0, 3), write(&writer, 0, 2)];
     writer.audit().unwrap();
-    writer.0.in_flight.borrow_mut().complete(0, 3);
+    writer.0.shared.in_flight.borrow_mut().complete(0, 3);
     let found = writer.audit().unwrap_err().to_string();
     assert!(found.contains("their numbers: expected [0, 1], found [1]"), "{found}");
     drop(written);
