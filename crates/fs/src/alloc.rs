@@ -27,10 +27,10 @@ mod tests;
 
 pub(crate) mod zone_quota;
 
-use crate::accounts::{Broken, Count};
 use crate::format::{SitEntry, SummaryEntry};
 use crate::layout::Layout;
 use crate::tables::table::Table;
+use furrow_log::audit::{Broken, Count};
 use furrow_log::budget::Permit;
 use furrow_log::pool::ZonePool;
 use furrow_log::writer::Kind as WriteKind;

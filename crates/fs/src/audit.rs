@@ -23,12 +23,12 @@ mod tests;
 mod tree;
 
 use crate::Fs;
-use crate::accounts::Count;
 use crate::core::{Core, Inner};
+use furrow_log::audit::Count;
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// Subtracts from an account: see [`crate::accounts::Broken::less`].
+    /// Subtracts from an account: see [`furrow_log::audit::Broken::less`].
     pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.health.less(account, from, by)
     }

@@ -11,9 +11,9 @@ pub(crate) mod relocate;
 pub(crate) mod sync;
 mod write_back;
 
-use crate::accounts::Broken;
 use crate::tree::cache::Ticket;
 use crate::types::Ino;
+use furrow_log::audit::Broken;
 use furrow_log::writer::WriteHandle;
 use furrow_zone::{Error, Result, ZoneId};
 use namespace_log::{NameOp, NamespaceLog};

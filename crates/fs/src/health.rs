@@ -3,7 +3,7 @@
 
 mod damage;
 
-use crate::accounts::{Broken, Count};
+use furrow_log::audit::{Broken, Count};
 use furrow_zone::Error;
 
 /// The health of an engine.
@@ -53,7 +53,7 @@ impl Health {
 
     /// The error of an account that went below zero, if any.
     pub(crate) fn broken(&self) -> Option<&Error> {
-        self.broken.get()
+        self.broken.first()
     }
 
     /// The reason why the engine no longer writes.

@@ -39,7 +39,6 @@
 //! # Ok::<(), furrow_zone::Error>(())
 //! ```
 
-mod accounts;
 pub mod alloc;
 mod audit;
 mod blocked;

@@ -5,9 +5,9 @@ pub(crate) mod delta_merge;
 pub(crate) mod table;
 pub(crate) mod table_zones;
 
-use crate::accounts::{Broken, same};
 use crate::format::{HOLE, NatEntry, UnitRef, table as number};
 use crate::memory::set_bytes;
+use furrow_log::audit::{Broken, equal};
 use furrow_log::delta::{DeltaLog, Extent};
 use furrow_zone::ZoneId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,7 +328,7 @@ impl ChangedNodes {
     pub(crate) fn audit(&self) -> furrow_zone::Result<()> {
         let sets = self.now.values().chain(self.in_snapshot.values());
         let count = sets.map(BTreeSet::len).sum();
-        same(format_args!("ChangedNodes::count"), count, self.count)
+        equal("ChangedNodes::count", count, self.count)
     }
 
     /// Estimated bytes of memory. Each file has a set of its own, even for a few nodes.

@@ -19,9 +19,9 @@ pub(crate) mod rename_cycle;
 pub mod shape;
 pub(crate) mod xattr;
 
-use crate::accounts::Broken;
 use crate::types::{Ino, Time};
 use directory_index::DirectoryIndexes;
+use furrow_log::audit::Broken;
 use furrow_rt::Page;
 use open_files::OpenFiles;
 use rename_cycle::DirectoryMoves;

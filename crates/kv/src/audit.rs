@@ -78,11 +78,11 @@ impl Store {
         }
         for (id, names) in &counted {
             let found = files.get(id).map(|file| file.names);
-            equal(&format!("names of file {}", id.0), Some(*names), found)?;
+            equal(format_args!("names of file {}", id.0), Some(*names), found)?;
         }
         for (id, file) in files.iter() {
             let counted = counted.get(id).copied().unwrap_or(0);
-            equal(&format!("names of file {}", id.0), counted, file.names)?;
+            equal(format_args!("names of file {}", id.0), counted, file.names)?;
             let used = file.names > 0 || file.opens > 0 || !file.views.is_empty();
             holds("files", used, || format!("file {} has neither a name nor a handle", id.0))?;
             holds("number of the next file", id.0 < names.next_file, || {
@@ -102,7 +102,7 @@ impl Store {
             tails += file.load.tail;
             let durable = file.synced.as_ref().map_or(0, |synced| synced.tail.len()) as u64;
             let tail = file.load.tail;
-            holds(&format!("tail of file {} in the ring", id.0), tail >= durable, || {
+            holds(format_args!("tail of file {} in the ring", id.0), tail >= durable, || {
                 format!("expected at least {durable} bytes, found {tail}")
             })?;
         }

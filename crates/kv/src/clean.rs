@@ -114,7 +114,7 @@ impl Store {
                 Policy::Generations => self.victim_by_benefit(&unfit)?,
                 _ => zones.victim(&unfit).map(|zone| (zone, zones.valid(zone)))?,
             };
-            let garbage = zones.account("garbage of a zone", zones.capacity().checked_sub(moved));
+            let garbage = zones.less("garbage of a zone", zones.capacity(), moved);
             if garbage <= garbage_left(zones.capacity()) {
                 return None;
             }

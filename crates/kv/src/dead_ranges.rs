@@ -112,15 +112,14 @@ impl Store {
         let each = zones.full_zones().into_iter().filter_map(|zone| {
             let valid = zones.valid(zone);
             let dead = forgotten.get(&zone).copied().unwrap_or(0);
-            let live = zones.account("valid blocks that somebody reads", valid.checked_sub(dead));
+            let live = zones.less("valid blocks that somebody reads", valid, dead);
             // A zone without valid blocks is reset, not cleaned.
-            let garbage = zones.account("garbage of a zone", capacity.checked_sub(live));
+            let garbage = zones.less("garbage of a zone", capacity, live);
             let out = zones.is_uncleanable(zone) || except.contains(&zone);
             if valid == 0 || garbage < needed || out {
                 return None;
             }
-            let age = now.checked_sub(zones.age(zone).opened);
-            let age = zones.account("age of a zone", age).max(1);
+            let age = zones.less("age of a zone", now, zones.age(zone).opened).max(1);
             let (free, cost) = (u128::from(garbage), u128::from(capacity + live));
             Some((free * u128::from(age) * 1024 / cost, zone, live))
         });

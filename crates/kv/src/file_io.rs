@@ -205,7 +205,7 @@ impl Store {
         let lock = self.with(id, |file| file.lock.clone())?;
         let one = lock.acquire(1).await;
         let opens = self.with(id, |file| {
-            file.opens = self.0.zones.account("handles of a file", file.opens.checked_sub(1));
+            file.opens = self.0.zones.less("handles of a file", file.opens, 1);
             file.opens
         })?;
         let mut done = Ok(());

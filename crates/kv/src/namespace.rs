@@ -340,7 +340,7 @@ impl Store {
     fn lose_name(&self, id: FileId) {
         let mut files = self.0.files.borrow_mut();
         let file = files.get_mut(&id).expect("invariant: what has a name is there");
-        file.names = self.0.zones.account("names of a file", file.names.checked_sub(1));
+        file.names = self.0.zones.less("names of a file", file.names, 1);
         if file.names == 0 {
             self.0.zones.set_log(id, false);
         }

@@ -24,7 +24,7 @@ use crate::extent::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
 use crate::ring_load::zone_bytes;
 use furrow_log::address::blocks_per_zone;
-use furrow_log::audit::broken;
+use furrow_log::audit::{Broken, Count};
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
 use furrow_log::pool::{DurableSnapshot, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::victim::{self, Candidate, Worth, choose};
@@ -33,6 +33,7 @@ use furrow_rt::Notify;
 use furrow_zone::{Error, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// Free zones that only cleaning may use.
 pub(crate) const RESERVE: u32 = 2;
@@ -181,8 +182,8 @@ pub(crate) struct ZoneAllocator {
     ended: Cell<bool>,
     /// The lowest number of free zones so far.
     least_free: Cell<u32>,
-    /// An account went below zero, which is a defect of this program. The store fails.
-    broken: RefCell<Option<Error>>,
+    /// If an account went below zero, the store fails.
+    broken: Broken,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
     /// Requests that wait for space, by claim.
@@ -222,7 +223,7 @@ impl ZoneAllocator {
             ages: RefCell::default(),
             ended: Cell::new(false),
             least_free: Cell::new(least_free),
-            broken: RefCell::default(),
+            broken: Broken::default(),
             releasing: RefCell::default(),
             space_queues: RefCell::default(),
             next_ticket: Cell::new(0),
@@ -298,8 +299,7 @@ impl ZoneAllocator {
             return;
         }
         if let Some(blocks) = logs.remove(&file) {
-            let rest = self.log_blocks.get().checked_sub(blocks);
-            self.log_blocks.set(self.account("valid blocks of logs", rest));
+            self.log_blocks.set(self.less("valid blocks of logs", self.log_blocks.get(), blocks));
             return;
         }
         let residents = self.residents.borrow();
@@ -564,44 +564,36 @@ impl ZoneAllocator {
     /// Subtracts blocks of a file in a zone that a durable group commit retired.
     ///
     /// # Errors
-    /// `Corrupt` if an account would go below zero; the error names the account.
+    /// `Internal` if an account would go below zero; the error names the account.
     pub(crate) fn remove(&self, zone: ZoneId, file: FileId, blocks: u32) -> Result<()> {
         let mut residents = self.residents.borrow_mut();
         let files = residents.entry(zone).or_default();
         let count = files.get(&file).copied().unwrap_or(0);
-        let account = || format!("valid blocks of file {} in zone {zone}", file.0);
-        match self.account(&account(), count.checked_sub(blocks)) {
+        let account = format_args!("valid blocks of file {} in zone {zone}", file.0);
+        match self.less(account, count, blocks) {
             0 => drop(files.remove(&file)),
             left => drop(files.insert(file, left)),
         }
         if files.is_empty() {
             residents.remove(&zone);
         }
-        let rest = self.valid.get().checked_sub(u64::from(blocks));
-        self.valid.set(self.account("valid blocks", rest));
+        self.valid.set(self.less("valid blocks", self.valid.get(), u64::from(blocks)));
         if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
             let blocks = u64::from(blocks);
-            *of_log = self.account("valid blocks of a log", of_log.checked_sub(blocks));
-            let rest = self.log_blocks.get().checked_sub(blocks);
-            self.log_blocks.set(self.account("valid blocks of logs", rest));
+            *of_log = self.less("valid blocks of a log", *of_log, blocks);
+            self.log_blocks.set(self.less("valid blocks of logs", self.log_blocks.get(), blocks));
         }
         self.broken().map_or(Ok(()), Err)
     }
 
-    /// Returns the new value of an account. `None` means that it went below zero, which is a defect
-    /// of this program. A debug build stops there; in a release the store ends with an error.
-    pub(crate) fn account<T: Default>(&self, account: &str, value: Option<T>) -> T {
-        value.unwrap_or_else(|| {
-            debug_assert!(false, "{account} would go below zero");
-            let error = broken(account, "it would go below zero".to_owned());
-            self.broken.borrow_mut().get_or_insert(error);
-            T::default()
-        })
+    /// Subtracts from an account: see [`Broken::less`].
+    pub(crate) fn less<T: Count>(&self, account: impl Display, from: T, by: T) -> T {
+        self.broken.less(account, from, by)
     }
 
     /// Returns the error of an account that went below zero, if any did.
     pub(crate) fn broken(&self) -> Option<Error> {
-        self.broken.borrow().clone()
+        self.broken.first().cloned()
     }
 
     /// Counts the written blocks of a zone, as far as known: all blocks if the zone was full when
@@ -675,7 +667,7 @@ impl ZoneAllocator {
             |open: &Open| (open.zone, self.capacity() - self.writer.space_left(open.zone));
         let full = self.full_zones().into_iter().map(|zone| (zone, self.capacity()));
         let stuck = full.chain(open.iter().map(written)).map(|(zone, written)| {
-            let garbage = self.account("garbage of a zone", written.checked_sub(self.valid(zone)));
+            let garbage = self.less("garbage of a zone", written, self.valid(zone));
             if garbage <= least { u64::from(garbage) } else { 0 }
         });
         theirs + cleanings + stuck.sum::<u64>()
@@ -747,8 +739,8 @@ impl ZoneAllocator {
         }
         // Remove the entry before the reset: a free zone may be opened at once by somebody else.
         if let Some(of_zone) = self.youngest.borrow_mut().remove(&zone) {
-            let rest = self.youngest_bytes.get().checked_sub(zone_bytes(&of_zone));
-            self.youngest_bytes.set(self.account("bytes of entries of zones", rest));
+            let (all, bytes) = (self.youngest_bytes.get(), zone_bytes(&of_zone));
+            self.youngest_bytes.set(self.less("bytes of entries of zones", all, bytes));
             self.untold.borrow_mut().insert(zone);
         }
         self.uncleanable.borrow_mut().remove(&zone);

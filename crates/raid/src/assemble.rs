@@ -23,6 +23,7 @@ use furrow_array::service::{Array, Counts, Identity};
 use furrow_array::state_ring::Holds;
 use furrow_array::watchdog::Watchdog;
 use furrow_log::Uuid;
+use furrow_log::audit::Broken;
 use furrow_log::record::crc32c;
 use furrow_policy::{Appends, Lifetimes};
 use furrow_rt::{Boxed, Notify, Page, Pool, Ranges, Rt};
@@ -135,6 +136,7 @@ fn start(
         space: crate::space::state::Space::default(),
         wanted: Notify::new(),
         rebuild: crate::rebuild::state::State::default(),
+        broken: Broken::default(),
         dead: RefCell::default(),
         stopping: Cell::new(false),
         stopped: Cell::new(false),

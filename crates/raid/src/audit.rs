@@ -17,26 +17,9 @@ use crate::write::open::Open;
 use furrow_array::drive::Drive;
 use furrow_array::member::MemberState;
 use furrow_log::SuperzoneState;
-use furrow_log::audit::broken;
-use furrow_zone::{Error, Result, ZoneId};
-use std::fmt::Display;
+use furrow_log::audit::{at_most, broken, equal, holds};
+use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
-
-fn wrong(account: impl Display, expected: impl Display, found: impl Display) -> Error {
-    broken(&account.to_string(), format!("expected {expected}, found {found}"))
-}
-
-fn equal<T: PartialEq + Display>(
-    account: impl FnOnce() -> String,
-    expected: T,
-    found: T,
-) -> Result<()> {
-    if expected == found { Ok(()) } else { Err(wrong(account(), expected, found)) }
-}
-
-fn holds(account: impl FnOnce() -> String, expected: &str, is: bool, found: &str) -> Result<()> {
-    if is { Ok(()) } else { Err(wrong(account(), expected, found)) }
-}
 
 impl Volume {
     /// Checks the accounts in memory against each other. Reads no drive and changes nothing. While
@@ -67,26 +50,33 @@ impl Volume {
         for (index, member) in (0u32..).zip(self.0.array.members()) {
             let state = member.state();
             let has = member.has_drive();
-            let account = || format!("drive of member {index}, which is {state:?}");
+            let account = format_args!("drive of member {index}, which is {state:?}");
             equal(account, state != MemberState::Failed, has)?;
             let account =
-                || format!("whether member {index}, which is {state:?}, is to be rebuilt");
+                format_args!("whether member {index}, which is {state:?}, is to be rebuilt");
             let lacks = self.0.array.lacking() >> index & 1 == 1;
             equal(account, state == MemberState::Rebuilding, lacks)?;
         }
         let (total, done) = (rebuild.total.get(), rebuild.done.get());
-        let account = || "segments rebuilt".to_owned();
-        holds(account, &format!("at most {total}"), done <= total, &done.to_string())?;
+        let account = "segments rebuilt";
+        at_most(account, total, done)?;
         let idle = rebuild.is_running() || !rebuild.filling.get();
-        holds(|| "rebuild".to_owned(), "it runs while it fills a zone", idle, "it does not run")?;
+        holds("rebuild", idle, || {
+            "expected it runs while it fills a zone, found it does not run".to_owned()
+        })?;
         let (ranges, blocks) = self.0.lost_blocks.counted();
-        equal(|| "blocks known to be lost".to_owned(), ranges, blocks)
+        equal("blocks known to be lost", ranges, blocks)
     }
 
     /// Every mapping block that changed is among those that a checkpoint writes.
     pub(crate) fn audit_map(&self) -> Result<()> {
         let map = self.0.paging.map();
-        map.audit().map_err(|(leaf, what)| wrong(format!("mapping block {leaf}"), "not so", what))
+        map.audit().map_err(|(leaf, what)| {
+            broken(
+                format_args!("mapping block {leaf}"),
+                format_args!("expected not so, found {what}"),
+            )
+        })
     }
 
     /// The number of mapping blocks in each segment is that of the ones that the root names, and of
@@ -103,7 +93,7 @@ impl Volume {
             }
         }
         for ((slot, segment), named) in segments.iter().enumerate().zip(named) {
-            equal(|| format!("mapping blocks of segment slot {slot}"), named, segment.leaves)?;
+            equal(format_args!("mapping blocks of segment slot {slot}"), named, segment.leaves)?;
         }
         Ok(())
     }
@@ -130,24 +120,26 @@ impl Volume {
                 )
             };
             if !none {
-                return Err(wrong(format!("free segment slot {slot}"), "nothing in it", found()));
+                return Err(broken(
+                    format_args!("free segment slot {slot}"),
+                    format_args!("expected nothing in it, found {}", found()),
+                ));
             }
         }
         sequences.sort_unstable();
         if let Some(pair) = sequences.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            let account = format!("sequence number {}", pair[0].0);
-            return Err(wrong(
+            let account = format_args!("sequence number {}", pair[0].0);
+            return Err(broken(
                 account,
-                format!("slot {}", pair[0].1),
-                format!("{} too", pair[1].1),
+                format_args!("expected slot {}, found {} too", pair[0].1, pair[1].1),
             ));
         }
         let (next, last) = (self.0.segments.next(), sequences.last().map_or(0, |last| last.0));
-        let account = || "newest segment".to_owned();
-        holds(account, &format!("below {next}"), last < next, &last.to_string())?;
+        let account = "newest segment";
+        holds(account, last < next, || format!("expected below {next}, found {last}"))?;
         let (taken, id) = (self.0.checkpoint.snapshots(), self.0.checkpoint.id());
-        let account = || "newest durable checkpoint".to_owned();
-        holds(account, &format!("at most {taken}"), id <= taken, &id.to_string())
+        let account = "newest durable checkpoint";
+        at_most(account, taken, id)
     }
 
     /// The segments that streams write to, and those that are being ended.
@@ -166,22 +158,22 @@ impl Volume {
         for open in &opens {
             let (slot, sequence) = (open.slot, open.sequence);
             let known = &segments[slot as usize];
-            let account = || format!("sequence number of open segment slot {slot}");
+            let account = format_args!("sequence number of open segment slot {slot}");
             equal(account, known.sequence, sequence)?;
-            let account = || format!("next stripe of open segment slot {slot}");
+            let account = format_args!("next stripe of open segment slot {slot}");
             let (next, stripes) = (open.next.get(), open.groups.stripes);
-            holds(account, &format!("at most {stripes}"), next <= stripes, &next.to_string())?;
-            let account = || format!("stripe of open segment slot {slot}: chunk and group");
+            at_most(account, stripes, next)?;
+            let account = format_args!("stripe of open segment slot {slot}: chunk and group");
             let (of, is) = ((known.chunk, known.group), (open.groups.chunk, open.groups.group));
-            holds(account, &format!("{of:?}"), of == is, &format!("{is:?}"))?;
+            holds(account, of == is, || format!("expected {of:?}, found {is:?}"))?;
             writers[slot as usize] += 1;
             in_flight += open.in_flight.get();
         }
         for ((slot, segment), writers) in segments.iter().enumerate().zip(writers) {
-            let account = || format!("writers of segment slot {slot}, {:?}", segment.state);
+            let account = format_args!("writers of segment slot {slot}, {:?}", segment.state);
             equal(account, u32::from(segment.state == SegmentState::Open), writers)?;
         }
-        let account = || "stripes in flight against those of open segments".to_owned();
+        let account = "stripes in flight against those of open segments";
         equal(account, in_flight, self.0.segments.in_flight())
     }
 
@@ -217,21 +209,24 @@ impl Volume {
                 (Releasing, Some(_)) => continue,
                 (Free | Open | Sealed | Truncated | Releasing, _) => false,
             };
-            let account = || format!("zone {zone} of member {index}, of segment slot {slot}");
+            let account = format_args!("zone {zone} of member {index}, of segment slot {slot}");
             let expected = format!("the pool's state of a segment that is {:?}", segment.state);
-            holds(account, &expected, fits, &format!("{now:?}"))?;
+            holds(account, fits, || format!("expected {expected}, found {now:?}"))?;
             let owner = owners.get_mut(zone.0 as usize);
             if let Some(other) = owner.and_then(|owner| owner.replace(slot)) {
-                let account = format!("owner of zone {zone} of member {index}");
-                return Err(wrong(account, format!("segment slot {other}"), slot));
+                let account = format_args!("owner of zone {zone} of member {index}");
+                return Err(broken(
+                    account,
+                    format_args!("expected segment slot {other}, found {slot}"),
+                ));
             }
         }
         let loose = drive.loose();
         for (zone, owner) in (0..).map(ZoneId).zip(&owners) {
             let Some(now @ (Full | Active)) = state(zone) else { continue };
-            let account = || format!("zone {zone} of member {index}, which is {now:?}");
+            let account = format_args!("zone {zone} of member {index}, which is {now:?}");
             let known = owner.is_some() || loose.contains(&zone);
-            holds(account, "a segment that has it", known, "none")?;
+            holds(account, known, || "expected a segment that has it, found none".to_owned())?;
         }
         Ok(())
     }
@@ -250,26 +245,32 @@ impl Volume {
         for (lba, number) in map.mapped() {
             let slot = (number / per_slot) as usize;
             let Some(count) = counts.get_mut(slot) else {
-                return Err(wrong(format!("place of block {lba}"), "one of a slot", number));
+                return Err(broken(
+                    format_args!("place of block {lba}"),
+                    format_args!("expected one of a slot, found {number}"),
+                ));
             };
             *count += 1;
             let row = number % per_slot / shape.placement.k;
             if row >= rows[slot] {
-                let account = format!("row in segment slot {slot} of block {lba}");
-                return Err(wrong(account, format!("below {}", rows[slot]), row));
+                let account = format_args!("row in segment slot {slot} of block {lba}");
+                return Err(broken(
+                    account,
+                    format_args!("expected below {}, found {row}", rows[slot]),
+                ));
             }
         }
         let absent = map.absent() as u64 * u64::from(crate::format::MAPPED);
         let mut beyond = 0;
         for ((slot, segment), count) in segments.iter().enumerate().zip(counts) {
-            let account = || format!("valid blocks of segment slot {slot}, {:?}", segment.state);
+            let account = format_args!("valid blocks of segment slot {slot}, {:?}", segment.state);
             if absent == 0 || segment.valid < count {
                 equal(account, count, segment.valid)?;
             }
             beyond += u64::from(segment.valid - count);
         }
-        let account = || "valid blocks that no mapping block in memory leads to".to_owned();
-        holds(account, &format!("at most {absent}"), beyond <= absent, &beyond.to_string())
+        let account = "valid blocks that no mapping block in memory leads to";
+        at_most(account, absent, beyond)
     }
 
     fn stage(&self) -> Option<Stage> {
@@ -309,10 +310,10 @@ impl Volume {
             let Some(drive) = member.drive() else { continue };
             let held = drive.budget().total() - drive.budget().available();
             let zones = drive.writer().permits();
-            let account = || format!("permits held of member {index}");
+            let account = format_args!("permits held of member {index}");
             let expected = format!("{zones} of zones in use and at most {most} on their way");
             let fits = (zones..=zones + most).contains(&held);
-            holds(account, &expected, fits, &held.to_string())?;
+            holds(account, fits, || format!("expected {expected}, found {held}"))?;
         }
         Ok(())
     }
@@ -324,10 +325,13 @@ impl Volume {
         for (slot, segment) in segments.iter().enumerate() {
             let Some(table) = &segment.table else { continue };
             if let Some((stripe, drive, place)) = table.borrow().clash() {
-                let account = format!(
+                let account = format_args!(
                     "place in its group of stripe {stripe} on member {drive}, segment slot {slot}"
                 );
-                return Err(wrong(account, "one that no other chunk has", place));
+                return Err(broken(
+                    account,
+                    format_args!("expected one that no other chunk has, found {place}"),
+                ));
             }
         }
         for open in self.opens() {
@@ -347,7 +351,7 @@ impl Volume {
                     }
                     let (slot, account) = (open.slot, "stripe in the footer");
                     equal(
-                        || format!("{account} of member {drive}, row {row}, segment slot {slot}"),
+                        format_args!("{account} of member {drive}, row {row}, segment slot {slot}"),
                         stripe,
                         listed,
                     )?;
@@ -363,8 +367,8 @@ impl Volume {
         for (slot, segment) in segments.iter().enumerate() {
             let (needed, most) = (segment.needed, taken + 1);
             let account =
-                || format!("checkpoint that segment slot {slot} waits for with its trims");
-            holds(account, &format!("at most {most}"), needed <= most, &needed.to_string())?;
+                format_args!("checkpoint that segment slot {slot} waits for with its trims");
+            at_most(account, most, needed)?;
         }
         // Recovery finds records that do not count. After a failure of the volume, the drives may
         // have the record of a trim that was refused, and nothing is reset any more.
@@ -399,7 +403,10 @@ impl Volume {
                 let slot = open.slot;
                 let account =
                     format!("checkpoint that segment slot {slot} waits for with its trims");
-                return Err(wrong(account, format!("{}, for row {row}", taken + 1), 0));
+                return Err(broken(
+                    account,
+                    format_args!("expected {}, for row {row}, found 0", taken + 1),
+                ));
             }
         }
         Ok(())
@@ -414,7 +421,11 @@ impl Volume {
             slots.for_each(|slot| kept[*slot as usize] += 1);
         }
         for ((slot, segment), kept) in segments.iter().enumerate().zip(kept) {
-            equal(|| format!("older blocks kept in segment slot {slot}"), kept, segment.fallback)?;
+            equal(
+                format_args!("older blocks kept in segment slot {slot}"),
+                kept,
+                segment.fallback,
+            )?;
         }
         Ok(())
     }

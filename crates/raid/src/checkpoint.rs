@@ -68,7 +68,7 @@ impl Volume {
             }
             for (_, number) in state.unnamed.take() {
                 let slot = self.0.shape.slot(number);
-                self.lower_in(slot, "mapping blocks", |segment| &mut segment.leaves);
+                self.less_in(slot, "mapping blocks", |segment| &mut segment.leaves);
             }
             let mut segments = self.0.segments.borrow_mut();
             for segment in segments.iter_mut().filter(|segment| segment.needed <= snapshot) {
@@ -91,9 +91,8 @@ impl Volume {
 
     /// Ends one [`Volume::quiesce`].
     pub(crate) fn resume(&self) {
-        if !self.0.segments.resume() {
-            self.overdrawn("checkpoints that hold stripes back");
-        }
+        self.0.segments.resume(&self.0.broken);
+        self.check_accounts();
         for stream in &self.0.streams {
             self.dispatch_ready(&stream.writer);
         }

@@ -3,6 +3,7 @@
 use crate::meta::open::OpenMeta;
 use crate::table::StripeTable;
 use crate::write::open::Open;
+use furrow_log::audit::Broken;
 use furrow_rt::Notify;
 use furrow_zone::ZoneId;
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -188,11 +189,9 @@ impl Table {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// A stripe is no longer in flight. Returns how many still are; `None` if none was.
-    pub(crate) fn end_flight(&self) -> Option<u32> {
-        let left = self.in_flight.get().checked_sub(1)?;
-        self.in_flight.set(left);
-        Some(left)
+    /// A stripe is no longer in flight.
+    pub(crate) fn end_flight(&self, broken: &Broken) {
+        self.in_flight.set(broken.less("stripes in flight", self.in_flight.get(), 1));
     }
 
     /// Segments that no stream writes to any more and that have not ended yet.
@@ -232,9 +231,9 @@ impl Table {
         self.quiesced.set(self.quiesced.get() + 1);
     }
 
-    /// Ends one [`Table::quiesce`]. False if there was none.
-    pub(crate) fn resume(&self) -> bool {
-        let left = self.quiesced.get().checked_sub(1);
-        left.inspect(|left| self.quiesced.set(*left)).is_some()
+    /// Ends one [`Table::quiesce`].
+    pub(crate) fn resume(&self, broken: &Broken) {
+        let account = "checkpoints that hold stripes back";
+        self.quiesced.set(broken.less(account, self.quiesced.get(), 1));
     }
 }

@@ -62,7 +62,9 @@ impl Volume {
         made.await;
         match internal {
             true => space.internal.set(false),
-            false => self.lower("streams that wait for space", &space.users),
+            false => {
+                space.users.set(self.less("streams that wait for space", space.users.get(), 1));
+            }
         }
         Ok(())
     }

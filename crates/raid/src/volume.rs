@@ -20,11 +20,13 @@ use crate::write::stream::Stream;
 use furrow_array::event::Event;
 use furrow_array::member::{Errors, Member, MemberState};
 use furrow_array::service::Array;
+use furrow_log::audit::{Broken, Count};
 use furrow_log::{DurableSnapshot, Snapshot, Uuid};
 use furrow_policy::{RaidDefect, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -49,6 +51,8 @@ pub(crate) struct Inner {
     /// The volume's background tasks may have something to do.
     pub(crate) wanted: Notify,
     pub(crate) rebuild: crate::rebuild::state::State,
+    /// If an account went below zero, the volume fails.
+    pub(crate) broken: Broken,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
@@ -274,45 +278,38 @@ impl Volume {
             return;
         }
         let slot = self.0.shape.slot(number);
-        if self.lower_in(slot, "valid blocks", |segment| &mut segment.valid) == 0 {
+        if self.less_in(slot, "valid blocks", |segment| &mut segment.valid) == 0 {
             self.0.wanted.notify_all();
         }
     }
 
-    /// Lowers an account of a segment by one. Returns the new value.
-    pub(crate) fn lower_in(
+    /// Subtracts one from an account of a segment. Returns the new value.
+    pub(crate) fn less_in(
         &self,
         slot: u32,
         account: &str,
-        of: impl FnOnce(&mut Segment) -> &mut u32,
+        of: impl Fn(&mut Segment) -> &mut u32,
     ) -> u32 {
-        let left = {
-            let mut segments = self.0.segments.borrow_mut();
-            let value = of(&mut segments[slot as usize]);
-            let left = value.checked_sub(1);
-            *value = left.unwrap_or(0);
-            left
-        };
-        if left.is_none() {
-            self.overdrawn(&format!("{account} of segment slot {slot}"));
-        }
-        left.unwrap_or(0)
+        let before = *of(&mut self.0.segments.borrow_mut()[slot as usize]);
+        let left = self.less(format_args!("{account} of segment slot {slot}"), before, 1);
+        *of(&mut self.0.segments.borrow_mut()[slot as usize]) = left;
+        left
     }
 
-    /// Lowers an account by one.
-    pub(crate) fn lower(&self, account: &str, cell: &Cell<u32>) {
-        match cell.get().checked_sub(1) {
-            Some(left) => cell.set(left),
-            None => self.overdrawn(account),
-        }
+    /// Subtracts from an account: see [`Broken::less`].
+    pub(crate) fn less<T: Count>(&self, account: impl Display, from: T, by: T) -> T {
+        let left = self.0.broken.less(account, from, by);
+        self.check_accounts();
+        left
     }
 
-    /// An account would have fallen below 0, so its right value is unknown. Nothing is written or
-    /// reset from here on, since these accounts decide which segments are reset.
-    pub(crate) fn overdrawn(&self, account: &str) {
-        let what = format!("the account of {account} falls below 0: only reads are answered");
-        debug_assert!(false, "{what}");
-        self.die(Error::new(ErrorKind::Corrupt, what));
+    /// Ends the volume if an account went below zero. Nothing is written or reset from here on,
+    /// since these accounts decide which segments are reset.
+    pub(crate) fn check_accounts(&self) {
+        if let Some(why) = self.0.broken.first() {
+            let what = format!("{why}: only reads are answered");
+            self.die(Error::new(ErrorKind::Corrupt, what));
+        }
     }
 
     /// The mapping of the range, in parts: the length of each, and whether it is a hole.

@@ -1,8 +1,8 @@
 //! Counts what the allocator did since the last durable checkpoint. A crash undoes this work, and
 //! recovery may have to repeat it.
 
-use crate::accounts::{Broken, at_most};
 use crate::alloc::Allocation;
+use furrow_log::audit::{Broken, at_most};
 use furrow_zone::Result;
 
 /// Superzones taken and blocks written since the last durable checkpoint.
@@ -64,8 +64,8 @@ impl SinceCheckpoint {
     /// `Internal`, with the account.
     pub(super) fn audit(&self) -> Result<()> {
         let (all, covered) = (self.allocated.len(), self.allocated_in_snapshot);
-        at_most(format_args!("allocated_in_snapshot"), all, covered)?;
+        at_most("allocated_in_snapshot", all, covered)?;
         let (all, covered) = (self.at_risk, self.at_risk_in_snapshot);
-        at_most(format_args!("at_risk_in_snapshot"), all, covered)
+        at_most("at_risk_in_snapshot", all, covered)
     }
 }

@@ -1,11 +1,11 @@
 //! Audits of space: valid blocks, superzones, and heads with their permits.
 
-use crate::accounts::{at_most, contradiction, holds, same};
 use crate::alloc::heads::Head;
 use crate::alloc::place::NODE_SLOT;
 use crate::core::Core;
 use crate::format::{HOLE, SitEntry};
 use furrow_log::address::BlockAddr;
+use furrow_log::audit::{at_most, broken, equal, expect};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::Result;
 
@@ -28,14 +28,14 @@ impl Core {
         for (segment, entry) in self.alloc.sit().iter() {
             let bits = bits(entry);
             let account = format_args!("SitEntry::valid of segment {segment}");
-            same(account, bits, u32::from(entry.valid.get()))?;
+            equal(account, bits, u32::from(entry.valid.get()))?;
             sums[(segment / self.env.layout.segments) as usize] += bits;
         }
         let (mut total, mut free) = (0, 0);
         for (index, (sum, said)) in
             self.alloc.valid_by_superzone().map(|(i, said)| (i, (&sums[i as usize], said)))
         {
-            same(format_args!("superzone_valid of superzone {index}"), *sum, said)?;
+            equal(format_args!("superzone_valid of superzone {index}"), *sum, said)?;
             total += u64::from(*sum);
             let id = SuperzoneId(index);
             match self.alloc.zones().state(id) {
@@ -48,15 +48,15 @@ impl Core {
                     continue;
                 }
             }
-            same(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
+            equal(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
         }
-        same(format_args!("space.valid"), total, self.alloc.valid())?;
+        equal("space.valid", total, self.alloc.valid())?;
         if self.alloc.zones().is_narrow() {
             return Ok(());
         }
         let by_count =
             u64::from(self.alloc.zones().free_count()) * u64::from(self.alloc.superzone_blocks());
-        same(format_args!("space in free superzones"), free, by_count)
+        equal("space in free superzones", free, by_count)
     }
 
     /// Checks the heads: their positions in their superzones, and their permits.
@@ -67,8 +67,9 @@ impl Core {
             let Some(superzone) = head.superzone else { continue };
             if let Some(other) = writers[superzone as usize].replace(index) {
                 let account = format_args!("Head::superzone of head {index}");
-                let why = format_args!("one of its own, found {superzone}, head {other}'s");
-                return Err(contradiction(account, why));
+                let why =
+                    format_args!("expected one of its own, found {superzone}, head {other}'s");
+                return Err(broken(account, why));
             }
         }
         for (index, head) in heads.into_iter().enumerate() {
@@ -94,7 +95,7 @@ impl Core {
         for (index, open) in (0..).zip(open) {
             let active = self.alloc.zones().state(SuperzoneId(index)) == SuperzoneState::Active;
             let account = format_args!("Head::superzone of active superzone {index}");
-            holds(!active || open, account, "one head that names it")?;
+            expect(account, !active || open, "one head that names it")?;
         }
         Ok(())
     }
@@ -104,14 +105,14 @@ impl Core {
     fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
         let turn = self.alloc.turn(index);
         let account = format_args!("Cursor::lent of head {index}");
-        holds(turn.lent_rightly, account, "a parked head's, to a stream of its class")?;
+        expect(account, turn.lent_rightly, "a parked head's, to a stream of its class")?;
         let between = head.next.is_multiple_of(self.env.layout.segment_blocks);
         let account = format_args!("Head::next of head {index}, out of turn");
-        holds(between || turn.current, account, "the start of a segment")?;
+        expect(account, between || turn.current, "the start of a segment")?;
         let Some(superzone) = head.superzone else {
-            same(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
+            equal(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
             let owners = head.summary.len();
-            return same(
+            return equal(
                 format_args!("Head::summary of head {index}, which is nowhere"),
                 0,
                 owners,
@@ -119,13 +120,13 @@ impl Core {
         };
         let state = self.alloc.zones().state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
-        holds(state == SuperzoneState::Active, account, "active")?;
+        expect(account, state == SuperzoneState::Active, "active")?;
         // The permits of the first heads are counted in common.
         if index < self.env.layout.streams as usize || turn.closing {
             return Ok(());
         }
         let account = format_args!("Turn::permit of head {index}");
-        same(account, self.env.layout.width, turn.permits.unwrap_or(0))
+        equal(account, self.env.layout.width, turn.permits.unwrap_or(0))
     }
 
     /// Checks the position of a head against its segment and against the writer's zones.
@@ -140,10 +141,10 @@ impl Core {
         let room = head.next < stripe.blocks()
             && !stripe.is_summary(head.next)
             && !stripe.is_padding(head.next);
-        holds(room, account, "a block that takes data")?;
+        expect(account, room, "a block that takes data")?;
         let block = head.next % stripe.segment;
         let account = format_args!("Head::next of head {index}, by its summary");
-        same(account, head.summary.len() as u32, block)?;
+        equal(account, head.summary.len() as u32, block)?;
         for column in (0..stripe.width).filter(|_| !closing) {
             let zone = self.alloc.zones().zone(SuperzoneId(superzone), column);
             let expected = match self.env.writer.is_open(zone) {
@@ -153,7 +154,7 @@ impl Core {
             };
             let account =
                 format_args!("Head::next of head {index}, by the position in zone {zone}");
-            same(account, expected, stripe.fill(column, head.next))?;
+            equal(account, expected, stripe.fill(column, head.next))?;
         }
         Ok(())
     }
@@ -165,14 +166,14 @@ impl Core {
         for segment in head.next / stripe.segment + 1..segments {
             let valid = u32::from(self.alloc.sit().get(first + segment).valid.get());
             let account = format_args!("SitEntry::valid of segment {}", first + segment);
-            same(account, 0, valid)?;
+            equal(account, 0, valid)?;
         }
         let open = first + head.next / stripe.segment;
         let entry = self.alloc.sit().get(open);
         let next = head.next % stripe.segment;
         for block in (next..stripe.segment).filter(|block| is_set(&entry, *block)) {
             let account = format_args!("SitEntry::map of segment {open}, block {block}");
-            holds(false, account, "a clear bit of a block not written yet")?;
+            expect(account, false, "a clear bit of a block not written yet")?;
         }
         Ok(())
     }
@@ -199,9 +200,11 @@ impl Core {
             if node == 0 || said.ino.get() == 0 || !owned {
                 let account = format_args!("SitEntry::map of the block at {addr}");
                 let place = said.addr.get();
-                return Err(contradiction(
+                return Err(broken(
                     account,
-                    format_args!("a clear bit, as its owner, node {node} at {place}, is elsewhere"),
+                    format_args!(
+                        "expected a clear bit, as its owner, node {node} at {place}, is elsewhere"
+                    ),
                 ));
             }
         }
@@ -214,13 +217,13 @@ impl Core {
             return Ok(());
         }
         let (left, dirty) = (self.alloc.space_left(), self.cache.dirty_pages() as u64);
-        at_most(format_args!("dirty pages, by the space left for them"), left, dirty)
+        at_most("dirty pages, by the space left for them", left, dirty)
     }
 
     /// Checks that blocks set aside for appends belong to appends in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
-        same(
+        equal(
             account,
             0,
             if self.durability.appends_are_idle() { self.alloc.open_segments() } else { 0 },

@@ -1,11 +1,11 @@
 //! Audits of the tables: nodes and their ids, table pages and the zones they are in.
 
 use super::alloc::{bits, is_set};
-use crate::accounts::{contradiction, holds, same};
 use crate::core::Core;
 use crate::format::{HOLE, NatEntry};
 use crate::tables::table_zones::zone_of;
 use crate::tree::cache::{Entry, Key};
+use furrow_log::audit::{broken, equal, expect};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::Result;
 
@@ -22,23 +22,23 @@ impl Core {
             inodes += u64::from(ino == nid);
             self.audit_node(nid, entry)?;
             let inode = self.tables.nat().get(ino).ino.get();
-            same(format_args!("NatEntry::ino of inode {ino}, node {nid}'s"), ino, inode)?;
+            equal(format_args!("NatEntry::ino of inode {ino}, node {nid}'s"), ino, inode)?;
         }
         for nid in self.tables.ids().freed() {
             let account = format_args!("NatEntry::ino of node {nid}, which waits to be free");
-            same(account, 0, self.tables.nat().get(nid).ino.get())?;
+            equal(account, 0, self.tables.nat().get(nid).ino.get())?;
         }
-        same(
-            format_args!("NodeIds::count"),
+        equal(
+            "NodeIds::count",
             live + self.tables.ids().waiting_count(),
             self.tables.ids().count(),
         )?;
-        same(format_args!("inodes"), inodes, self.tree.inodes())?;
+        equal("inodes", inodes, self.tree.inodes())?;
         for nid in self.tables.changed_nodes().since_snapshot() {
             let account = format_args!("Table::dirty of NAT entry {nid}");
-            holds(
-                self.tables.nat().is_dirty(nid),
+            expect(
                 account,
+                self.tables.nat().is_dirty(nid),
                 "dirty, as the node changed since the snapshot",
             )?;
         }
@@ -48,25 +48,25 @@ impl Core {
     /// Checks a node in use: its id must be taken, and its block must be valid, or the node must
     /// exist only in the cache.
     fn audit_node(&self, nid: u32, entry: &NatEntry) -> Result<()> {
-        holds(
-            self.tables.ids().is_used(nid),
+        expect(
             format_args!("NodeIds::used of node {nid}"),
+            self.tables.ids().is_used(nid),
             "in use",
         )?;
         let addr = entry.addr.get();
         if addr == HOLE {
             let dirty = self.cache.audited(&Key::Node(nid)).is_some_and(Entry::is_dirty);
             let account = format_args!("NatEntry::addr of node {nid}");
-            return holds(dirty, account, "an address, or a dirty page");
+            return expect(account, dirty, "an address, or a dirty page");
         }
         let account = format_args!("NatEntry::addr of node {nid}");
         let Some((_, segment, block)) = self.alloc.segment_of(addr) else {
-            let why = format_args!("a block of the main area, found {addr}");
-            return Err(contradiction(account, why));
+            let why = format_args!("expected a block of the main area, found {addr}");
+            return Err(broken(account, why));
         };
         let valid = is_set(&self.alloc.sit().get(segment), block);
         let account = format_args!("SitEntry::map of the block at {addr}, which node {nid} names");
-        holds(valid, account, "a set bit")
+        expect(account, valid, "a set bit")
     }
 
     /// Checks the zones of the tables against the table pages in them and the writer's positions.
@@ -76,30 +76,31 @@ impl Core {
                 let Some(zone) = zone_of(place, &self.env.geometry) else { continue };
                 let account = format_args!("TableZones::zones of zone {zone}");
                 if !self.tables.zones().holds_pages(zone) {
-                    let why = format_args!("written, as page {page} of table {table} is in it");
-                    return Err(contradiction(account, why));
+                    let why =
+                        format_args!("expected written, as page {page} of table {table} is in it");
+                    return Err(broken(account, why));
                 }
             }
         }
         for zone in self.tables.zones().empty_zones() {
             let written = self.env.writer.is_open(zone) && self.env.writer.position(zone) > 0;
-            holds(
-                !written,
+            expect(
                 format_args!("TableZones::zones of zone {zone}"),
+                !written,
                 "written, by its position",
             )?;
         }
         for superzone in self.tables.zones().superzones() {
             let state = self.alloc.zones().state(SuperzoneId(superzone));
             let account = format_args!("state of superzone {superzone}, which tables have");
-            holds(state == SuperzoneState::Tables, account, "tables")?;
+            expect(account, state == SuperzoneState::Tables, "tables")?;
         }
         for (index, log) in self.tables.logs().iter().enumerate() {
             if let Some(zone) = log.open {
                 let account = format_args!("Log::open of log {index}, zone {zone}");
-                holds(
-                    self.tables.zones().holds_pages(zone),
+                expect(
                     account,
+                    self.tables.zones().holds_pages(zone),
                     "a zone of tables that is not empty",
                 )?;
             }
@@ -127,18 +128,18 @@ impl Core {
         let mut last = None;
         for (segment, entry) in self.alloc.sit().dirty() {
             let account = format_args!("SitEntry::valid of segment {segment}");
-            same(account, bits(&entry), u32::from(entry.valid.get()))?;
+            equal(account, bits(&entry), u32::from(entry.valid.get()))?;
             let superzone = segment / self.env.layout.segments;
             if last.replace(superzone) != Some(superzone) {
                 let first = superzone * self.env.layout.segments;
                 let segments = first..first + self.env.layout.segments;
                 let sum = segments.map(|s| u32::from(self.alloc.sit().get(s).valid.get())).sum();
                 let said = self.alloc.valid_in(superzone);
-                same(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
+                equal(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
             }
         }
         let total = self.alloc.valid_by_superzone().map(|(_, valid)| u64::from(valid)).sum();
-        same(format_args!("space.valid"), total, self.alloc.valid())?;
+        equal("space.valid", total, self.alloc.valid())?;
         self.audit_heads()?;
         self.audit_open_superzones(false)?;
         self.audit_promised_space()?;

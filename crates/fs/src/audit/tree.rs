@@ -1,13 +1,13 @@
 //! Audits of the tree: the pages in the cache against the tables, and open or removed files.
 
 use super::alloc::is_set;
-use crate::accounts::{contradiction, holds, same};
 use crate::core::Core;
 use crate::format::{HOLE, LEAF_POINTERS, LEVEL_INODE, NO_NODE, Pointer};
 use crate::tree::cache::Key;
 use crate::tree::node::{as_index, as_inode, as_leaf, children, header};
 use crate::tree::shape::Shape;
 use crate::types::Ino;
+use furrow_log::audit::{broken, equal, expect};
 use furrow_rt::Page;
 use furrow_zone::Result;
 
@@ -28,11 +28,11 @@ impl Core {
             match key {
                 Key::Data(ino, block) => {
                     let account = format_args!("owner of the page of block {block}");
-                    same(account, self.tables.nat().get(ino).ino.get(), ino)?;
+                    equal(account, self.tables.nat().get(ino).ino.get(), ino)?;
                 }
                 Key::Node(nid) => {
                     let ino = self.tables.nat().get(nid).ino.get();
-                    same(format_args!("owner of the page of node {nid}"), ino, entry.owner())?;
+                    equal(format_args!("owner of the page of node {nid}"), ino, entry.owner())?;
                     nodes += 1;
                     valid += self.audit_page(nid, entry.page())?;
                 }
@@ -41,11 +41,11 @@ impl Core {
         let files = self.tree.files();
         for ino in files.orphans() {
             let account = format_args!("orphans, inode {ino}");
-            same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
+            equal(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
         for ino in files.open() {
             let account = format_args!("open, inode {ino}");
-            same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
+            equal(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
         // When all nodes are in memory, all valid blocks are known.
         let all = self.tables.nat().iter().filter(|(_, entry)| entry.ino.get() != 0).count();
@@ -56,7 +56,7 @@ impl Core {
                 .iter()
                 .filter(|(_, entry)| entry.ino.get() != 0 && entry.addr.get() != HOLE);
             let named = placed.count() as u64 + valid;
-            same(format_args!("space.valid, by all nodes"), named, self.alloc.valid())?;
+            equal("space.valid, by all nodes", named, self.alloc.valid())?;
         }
         Ok(())
     }
@@ -65,13 +65,13 @@ impl Core {
     /// valid. Returns the number of these blocks.
     fn audit_page(&self, nid: u32, page: &Page) -> Result<u64> {
         let head = header(page);
-        same(format_args!("number of the page of node {nid}"), nid, head.nid.get())?;
+        equal(format_args!("number of the page of node {nid}"), nid, head.nid.get())?;
         if head.level == LEVEL_INODE {
             let (ino, links) = (Ino(nid), as_inode(page).head.links.get());
             let account = format_args!("orphans, inode {ino} of {links} links");
             match self.tree.files().is_orphan(ino) {
-                true => holds(links == 0, account, "one without links"),
-                false => holds(links > 0, account, "that it is among them"),
+                true => expect(account, links == 0, "one without links"),
+                false => expect(account, links > 0, "that it is among them"),
             }?;
         }
         let mut count = 0;
@@ -80,9 +80,9 @@ impl Core {
             let account =
                 format_args!("SitEntry::map of the block at {addr}, a block of node {nid}");
             let Some((_, segment, block)) = self.alloc.segment_of(addr) else {
-                return Err(contradiction(account, format_args!("an address of the main area")));
+                return Err(broken(account, "expected an address of the main area"));
             };
-            holds(is_set(&self.alloc.sit().get(segment), block), account, "a set bit")?;
+            expect(account, is_set(&self.alloc.sit().get(segment), block), "a set bit")?;
             count += 1;
         }
         Ok(count)

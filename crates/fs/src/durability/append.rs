@@ -21,7 +21,6 @@
 //!
 //! Not here: nodes, directories' records, tables and logs, which never use appends.
 
-use crate::accounts::same;
 use crate::alloc::place::{Block, data_stream};
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -31,6 +30,7 @@ use crate::tree::cache::Key;
 use crate::tree::node::{Holder, header};
 use crate::types::Ino;
 use furrow_log::address::BlockAddr;
+use furrow_log::audit::equal;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind as WriteKind, Placement, WriteHandle, ZoneWrite};
 use furrow_rt::{Page, Pages};
@@ -95,7 +95,7 @@ impl Appends {
     pub(crate) fn audit(&self) -> Result<()> {
         let idle = self.flights == 0;
         let account = format_args!("Appends::blocks without an append in flight");
-        same(account, 0, if idle { self.blocks.len() } else { 0 })
+        equal(account, 0, if idle { self.blocks.len() } else { 0 })
     }
 }
 

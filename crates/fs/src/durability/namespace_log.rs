@@ -9,9 +9,9 @@
 //! the file's content too. So after a crash the name never leads to an empty file in place of the
 //! old one.
 
-use crate::accounts::{Broken, at_most, holds, same};
 use crate::format::item;
 use crate::types::{Ino, Kind, RenameMode, Time};
+use furrow_log::audit::{Broken, at_most, equal, expect};
 use furrow_zone::Result;
 use std::collections::VecDeque;
 use std::fmt;
@@ -350,20 +350,16 @@ impl NamespaceLog {
     /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let bytes: usize = self.items.iter().map(Vec::len).sum();
-        same(format_args!("NamespaceLog::bytes"), bytes, self.bytes)?;
-        at_most(format_args!("NamespaceLog::first"), self.logged, self.first)?;
-        at_most(format_args!("NamespaceLog::logged"), self.next(), self.logged)?;
+        equal("NamespaceLog::bytes", bytes, self.bytes)?;
+        at_most("NamespaceLog::first", self.logged, self.first)?;
+        at_most("NamespaceLog::logged", self.next(), self.logged)?;
         let skip = (self.logged - self.first) as usize;
         let unlogged: usize = self.items.iter().skip(skip).map(Vec::len).sum();
-        same(
-            format_args!("NamespaceLog::unlogged, from NamespaceLog::logged on"),
-            unlogged,
-            self.unlogged,
-        )?;
+        equal("NamespaceLog::unlogged, from NamespaceLog::logged on", unlogged, self.unlogged)?;
         for (number, ino) in &self.carried {
             let due = (self.logged..self.next()).contains(number);
             let account = format_args!("NamespaceLog::carried, inode {ino} by operation {number}");
-            holds(due, account, "an operation that is in no record")?;
+            expect(account, due, "an operation that is in no record")?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies the page.
 
-use crate::accounts::{Broken, at_most, contradiction, holds, same};
 use crate::format::{NatEntry, SitEntry};
+use furrow_log::audit::{Broken, at_most, broken, equal, expect};
 use furrow_zone::Result;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -139,15 +139,15 @@ impl<E: Entry> Table<E> {
     /// `Internal`, with the account.
     pub(crate) fn audit(&self, name: &str) -> Result<()> {
         let resident = self.table_pages.iter().flatten().count();
-        same(format_args!("Table::resident of {name}"), resident, self.resident)?;
+        equal(format_args!("Table::resident of {name}"), resident, self.resident)?;
         let exists = |page: u32| self.table_pages.get(page as usize).is_some_and(Option::is_some);
         for index in &self.dirty {
             let account = format_args!("Table::dirty of {name}, entry {index}");
-            holds(*index < self.len && exists(*index / self.per_table_page), account, "an entry")?;
+            expect(account, *index < self.len && exists(*index / self.per_table_page), "an entry")?;
         }
         for page in self.stale.iter().chain(&self.merging) {
             let account = format_args!("Table::stale and Table::merging of {name}, page {page}");
-            holds(exists(*page), account, "a table page in memory")?;
+            expect(account, exists(*page), "a table page in memory")?;
         }
         Ok(())
     }
@@ -340,28 +340,24 @@ impl NodeIds {
             used + part.count_ones()
         };
         let used = below(self.len);
-        same(format_args!("NodeIds::count"), used, self.count)?;
+        equal("NodeIds::count", used, self.count)?;
         let free = self.limit - 1 - below(self.limit);
-        same(format_args!("NodeIds::free"), free, self.free)?;
-        same(
-            format_args!("used ids below NodeIds::top"),
-            used,
-            below(self.top.min(self.len - 1) + 1),
-        )?;
+        equal("NodeIds::free", free, self.free)?;
+        equal("used ids below NodeIds::top", used, below(self.top.min(self.len - 1) + 1))?;
         let lower = self.next.min(self.limit);
         let held = self.held.range(1..lower).filter(|id| !self.is_used(**id)).count() as u32;
-        same(format_args!("free ids below NodeIds::next"), lower - 1, below(lower) + held)?;
+        equal("free ids below NodeIds::next", lower - 1, below(lower) + held)?;
         let mut freed: Vec<u32> = self.freed().collect();
         freed.sort_unstable();
         if let Some(pair) = freed.windows(2).find(|pair| pair[0] == pair[1]) {
             let account = format_args!("NodeIds::waiting, id {}", pair[0]);
-            return Err(contradiction(account, format_args!("it once, found it twice")));
+            return Err(broken(account, "expected it once, found it twice"));
         }
         for id in freed {
             let account = format_args!("NodeIds::used of id {id}, which waits to be free");
-            holds(id < self.len && self.is_used(id), account, "still taken")?;
+            expect(account, id < self.len && self.is_used(id), "still taken")?;
         }
-        at_most(format_args!("NodeIds::limit"), self.len, self.limit)
+        at_most("NodeIds::limit", self.len, self.limit)
     }
 
     /// Takes the particular id `id`, for replay. True if it was free.

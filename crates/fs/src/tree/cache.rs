@@ -19,8 +19,8 @@
 //!
 //! Not here: reading, writing, waiting, and the limit of dirty pages.
 
-use crate::accounts::Broken;
 use crate::memory::{map_bytes, set_bytes};
+use furrow_log::audit::Broken;
 use furrow_rt::buf::{PAGE_SIZE, Page};
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -14,9 +14,9 @@
 
 mod name_table;
 
-use crate::accounts::{Broken, same};
 use crate::tree::dirent::{self, BLOCK};
 use crate::types::Kind;
+use furrow_log::audit::{Broken, equal};
 use furrow_zone::Result;
 use name_table::NameTable;
 use std::collections::BTreeMap;
@@ -244,7 +244,7 @@ impl DirectoryIndexes {
     /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let bytes = self.of.values().map(Index::bytes).sum();
-        same(format_args!("DirectoryIndexes::bytes"), bytes, self.bytes)
+        equal("DirectoryIndexes::bytes", bytes, self.bytes)
     }
 
     /// Drops the index of directory `ino`, which was freed.

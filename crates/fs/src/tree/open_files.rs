@@ -6,8 +6,8 @@
 //! removal of a file's last name also opens the file ([`LastName::Opens`]), so there the removal is
 //! refused. Recovery has no limit: it frees a file as soon as it has replayed the removal.
 
-use crate::accounts::holds;
 use crate::types::Ino;
+use furrow_log::audit::expect;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,10 +137,10 @@ impl OpenFiles {
     pub(crate) fn audit(&self) -> Result<()> {
         for ino in &self.unnamed {
             let account = format_args!("orphans, inode {ino}");
-            holds(self.orphans.contains(ino), account, "unnamed too")?;
+            expect(account, self.orphans.contains(ino), "unnamed too")?;
         }
         for (ino, count) in &self.open {
-            holds(*count > 0, format_args!("open, inode {ino}"), "open at least once")?;
+            expect(format_args!("open, inode {ino}"), *count > 0, "open at least once")?;
         }
         Ok(())
     }

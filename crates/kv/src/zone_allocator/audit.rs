@@ -50,7 +50,7 @@ impl ZoneAllocator {
             let (expected, found) = (counted.get(zone), residents.get(zone));
             if expected != found {
                 let what = format!("expected {expected:?}, found {found:?}");
-                return Err(broken(&format!("valid blocks by file in zone {zone}"), what));
+                return Err(broken(format_args!("valid blocks by file in zone {zone}"), what));
             }
             holds("free zones", !self.is_free(*zone), || {
                 format!("expected nothing valid in zone {zone}, found {expected:?}")
@@ -75,7 +75,7 @@ impl ZoneAllocator {
         for (file, blocks) in logs.iter() {
             let of_file = counted.values().filter_map(|files| files.get(file));
             let sum = of_file.map(|blocks| u64::from(*blocks)).sum();
-            equal(&format!("valid blocks of log {}", file.0), sum, *blocks)?;
+            equal(format_args!("valid blocks of log {}", file.0), sum, *blocks)?;
         }
         equal("valid blocks of logs", logs.values().sum(), self.log_blocks.get())
     }
@@ -91,7 +91,11 @@ impl ZoneAllocator {
         equal("open zones", active, zones)?;
         for each in open.iter() {
             let zone = each.zone;
-            equal(&format!("superzone of open zone {zone}"), self.pool.owner(zone), Some(each.id))?;
+            equal(
+                format_args!("superzone of open zone {zone}"),
+                self.pool.owner(zone),
+                Some(each.id),
+            )?;
             let held = self.writer.permits_of(zone);
             let expected = u32::from(self.writer.space_left(zone) > 0);
             holds("permits of open zones", held >= expected, || {

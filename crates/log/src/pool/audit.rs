@@ -23,7 +23,7 @@ impl ZonePool {
                 format!("superzone {id} is {state:?}, found {} zones", superzone.zones.len())
             })?;
             for zone in &superzone.zones {
-                equal(&format!("owner of zone {zone}"), Some(id), self.owner(*zone))?;
+                equal(format_args!("owner of zone {zone}"), Some(id), self.owner(*zone))?;
                 // Zones of a free superzone were reset, or never written.
                 if state == SuperzoneState::Free && !superzone.releasing {
                     let written = self.0.writer.written(*zone);

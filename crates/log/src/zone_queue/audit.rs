@@ -50,7 +50,7 @@ impl ZoneQueue {
         // With a `rest`, the zeros that fill the torn block are not sent yet, and `done` is before
         // that block.
         if state.rest.is_none() {
-            equal(&format!("{account}, sent"), before, state.sent)?;
+            equal(format_args!("{account}, sent"), before, state.sent)?;
         }
         let mut end = state.done;
         for write in &state.writes {

@@ -39,7 +39,7 @@ impl Volume {
     fn release_fallbacks(&self, healed: impl FnOnce(&mut UnfinishedRecovery) -> Vec<u32>) {
         let slots = self.0.space.recovery.borrow_mut().as_mut().map(healed).unwrap_or_default();
         for slot in slots {
-            if self.lower_in(slot, "older blocks kept", |segment| &mut segment.fallback) == 0 {
+            if self.less_in(slot, "older blocks kept", |segment| &mut segment.fallback) == 0 {
                 self.0.wanted.notify_all();
             }
         }

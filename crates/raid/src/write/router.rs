@@ -152,7 +152,8 @@ mod tests {
             assert!(lined > 1);
             volume.hand_over(&stream.writer, &stream.writer);
             assert_eq!(stream.writer.line(), lined);
-            assert!(volume.0.segments.resume());
+            volume.0.segments.resume(&volume.0.broken);
+            assert!(volume.0.broken.first().is_none());
             volume.dispatch_ready(&stream.writer);
             volume.close_stripe(&stream);
             call.wait().await.unwrap();

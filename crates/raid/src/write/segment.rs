@@ -146,10 +146,10 @@ impl Volume {
 
     /// A stripe of data or of metadata is no longer in flight.
     fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
-        self.lower("stripes in flight of a segment", &open.in_flight);
-        if self.0.segments.end_flight().is_none() {
-            self.overdrawn("stripes in flight");
-        }
+        let left = self.less("stripes in flight of a segment", open.in_flight.get(), 1);
+        open.in_flight.set(left);
+        self.0.segments.end_flight(&self.0.broken);
+        self.check_accounts();
         if open.in_flight.get() == 0 {
             open.idle.notify_all();
         }

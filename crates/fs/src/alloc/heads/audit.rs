@@ -1,7 +1,7 @@
 //! The audit of the permits of heads, and the state of a head that other audits check.
 
-use crate::accounts::at_most;
 use crate::alloc::Allocator;
+use furrow_log::audit::at_most;
 use furrow_log::budget::Permit;
 use furrow_zone::Result;
 
@@ -50,7 +50,7 @@ impl Allocator {
         // The budget may have more permits taken: those of a superzone that a head has left stay
         // taken until its writes have completed.
         let (taken, held) = (self.permits().1, self.permits_of_heads());
-        at_most(format_args!("permits of heads and logs, by the budget"), taken, held)?;
+        at_most("permits of heads and logs, by the budget", taken, held)?;
         self.streams.budget.audit()
     }
 }

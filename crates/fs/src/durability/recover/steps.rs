@@ -12,12 +12,12 @@ use super::{
     assemble, check_heads, delta_layouts, name_replay_end, reap_orphans, reopen_superzones,
     reset_stale_zones,
 };
-use crate::accounts::{at_most, holds, same};
 use crate::core::{Core, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry};
 use crate::tables::table::Table;
 use crate::types::MountOptions;
 use furrow_log::DurableSnapshot;
+use furrow_log::audit::{at_most, equal, expect};
 use furrow_log::delta::DeltaLayout;
 use furrow_policy::FsDefect;
 use furrow_rt::{Pool, Rt};
@@ -221,8 +221,8 @@ impl Mount {
     fn audit_scan(&self) -> Result<()> {
         let (found, scan) = (self.found()?, self.sync_scan()?);
         let first = found.image.body.sync_sequence.get();
-        at_most(format_args!("first sync record of the checkpoint"), scan.replay_end, first)?;
-        at_most(format_args!("heads of the checkpoint"), scan.chains.len(), found.image.heads.len())
+        at_most("first sync record of the checkpoint", scan.replay_end, first)?;
+        at_most("heads of the checkpoint", scan.chains.len(), found.image.heads.len())
     }
 
     async fn read_tables(&mut self) -> Result<()> {
@@ -262,7 +262,7 @@ impl Mount {
     fn audit_replay_end(&self) -> Result<()> {
         self.replay_end()?;
         let (id, found) = (self.inner()?.core.borrow().durability.checkpoint.id, self.found()?);
-        same(format_args!("checkpoint.id"), id, found.id.checkpoint + 1)
+        equal("checkpoint.id", id, found.id.checkpoint + 1)
     }
 
     async fn reset_stale_zones(&mut self) -> Result<()> {
@@ -286,13 +286,9 @@ impl Mount {
     fn audit_replay(&self) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        holds(
-            !core.health.replaying(),
-            format_args!("Health::replaying"),
-            "the end of the replay",
-        )?;
+        expect("Health::replaying", !core.health.replaying(), "the end of the replay")?;
         let freed = core.tree.files().none_removed();
-        holds(freed, format_args!("OpenFiles::removed"), "empty after the replay")?;
+        expect("OpenFiles::removed", freed, "empty after the replay")?;
         core.audit_own()
     }
 

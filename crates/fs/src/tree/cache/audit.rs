@@ -1,7 +1,7 @@
 //! The audit of the cache: compares its indexes, lists and counts with its slots.
 
 use super::{Cache, Entry, Key, NIL, Slot, family_key};
-use crate::accounts::{contradiction, holds, same};
+use furrow_log::audit::{broken, equal, expect};
 use furrow_zone::Result;
 
 impl Cache {
@@ -20,7 +20,7 @@ impl Cache {
     /// # Errors
     /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
-        same(format_args!("Cache::held"), false, self.held)?;
+        equal("Cache::held", false, self.held)?;
         let (mut dirty_data, mut dirty_nodes, mut nodes, mut shared) = (0, 0, 0, 0);
         let (mut pages, mut listed, mut in_flight, mut logged) = (0, 0, 0, 0);
         for (at, slot) in self.slots.iter().enumerate() {
@@ -28,7 +28,7 @@ impl Cache {
             let Slot { key, entry, .. } = slot;
             pages += 1;
             let found = self.index.get(key).copied().unwrap_or(NIL);
-            same(format_args!("Cache::index of {key:?}"), at as u32, found)?;
+            equal(format_args!("Cache::index of {key:?}"), at as u32, found)?;
             let (set, item) = match *key {
                 Key::Data(ino, block) => (&self.dirty_data, (ino, block)),
                 Key::Node(nid) => (&self.dirty_nodes, (entry.owner, nid)),
@@ -40,40 +40,43 @@ impl Cache {
                 dirty_data += usize::from(entry.dirty);
             }
             let account = format_args!("Cache's list of dirty pages for {key:?}");
-            holds(!entry.dirty || set.contains(&item), account, "an entry, as its slot is dirty")?;
+            expect(account, !entry.dirty || set.contains(&item), "an entry, as its slot is dirty")?;
             let account = format_args!("Cache's eviction list for {key:?}");
             match slot.listed {
-                true => holds(entry.evictable(), account, "none of it: it cannot be evicted"),
-                false => holds(!entry.evictable(), account, "an entry: it can be evicted"),
+                true => expect(account, entry.evictable(), "none of it: it cannot be evicted"),
+                false => expect(account, !entry.evictable(), "an entry: it can be evicted"),
             }?;
             let account = format_args!("Slot::shared of {key:?}");
-            holds(!slot.shared || entry.in_flight > 0, account, "a write in flight")?;
+            expect(account, !slot.shared || entry.in_flight > 0, "a write in flight")?;
             let changed = entry.dirty && matches!(key, Key::Node(_));
             let account = format_args!("Entry::logged of {key:?}");
-            holds(entry.logged.is_none() || changed, account, "a dirty node")?;
+            expect(account, entry.logged.is_none() || changed, "a dirty node")?;
             logged += usize::from(entry.logged.is_some());
             listed += usize::from(slot.listed);
             shared += usize::from(slot.shared);
             in_flight += entry.in_flight as usize;
         }
-        same(format_args!("Cache::index"), pages, self.index.len())?;
-        same(format_args!("Cache::free"), self.slots.len() - pages, self.free.len())?;
-        same(format_args!("Cache::dirty_data"), dirty_data, self.dirty_data.len())?;
-        same(format_args!("Cache::dirty_nodes"), dirty_nodes, self.dirty_nodes.len())?;
+        equal("Cache::index", pages, self.index.len())?;
+        equal("Cache::free", self.slots.len() - pages, self.free.len())?;
+        equal("Cache::dirty_data", dirty_data, self.dirty_data.len())?;
+        equal("Cache::dirty_nodes", dirty_nodes, self.dirty_nodes.len())?;
         for nid in &self.moved_below {
             let dirty = self.audited(&Key::Node(*nid)).is_some_and(Entry::is_dirty);
-            holds(dirty, format_args!("Cache::moved_below of node {nid}"), "a dirty node")?;
+            expect(format_args!("Cache::moved_below of node {nid}"), dirty, "a dirty node")?;
         }
-        same(format_args!("Cache::nodes"), nodes, self.nodes)?;
-        same(format_args!("Cache::shared"), shared, self.shared)?;
-        same(format_args!("Cache::logged"), logged, self.logged)?;
-        same(format_args!("Cache::evictable"), listed, self.evictable)?;
+        equal("Cache::nodes", nodes, self.nodes)?;
+        equal("Cache::shared", shared, self.shared)?;
+        equal("Cache::logged", logged, self.logged)?;
+        equal("Cache::evictable", listed, self.evictable)?;
         // A page that was removed while being written has no slot, but its write still counts
         // in `out`.
         if in_flight > self.out {
             let out = self.out;
             let account = format_args!("Cache::out");
-            return Err(contradiction(account, format_args!("{in_flight} at least, found {out}")));
+            return Err(broken(
+                account,
+                format_args!("expected {in_flight} at least, found {out}"),
+            ));
         }
         self.audit_eviction_list()?;
         self.audit_families()
@@ -84,14 +87,14 @@ impl Cache {
         while at != NIL && count <= self.evictable {
             let slot = self.slots.get(at as usize).and_then(Option::as_ref);
             let Some(slot) = slot.filter(|slot| slot.listed) else {
-                let why = format_args!("a slot that is listed, found slot {at}");
-                return Err(contradiction(format_args!("Cache's eviction list"), why));
+                let why = format_args!("expected a slot that is listed, found slot {at}");
+                return Err(broken("Cache's eviction list", why));
             };
-            same(format_args!("Slot::colder of {:?}", slot.key), colder, slot.colder)?;
+            equal(format_args!("Slot::colder of {:?}", slot.key), colder, slot.colder)?;
             (colder, at, count) = (at, slot.warmer, count + 1);
         }
-        same(format_args!("Cache::warmest"), colder, self.warmest)?;
-        same(format_args!("length of Cache's eviction list"), self.evictable, count)
+        equal("Cache::warmest", colder, self.warmest)?;
+        equal("length of Cache's eviction list", self.evictable, count)
     }
 
     fn audit_families(&self) -> Result<()> {
@@ -100,7 +103,7 @@ impl Cache {
             let key = family_key(slot.entry.owner, matches!(slot.key, Key::Node(_)));
             let Some(family) = self.families.get(&key) else {
                 let account = format_args!("Cache::families of {:?}", slot.key);
-                return Err(contradiction(account, format_args!("a family")));
+                return Err(broken(account, "expected a family"));
             };
             let (mut at, mut members) = (family.head, 0);
             while at != NIL && members <= family.count {
@@ -109,10 +112,10 @@ impl Cache {
                 };
                 (at, members) = (slot.after, members + 1);
             }
-            same(format_args!("Family::count of {:?}", slot.key), family.count, members)?;
+            equal(format_args!("Family::count of {:?}", slot.key), family.count, members)?;
             count += members as usize;
         }
-        same(format_args!("pages of all families"), self.index.len(), count)
+        equal("pages of all families", self.index.len(), count)
     }
 }
 

@@ -15,9 +15,9 @@
 //! records  hash u32, place u32, inode u32, kind u8 (0: removed), length u8, name
 //! ```
 
-use crate::accounts::Broken;
 use crate::tree::dirent::Entry;
 use crate::types::Kind;
+use furrow_log::audit::Broken;
 use furrow_rt::{OwnedPage, PAGE_SIZE};
 use std::collections::BTreeMap;
 
