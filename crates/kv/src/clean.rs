@@ -9,7 +9,7 @@ use crate::file::Block;
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
-use crate::zone_allocator::{Policy, RESERVE, Want, garbage_left};
+use crate::zone_allocator::{Policy, RESERVE, Room, Want, garbage_left};
 use furrow_log::record::crc32c;
 use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
@@ -118,24 +118,24 @@ impl Store {
             if garbage <= garbage_left(zones.capacity()) {
                 return None;
             }
-            if self.has_space_to_clean(victim) {
+            if zones.may_be_cleaned(victim, self.room_to_clean(victim)) {
                 return Some(victim);
             }
             unfit.insert(victim);
         }
     }
 
-    /// Whether the extents that cleaning the zone moves fit in the free zones and those open for
-    /// cleaning. They may take more than the zone: an extent moves whole, even if only its
-    /// checksums lie there, as they do under policies that keep a zone for each open file.
-    fn has_space_to_clean(&self, victim: ZoneId) -> bool {
+    /// What cleaning the zone moves, and the space in the free zones and those open for cleaning.
+    /// The extents may take more than the zone: an extent moves whole, even if only its checksums
+    /// lie there, as they do under policies that keep a zone for each open file.
+    fn room_to_clean(&self, victim: ZoneId) -> Room {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();
         let of_files = zones.files_in(victim).into_iter().filter_map(|id| files.get(&id));
         let moved = of_files.flat_map(|file| &file.extents).filter(|e| self.is_in(victim, e));
         // Their checksums can stay in the entry of the file.
-        let moved: u64 = moved.map(|extent| u64::from(extent.blocks)).sum();
-        moved <= zones.space_for_cleaning()
+        let to_move = moved.map(|extent| u64::from(extent.blocks)).sum();
+        Room { to_move, space: zones.space_for_cleaning() }
     }
 
     pub(crate) fn may_clean(&self) -> bool {
@@ -154,15 +154,16 @@ impl Store {
         }
     }
 
-    /// Empties a zone, unless something in it cannot be read.
+    /// Empties a zone, unless something in it cannot be read, or space runs out.
     pub(crate) async fn clean_zone(&self, victim: ZoneId) -> Result<()> {
+        let room = self.room_to_clean(victim);
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
                 match self.runs_with_pages(id, &extent).await {
                     Ok(runs) => match self.move_runs(id, &extent, runs).await {
                         // Users took the space meanwhile.
                         Err(error) if error.kind() == ErrorKind::NoSpace => {
-                            self.0.zones.set_uncleanable(victim);
+                            self.0.zones.set_unfinished(victim, room);
                             return self.join_group_commit(None).await;
                         }
                         moved => moved?,
@@ -450,3 +451,6 @@ impl Store {
         rest
     }
 }
+
+#[cfg(test)]
+mod tests;

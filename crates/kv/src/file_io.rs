@@ -303,7 +303,7 @@ impl Store {
             if waiting == 0 {
                 return Ok(());
             }
-            let zone = self.zone_for_content(want).await?;
+            let zone = self.zone_for(want).await?;
             let left = self.space_for(want.claim).max(1);
             // Nothing is awaited from here on, so nobody else takes the space found in the zone.
             let ended = self.with(id, |file| {
@@ -365,7 +365,7 @@ impl Store {
     }
 
     fn want_of(&self, id: FileId, file: &File) -> Want {
-        Want { usage: self.usage_of(file), file: Some(id), claim: file.claim() }
+        Want { usage: self.usage_of(file), file: Some(id), claim: file.claim(), content: true }
     }
 
     /// Returns a zone with space; cleaning makes some if necessary. Waiting writers are served in
@@ -374,18 +374,8 @@ impl Store {
     /// # Errors
     /// `NoSpace` if cleaning can free nothing.
     pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
-        self.zone_within(want, false).await
-    }
-
-    /// Like [`Store::zone_for`], for content of a file, which gets no more than
-    /// [`Store::space_for`] leaves.
-    async fn zone_for_content(&self, want: Want) -> Result<ZoneId> {
-        self.zone_within(want, true).await
-    }
-
-    async fn zone_within(&self, want: Want, content: bool) -> Result<ZoneId> {
         let mut place = None;
-        let found = self.zone_in_turn((want, content), &mut place).await;
+        let found = self.zone_in_turn(want, &mut place).await;
         self.count(|counters| {
             if let Some((_, since)) = &place {
                 counters.waits += 1;
@@ -399,7 +389,7 @@ impl Store {
 
     async fn zone_in_turn<'a>(
         &'a self,
-        (want, content): (Want, bool),
+        want: Want,
         place: &mut Option<(SpaceTicket<'a>, Nanos)>,
     ) -> Result<ZoneId> {
         let zones = &self.0.zones;
@@ -412,7 +402,7 @@ impl Store {
                 freed.await;
                 continue;
             }
-            let full = content && self.space_for(want.claim) == 0;
+            let full = want.content && self.space_for(want.claim) == 0;
             match if full { Choice::Nothing } else { zones.choose(want) } {
                 Choice::Zone(zone) => {
                     self.clean_if_low();
@@ -519,7 +509,7 @@ impl Store {
 
     /// Writes the checksums of the extent that begins with block `first` to a block of their own.
     pub(crate) async fn store_sums(&self, id: FileId, first: u32, want: Want) -> Result<()> {
-        let zone = self.zone_for(want).await?;
+        let zone = self.zone_for(Want { content: false, ..want }).await?;
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return Ok(()) };
         let at = file.extents.partition_point(|extent| extent.first < first);

@@ -65,6 +65,15 @@ pub(crate) struct Age {
     pub(crate) opened: u64,
 }
 
+/// What cleaning a zone takes, and what there is, in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Blocks that cleaning the zone moves.
+    pub(crate) to_move: u64,
+    /// Blocks that cleaning can write before it gives a zone back.
+    pub(crate) space: u64,
+}
+
 /// Most blocks of garbage with which a zone of `zone_blocks` blocks is not cleaned.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
@@ -91,12 +100,14 @@ pub(crate) struct Want {
     /// The file to be written; `None` for cleaning.
     pub(crate) file: Option<FileId>,
     pub(crate) claim: Claim,
+    /// The zone is for content of the file, which gets no more than `Store::space_for` leaves.
+    pub(crate) content: bool,
 }
 
 impl Want {
     /// The request by which cleaning asks for a zone of this use.
     pub(crate) fn moved(usage: Use) -> Want {
-        Want { usage, file: None, claim: Claim::Catalog }
+        Want { usage, file: None, claim: Claim::Catalog, content: false }
     }
 
     fn class(self) -> Class {
@@ -191,6 +202,8 @@ pub(crate) struct ZoneAllocator {
     next_ticket: Cell<u64>,
     /// Zones with blocks that cannot be read: cleaning skips them.
     uncleanable: RefCell<BTreeSet<ZoneId>>,
+    /// Zones that cleaning did not empty because space ran out, each with what it tried.
+    unfinished: RefCell<BTreeMap<ZoneId, Room>>,
     /// Notified when a zone is released, or space becomes free in another way.
     pub(crate) freed: Notify,
     /// Notified when a writer wants space.
@@ -228,6 +241,7 @@ impl ZoneAllocator {
             space_queues: RefCell::default(),
             next_ticket: Cell::new(0),
             uncleanable: RefCell::default(),
+            unfinished: RefCell::default(),
             freed: Notify::new(),
             wanted: Notify::new(),
         }
@@ -654,7 +668,8 @@ impl ZoneAllocator {
             return 0;
         }
         self.close_full();
-        let want = Want { usage: Use::Files(Lifetime::NotSet), file: None, claim: Claim::Others };
+        let usage = Use::Files(Lifetime::NotSet);
+        let want = Want { usage, file: None, claim: Claim::Others, content: true };
         let open = self.open.borrow();
         let room = |open: &Open| u64::from(self.writer.space_left(open.zone));
         let cleanings = || open.iter().filter(|open| open.usage.is_moved()).map(room);
@@ -696,10 +711,23 @@ impl ZoneAllocator {
         self.uncleanable.borrow().contains(&zone)
     }
 
-    /// Excludes a zone from cleaning until its reset: a block in it cannot be read, or there is no
-    /// space for what cleaning it moves.
+    /// Excludes a zone from cleaning until its reset: a block in it cannot be read.
     pub(crate) fn set_uncleanable(&self, zone: ZoneId) {
         self.uncleanable.borrow_mut().insert(zone);
+    }
+
+    /// Notes that space ran out while the zone was cleaned, which had this room at the beginning.
+    pub(crate) fn set_unfinished(&self, zone: ZoneId, room: Room) {
+        self.unfinished.borrow_mut().insert(zone, room);
+    }
+
+    /// Whether a zone with this room may be cleaned: it fits, and if space ran out the last time,
+    /// there is more space now or less to move. So each try has a better chance than the one
+    /// before, and cleaning does not copy the same blocks again and again.
+    pub(crate) fn may_be_cleaned(&self, zone: ZoneId, room: Room) -> bool {
+        let unfinished = self.unfinished.borrow();
+        let better = |last: &Room| room.space > last.space || room.to_move < last.to_move;
+        room.to_move <= room.space && unfinished.get(&zone).is_none_or(better)
     }
 
     /// Returns the full zones without valid blocks.
@@ -744,6 +772,7 @@ impl ZoneAllocator {
             self.untold.borrow_mut().insert(zone);
         }
         self.uncleanable.borrow_mut().remove(&zone);
+        self.unfinished.borrow_mut().remove(&zone);
         let released = self.pool.release(id, durable).await;
         self.releasing.borrow_mut().remove(&zone);
         self.freed.notify_all();

@@ -14,7 +14,7 @@ use std::rc::Rc;
 fn requests_short_of_space_queue_in_order() {
     with_store(Policy::Shared, |rt, store| async move {
         let usage = Use::Files(Lifetime::Medium);
-        let want = Want { usage, file: None, claim: Claim::Others };
+        let want = Want { usage, file: None, claim: Claim::Others, content: false };
         let earlier = store.0.zones.queue(Claim::Others);
         let order: Rc<RefCell<Vec<u32>>> = Rc::default();
         for number in 0..4 {
