@@ -13,17 +13,13 @@ pub mod array;
 mod bench;
 pub mod cache;
 pub mod calibrate;
-mod capacity;
 pub mod catalogue;
 pub mod collection;
-mod directory;
 pub mod document;
-mod emulator;
 #[cfg(test)]
 mod fixture;
 pub mod flow;
 mod fsync;
-mod fuse;
 pub mod host;
 pub mod inside;
 mod library;
@@ -33,7 +29,6 @@ mod nbd;
 pub mod page;
 pub mod plot;
 pub mod policy;
-mod reach;
 pub mod recorded;
 pub mod report;
 pub mod result;
@@ -43,10 +38,8 @@ pub mod stored;
 pub mod table;
 pub mod target;
 pub mod text;
-mod timing;
 pub mod trace;
 mod volume;
-mod work;
 pub mod workload;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};
@@ -54,27 +47,12 @@ pub use bench::{Bench, Contestant, Effort, Row, compare};
 /// All benchmarks, in the order they run.
 pub const BENCHES: &[Bench] = &[
     Bench {
-        name: "fuse",
-        about: "getattr and cached 4 KiB read through FUSE, against a server that does nothing; \
-                names among a million in a directory, against among a thousand",
-        run: fuse::run,
-    },
-    Bench {
         name: "library",
-        about: "4 KiB writes and reads through the library, against the untimed drive alone and \
-                copying with a checksum",
+        about: "4 KiB writes through the library, against the untimed drive alone and copying with \
+                a checksum",
         run: library::run,
     },
-    Bench {
-        name: "directory",
-        about: "names among a million in a directory, against among a thousand",
-        run: directory::run,
-    },
     fsync::FSYNC,
-    emulator::EMULATOR,
-    reach::REACH,
-    timing::TIMING,
-    capacity::CAPACITY,
     volume::VOLUME,
     volume::VOLUME_COLD,
     nbd::NBD,
@@ -114,6 +92,6 @@ mod tests {
     fn benchmarks_are_found_by_name() {
         assert_eq!(select(&[]).unwrap().len(), BENCHES.len());
         assert_eq!(select(&["library".into()]).unwrap()[0].name, "library");
-        assert_eq!(select(&["fuse".into(), "none".into()]).unwrap_err(), "none");
+        assert_eq!(select(&["mount".into(), "none".into()]).unwrap_err(), "none");
     }
 }

@@ -3,15 +3,13 @@
 //!
 //! The library runs in place on one executor, with no thread in between. The drive is in memory and
 //! untimed, so the benchmark measures processor time. Writes include getting the blocks to the
-//! drive: each turn ends with an fsync. Making and syncing a file is compared with the least that
-//! its drive must do: write two blocks, an inode and a record, and flush.
+//! drive: each turn ends with an fsync.
 
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
-use crc_fast::CrcAlgorithm;
 use furrow_emu::Emulator;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
-use furrow_rt::{Config, Pages, Pool, Rng, Rt};
+use furrow_rt::{Config, Pages, Pool, Rt};
 use furrow_zone::{
     Access, Action, BlockCount, Command, Error, Lba, QueueId, Request, Status, Target, ZonedDevice,
 };
@@ -21,13 +19,11 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
-/// Blocks of the file written and read: 32 MiB, half the amount at which write-back begins. With a
+/// Blocks of the file written: 32 MiB, half the amount at which write-back begins. With a
 /// larger file, the benchmark would measure the first use of the drive's memory.
 const FILE_BLOCKS: u64 = 8_192;
 /// Blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
-/// Pages of the cache when reads should miss it: 16 MiB.
-const SMALL_CACHE: usize = 4_096;
 /// Operations between looks at the clock.
 const BATCH: u64 = 256;
 /// Blocks of a large command to the drive alone, the size to which an engine merges.
@@ -36,76 +32,27 @@ const LARGE: u64 = 32;
 /// Runs the benchmark.
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let bytes: Rc<[u8]> = noise(NOISE_BLOCKS * BLOCK, 7).into();
-    let mut rows = writes(effort, &bytes)?;
-    rows.extend(reads(effort, &bytes)?);
-    rows.extend(creates(effort, &bytes)?);
-    Ok(rows)
-}
-
-fn creates(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
-    let fs = Library::new(MountOptions::default())?;
-    let drive = Drive::new()?;
-    let rows = compare(
-        effort,
-        "file made and synced",
-        &mut [
-            Contestant::new("create, fsync: drive alone, two blocks and a flush", |slice| {
-                drive.write_and_flush(bytes, slice)
-            }),
-            Contestant::new("create, fsync: library", |slice| fs.create_and_sync(slice)),
-        ],
-    );
-    drive.end();
-    fs.end()?;
-    rows
-}
-
-fn writes(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
-    let fs = Library::new(MountOptions::default())?;
+    let fs = Library::new()?;
     let drive = Drive::new()?;
     let pool = Pool::new(1024);
     let rows = compare(
         effort,
         "4 KiB block",
         &mut [
-            Contestant::new("write: copy and checksum only", |slice| Ok(copy(&pool, bytes, slice))),
+            Contestant::new("write: copy and checksum only", |slice| {
+                Ok(copy(&pool, &bytes, slice))
+            }),
             Contestant::new("write: drive alone, 4 KiB commands", |slice| {
-                drive.write(bytes, 1, slice)
+                drive.write(&bytes, 1, slice)
             }),
             Contestant::new("write: drive alone, 128 KiB commands", |slice| {
-                drive.write(bytes, LARGE, slice)
+                drive.write(&bytes, LARGE, slice)
             }),
-            Contestant::new("write: library", |slice| fs.write(bytes, slice)),
+            Contestant::new("write: library", |slice| fs.write(&bytes, slice)),
         ],
     );
     drive.end();
     fs.end()?;
-    rows
-}
-
-fn reads(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
-    let cached = Library::new(MountOptions::default())?;
-    cached.fill(bytes)?;
-    let small = MountOptions { cache_pages: SMALL_CACHE, ..MountOptions::default() };
-    let missing = Library::new(small)?;
-    missing.fill(bytes)?;
-    let drive = Drive::new()?;
-    drive.fill(bytes)?;
-    let rows = compare(
-        effort,
-        "4 KiB block",
-        &mut [
-            Contestant::new("read: copy and checksum only", |slice| Ok(copy_out(bytes, slice))),
-            Contestant::new("read: drive alone, 4 KiB commands", |slice| drive.read(slice)),
-            Contestant::new("read: library, cached, copied out", |slice| cached.read(slice)),
-            Contestant::new("read: library, random, mostly not cached", |slice| {
-                missing.read(slice)
-            }),
-        ],
-    );
-    drive.end();
-    cached.end()?;
-    missing.end()?;
     rows
 }
 
@@ -127,24 +74,6 @@ fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
     done as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Does the least work of a read: checksums random blocks and copies them out.
-fn copy_out(bytes: &[u8], slice: Duration) -> f64 {
-    let mut rng = Rng::new(17);
-    let mut out = [0; BLOCK];
-    let start = Instant::now();
-    let mut done = 0;
-    while start.elapsed() < slice {
-        for _ in 0..BATCH {
-            let block = block(bytes, rng.below(NOISE_BLOCKS as u64));
-            black_box(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block));
-            out.copy_from_slice(block);
-            black_box(&out);
-        }
-        done += BATCH;
-    }
-    done as f64 / start.elapsed().as_secs_f64()
-}
-
 /// A file system on a drive in memory, with one file.
 struct Library {
     rt: Rt,
@@ -153,13 +82,13 @@ struct Library {
 }
 
 impl Library {
-    fn new(options: MountOptions) -> Result<Library> {
+    fn new() -> Result<Library> {
         let rt = Rt::new(Config::real());
         let device = furrow_emu::open(&rt, &DEVICE.parse()?, Access::ReadWrite)?;
         let engine = rt.clone();
         let (fs, file) = rt.block_on(async move {
             Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
-            let fs = Fs::mount(&engine, device, options).await?;
+            let fs = Fs::mount(&engine, device, MountOptions::default()).await?;
             let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
             Ok::<_, Error>((fs, file))
         })?;
@@ -181,62 +110,6 @@ impl Library {
                 done += BATCH;
             }
             fs.fsync(file, false).await?;
-            Ok::<f64, Error>(done as f64 / start.elapsed().as_secs_f64())
-        })?)
-    }
-
-    /// Makes files and syncs each of them. The time to remove them does not count.
-    fn create_and_sync(&self, slice: Duration) -> Result<f64> {
-        let fs = self.fs.clone();
-        Ok(self.rt.block_on(async move {
-            let start = Instant::now();
-            let (mut done, mut apart) = (0, Duration::ZERO);
-            while start.elapsed() < slice {
-                for index in 0..BATCH {
-                    let name = format!("new-{index}");
-                    let file = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
-                    fs.fsync(file.ino, false).await?;
-                }
-                done += BATCH;
-                let removing = Instant::now();
-                for index in 0..BATCH {
-                    fs.unlink(Ino::ROOT, format!("new-{index}").as_bytes()).await?;
-                }
-                apart += removing.elapsed();
-            }
-            let counted = start.elapsed().saturating_sub(apart);
-            Ok::<f64, Error>(done as f64 / counted.as_secs_f64())
-        })?)
-    }
-
-    fn fill(&self, bytes: &Rc<[u8]>) -> Result<()> {
-        let (fs, file, bytes) = (self.fs.clone(), self.file, bytes.clone());
-        Ok(self.rt.block_on(async move {
-            for index in 0..FILE_BLOCKS {
-                let offset = index * BLOCK as u64;
-                let data = WriteData::copy(fs.pool(), offset, block(&bytes, index));
-                fs.write(file, data).await?;
-            }
-            fs.sync().await
-        })?)
-    }
-
-    /// Reads random blocks and copies them out.
-    fn read(&self, slice: Duration) -> Result<f64> {
-        let (fs, file) = (self.fs.clone(), self.file);
-        Ok(self.rt.block_on(async move {
-            let mut rng = Rng::new(11);
-            let mut out = [0; BLOCK];
-            let start = Instant::now();
-            let mut done = 0;
-            while start.elapsed() < slice {
-                for _ in 0..BATCH {
-                    let offset = rng.below(FILE_BLOCKS) * BLOCK as u64;
-                    fs.read(file, offset, BLOCK).await?.copy_to(&mut out);
-                    black_box(&out);
-                }
-                done += BATCH;
-            }
             Ok::<f64, Error>(done as f64 / start.elapsed().as_secs_f64())
         })?)
     }
@@ -350,40 +223,6 @@ impl Drive {
                 let reset = zone.device.submit(QueueId(0), Request::bare(reset));
                 expect(reset.await.status)?;
                 done += fill(zone.clone(), done).await?;
-            }
-            Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
-        });
-        rate.map_err(|why| anyhow!(why))
-    }
-
-    /// Fills zone 0.
-    fn fill(&self, bytes: &Rc<[u8]>) -> Result<()> {
-        self.write(bytes, LARGE, Duration::from_nanos(1)).map(drop)
-    }
-
-    /// Reads random blocks of zone 0. As many are in flight as a large write has blocks.
-    fn read(&self, slice: Duration) -> Result<f64> {
-        let (device, pool) = (self.device.clone(), self.pool.clone());
-        let rate = self.rt.block_on(async move {
-            let mut rng = Rng::new(13);
-            let written = device.geometry().zone_capacity.0 / LARGE * LARGE;
-            let start = Instant::now();
-            let mut done = 0;
-            while start.elapsed() < slice {
-                let flying: Vec<_> = (0..LARGE)
-                    .map(|_| {
-                        let lba = Lba(rng.below(written));
-                        let read = Command::Read { lba, blocks: BlockCount(1) };
-                        let page = Pages::from_iter([pool.take_dirty()]);
-                        device.submit(QueueId(0), Request::with_data(read, page))
-                    })
-                    .collect();
-                for answer in flying {
-                    let outcome = answer.await;
-                    expect(outcome.status)?;
-                    black_box(outcome.data);
-                }
-                done += LARGE;
             }
             Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
         });
