@@ -1,9 +1,9 @@
 //! Checking a file system that is not mounted. Nothing is written.
 //!
 //! This is a second reader of the format: it shares the definitions ([`crate::format`], the
-//! directory block of [`crate::tree::dirent`], the arithmetic of [`crate::tree::shape`] and
-//! [`crate::alloc::stripe`], record sealing of `furrow-log`) with the engine, but no code that
-//! reads, replays or recovers.
+//! directory block of [`crate::tree::dirent`], the arithmetic of [`crate::tree::shape`],
+//! [`crate::alloc::stripe`] and [`crate::layout`], record sealing of `furrow-log`) with the engine,
+//! but no code that reads, replays or recovers.
 //!
 //! The check covers the state of the newest whole checkpoint, which is complete and consistent even
 //! after a crash, and the later sync records that the next mount would replay: the records must be
@@ -32,13 +32,13 @@ mod tables;
 mod tree;
 mod xattrs;
 
-use crate::alloc::stripe::Stripe;
-use crate::format::{BLOCK, SuperblockBody};
+use crate::format::BLOCK;
+use crate::layout::Layout;
 use furrow_log::Kept;
 use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
-use furrow_log::record::{RecordHeader, Uuid};
+use furrow_log::record::RecordHeader;
 use furrow_rt::{Boxed, Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
 use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -368,76 +368,6 @@ impl Fsck {
     }
 }
 
-/// The content of the superblock, decoded and checked to be possible.
-#[derive(Clone, Debug)]
-struct Plan {
-    body: SuperblockBody,
-    uuid: Uuid,
-    device: Uuid,
-    hash_seed: u64,
-    incompat: u64,
-    capacity: u32,
-    zones: u32,
-    ring_start: u32,
-    delta_start: u32,
-    delta_zones: u32,
-    table_start: u32,
-    table_zones: u32,
-    sync_start: u32,
-    sync_zones: u32,
-    main_start: u32,
-    superzones: u32,
-    width: u32,
-    segment_blocks: u32,
-    sub: u32,
-    unit_blocks: u32,
-    nodes: u32,
-    streams: u32,
-    logs: u32,
-}
-
-/// Number of zones in the checkpoint ring.
-const RING_ZONES: u32 = 2;
-
-impl Plan {
-    /// Number of entries of `size` bytes in a table page.
-    fn per_unit(&self, size: usize) -> u32 {
-        ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / size) as u32
-    }
-
-    /// Striping of a superzone of `width` zones.
-    fn stripe(&self, width: u32) -> Stripe {
-        Stripe { width, capacity: self.capacity, sub: self.sub, segment: self.segment_blocks }
-    }
-
-    /// Striping of a half of the sync log, one block per zone at a time.
-    fn sync_stripe(&self) -> Stripe {
-        Stripe { sub: 1, ..self.stripe(self.sync_zones) }
-    }
-
-    /// Number of segments in each superzone.
-    fn segments(&self) -> u32 {
-        self.stripe(self.width).segments()
-    }
-
-    /// Number of segments in the main area.
-    fn segment_count(&self) -> u32 {
-        self.superzones * self.segments()
-    }
-
-    /// Zones of half `half` of delta log number `log`.
-    fn delta_half(&self, log: u32, half: u32) -> std::ops::Range<u32> {
-        let start = self.delta_start + 2 * self.delta_zones * log.min(self.logs - 1);
-        Plan::half(start, self.delta_zones, half)
-    }
-
-    /// Zones of half `half` of a log whose halves have `zones` zones each.
-    fn half(start: u32, zones: u32, half: u32) -> std::ops::Range<u32> {
-        let first = start + half.min(1) * zones;
-        first..first + zones
-    }
-}
-
 /// A superzone, from its descriptor.
 #[derive(Clone, Debug)]
 struct Superzone {
@@ -458,7 +388,7 @@ mod state {
 
 /// The content of the checkpoint.
 struct Volume {
-    plan: Plan,
+    plan: Layout,
     header: RecordHeader,
     body: crate::format::CheckpointBody,
     streams: Vec<crate::format::StreamState>,
@@ -492,7 +422,7 @@ impl Volume {
         let v = stripe.index(column as u32, offset);
         let segment = stripe.segment_of(v)?;
         (!stripe.is_summary(v)).then_some(())?;
-        Some((index, index * self.plan.segments() + segment, v % stripe.segment))
+        Some((index, index * self.plan.segments + segment, v % stripe.segment))
     }
 
     /// Whether a block was written after the blocks of its stream that the checkpoint covers.

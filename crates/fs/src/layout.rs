@@ -436,15 +436,24 @@ impl Layout {
         }
     }
 
-    /// Decodes the layout from a superblock. The checks make sure that no later code divides by
-    /// zero, leaves the drive or allocates without bound.
+    /// Decodes the layout from a superblock, checked.
     pub(crate) fn decode(
         body: &SuperblockBody,
         uuid: Uuid,
         device: Uuid,
         geometry: &Geometry,
     ) -> Result<Layout> {
-        let mut layout = Layout {
+        Layout::read(body, uuid, device).checked(geometry).map_err(|problems| {
+            let what = problems.first().map(|(field, expected, found)| {
+                format!("superblock: {field} is {found}, expected {expected}")
+            });
+            Error::new(ErrorKind::Corrupt, what.unwrap_or_default())
+        })
+    }
+
+    /// The layout that a superblock describes, unchecked.
+    pub(crate) fn read(body: &SuperblockBody, uuid: Uuid, device: Uuid) -> Layout {
+        Layout {
             uuid,
             device,
             label: label(body),
@@ -473,69 +482,77 @@ impl Layout {
             streams: body.streams.get(),
             logs: body.logs.get(),
             segments: 0,
-        };
-        layout
-            .validate(geometry)
-            .map_err(|what| Error::new(ErrorKind::Corrupt, format!("superblock: {what}")))?;
-        layout.segments = layout.stripe(layout.width).segments();
-        if layout.segment_count() == 0 {
-            return Err(Error::new(ErrorKind::Corrupt, "superblock: no segments"));
         }
-        Ok(layout)
     }
 
-    fn validate(&self, geometry: &Geometry) -> Result<(), String> {
-        let found = (self.zones, self.zone_size, self.capacity);
-        let drive = (geometry.zones, geometry.zone_size.0, blocks_per_zone(geometry));
-        if found != drive {
-            return Err(format!(
-                "made for {} zones of size {} capacity {}, the drive has {} of {} and {}",
-                found.0, found.1, found.2, drive.0, drive.1, drive.2
-            ));
-        }
-        let range = |name: &str, value: u32, low: u32, high: u32| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(format!("{name} is {value}, expected {low} to {high}"))
+    /// The layout, if it is possible on a drive of `geometry`: then no later code divides by zero,
+    /// leaves the drive or allocates without bound.
+    pub(crate) fn checked(mut self, geometry: &Geometry) -> Result<Layout, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut range = |field: &'static str, value: u64, low: u64, high: u64| {
+            if !(low..=high).contains(&value) {
+                let expected =
+                    if low == high { low.to_string() } else { format!("{low} to {high}") };
+                problems.push((field, expected, value));
             }
         };
-        range("width", self.width, 1, WIDTH_MAX)?;
-        range("delta_zones", self.delta_zones, 1, self.zones)?;
-        range("table_zones", self.table_zones, 1, self.zones)?;
-        range("logs", self.logs, 1, 2)?;
-        range("sync_zones", self.sync_zones, 1, WIDTH_MAX)?;
-        let mut expected = u64::from(geometry.conventional_zones);
-        for (name, start, zones) in [
-            ("checkpoint ring", self.ring_start, RING_ZONES),
-            ("delta log", self.delta_start, self.delta_zones.saturating_mul(2 * self.logs)),
-            ("tables", self.table_start, self.table_zones),
-            ("sync log", self.sync_start, 2 * self.sync_zones),
-            ("main area", self.main_start, 0),
+        let zones = u64::from(geometry.zones);
+        let capacity = u64::from(blocks_per_zone(geometry));
+        range("zones", u64::from(self.zones), zones, zones);
+        range("zone_size", self.zone_size, geometry.zone_size.0, geometry.zone_size.0);
+        range("zone_capacity", u64::from(self.capacity), capacity, capacity);
+        range("width", u64::from(self.width), 1, u64::from(WIDTH_MAX));
+        let mut start = u64::from(geometry.conventional_zones);
+        range("logs", u64::from(self.logs), 1, 2);
+        let wide = u64::from(WIDTH_MAX);
+        for (field, value, count, length, times, most) in [
+            ("ring_start", self.ring_start, "", RING_ZONES, 1, 0),
+            (
+                "delta_start",
+                self.delta_start,
+                "delta_zones",
+                self.delta_zones,
+                2 * self.logs.min(2),
+                zones,
+            ),
+            ("table_start", self.table_start, "table_zones", self.table_zones, 1, zones),
+            ("sync_start", self.sync_start, "sync_zones", self.sync_zones, 2, wide),
+            ("main_start", self.main_start, "", 0, 0, 0),
         ] {
-            if u64::from(start) != expected {
-                return Err(format!("{name} starts at zone {start}, expected {expected}"));
+            range(field, u64::from(value), start, start);
+            if !count.is_empty() {
+                range(count, u64::from(length), 1, most);
             }
-            expected += u64::from(zones);
+            start = u64::from(value) + u64::from(times) * u64::from(length);
         }
-        let space = u64::from(self.width) * u64::from(self.capacity);
-        if space > u64::from(u32::MAX) {
-            return Err(format!("a superzone of {space} blocks is too large"));
-        }
-        range("segment_blocks", self.segment_blocks, 2, SEGMENT.min(space as u32))?;
-        range("subsegment_blocks", self.subsegment_blocks, 1, self.capacity)?;
-        range("unit_blocks", self.unit_blocks, 1, unit_most(self.capacity))?;
+        let main = u64::from(self.superzones) * u64::from(self.width);
+        let room = zones.saturating_sub(u64::from(self.main_start));
+        range("superzones × width", main, 1, room.max(1));
+        let space = (u64::from(self.width) * capacity).min(u64::from(u32::MAX));
+        range("segment_blocks", u64::from(self.segment_blocks), 2, space.clamp(2, SEGMENT.into()));
+        range("subsegment_blocks", u64::from(self.subsegment_blocks), 1, capacity);
+        let most = unit_most(blocks_per_zone(geometry));
+        range("unit_blocks", u64::from(self.unit_blocks), 1, u64::from(most));
+        let most = (zones * capacity).clamp(64, u64::from(u32::MAX - 1));
+        range("nodes", u64::from(self.nodes), 2, most);
         if ![2, 4, 6].contains(&self.streams) {
-            return Err(format!("streams is {}, expected 2, 4 or 6", self.streams));
+            problems.push(("streams", "2, 4 or 6".into(), u64::from(self.streams)));
         }
-        let end = expected + u64::from(self.superzones) * u64::from(self.width);
-        if self.superzones == 0 || end > u64::from(self.zones) {
-            return Err(format!("main area ends at zone {end} of {}", self.zones));
+        if problems.is_empty() {
+            let (sub, segment) = (self.subsegment_blocks, self.segment_blocks);
+            let whole = Stripe::new(self.width, self.capacity, sub, segment);
+            self.segments = whole.map_or(0, |stripe| stripe.segments());
+            if self.segments == 0 {
+                let expected = "a superzone below 2^32 blocks".to_owned();
+                problems.push(("width", expected, u64::from(self.width)));
+            }
         }
-        let most = (u64::from(self.zones) * u64::from(self.capacity)).max(64);
-        range("nodes", self.nodes, 2, most.min(u64::from(u32::MAX - 1)) as u32)
+        if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 }
+
+/// A field that makes a superblock impossible: its name, what was expected, what was found.
+pub(crate) type Problem = (&'static str, String, u64);
 
 /// Number of table zones needed if `kept` zones hold all table pages: as many again are always
 /// empty, so that all table pages can be rewritten, and as many again serve a merge.

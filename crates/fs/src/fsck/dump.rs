@@ -14,12 +14,13 @@ mod value;
 
 use super::tables::Tables;
 use super::tree::{NODE_SLOT, head_of, inode_of, leaf_of};
-use super::{Finding, Fsck, FsckOptions, Plan, RING_ZONES, Volume, ring, space, tables, tree};
+use super::{Finding, Fsck, FsckOptions, Volume, ring, space, tables, tree};
 use crate::format::{
     CheckpointBody, HOLE, InodeHead, LEVEL_INODE, LEVEL_XATTR, NO_NODE, NatEntry, NodeHeader,
     Pointer, ROOT_NODE, SitEntry, StreamState, SummaryEntry, SummaryHeader, SuperblockBody,
     UnitRef, kind, stream_names,
 };
+use crate::layout::{Layout, RING_ZONES};
 use crate::tree::dirent;
 use crate::tree::shape::{NodePos, Shape};
 use crate::types::Kind;
@@ -159,7 +160,7 @@ async fn superblocks(fsck: &mut Fsck) -> Result<Value> {
 }
 
 /// The name of stream `number`, or of the stream that head `number` serves.
-fn stream_name(plan: &Plan, number: usize) -> Value {
+fn stream_name(plan: &Layout, number: usize) -> Value {
     let names = stream_names(plan.streams);
     let name = number.checked_rem(plan.streams as usize).and_then(|stream| names.get(stream));
     name.copied().unwrap_or("unknown").into()
@@ -273,7 +274,7 @@ impl Look<'_> {
     }
 
     fn segment_place(&self, segment: u32) -> Fields {
-        let per = self.volume.plan.segments().max(1);
+        let per = self.volume.plan.segments;
         vec![
             ("segment", segment.into()),
             ("superzone", (segment / per).into()),
@@ -496,7 +497,7 @@ impl Look<'_> {
         let mut all = self.segment_place(segment);
         let sit = self.tables.sit.get(segment);
         all.push(("sit", Value::Fields(sit_fields(&self.volume.plan, &sit))));
-        let per = self.volume.plan.segments().max(1);
+        let per = self.volume.plan.segments;
         let (index, k) = (segment / per, segment % per);
         let Some(superzone) = self.volume.superzones.get(index as usize) else {
             return Ok(Value::Fields(all));
@@ -591,7 +592,7 @@ struct Name {
 }
 
 /// The fields of a SIT entry, with its map as runs of valid blocks.
-fn sit_fields(plan: &Plan, entry: &SitEntry) -> Fields {
+fn sit_fields(plan: &Layout, entry: &SitEntry) -> Fields {
     let mut all = fields(&SitEntry::LAYOUT, entry.as_bytes());
     for (name, value) in &mut all {
         match *name {

@@ -1,13 +1,12 @@
 //! Checks superblock copies and the checkpoint ring, and finds the newest whole checkpoint.
 
-use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
-use crate::alloc::stripe::Stripe;
+use super::{Fsck, Superzone, Volume, state};
 use crate::durability::recover::read::offline_superblock;
 use crate::format::{
-    self, COMPAT_KNOWN, COMPAT_PROOFS, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN,
-    RO_COMPAT_KNOWN, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
+    self, COMPAT_KNOWN, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN, RO_COMPAT_KNOWN,
+    StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
 };
-use crate::layout::unit_most;
+use crate::layout::{Layout, RING_ZONES};
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
@@ -50,7 +49,7 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
 /// Reports an offline zone of the ring if it may have held the newest checkpoint. It cannot have if
 /// the other zone, with the newest checkpoint found, has space left: the ring changes to the other
 /// zone only when a zone is full.
-fn check_offline(fsck: &mut Fsck, plan: &Plan, best: Option<u32>) {
+fn check_offline(fsck: &mut Fsck, plan: &Layout, best: Option<u32>) {
     let state = |ring: u32| fsck.reports[(plan.ring_start + ring) as usize].state;
     let Some(ring) = (0..RING_ZONES).find(|ring| state(*ring) == ZoneState::Offline) else {
         return;
@@ -65,7 +64,7 @@ fn check_offline(fsck: &mut Fsck, plan: &Plan, best: Option<u32>) {
 }
 
 /// Reads the superblock copies in the ring, and returns the plan they describe.
-pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
+pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Layout>> {
     let first = fsck.geometry.conventional_zones;
     let mut copies: Vec<(ZoneId, RecordHeader, SuperblockBody)> = Vec::new();
     let (mut traces, mut unread) = (false, None);
@@ -212,32 +211,7 @@ fn check_superblock(
     at: &str,
     header: &RecordHeader,
     body: &SuperblockBody,
-) -> Result<Option<Plan>> {
-    let plan = Plan {
-        body: *body,
-        uuid: header.object,
-        device: header.device,
-        hash_seed: body.hash_seed.get(),
-        incompat: body.incompat.get(),
-        capacity: body.zone_capacity.get(),
-        zones: body.zones.get(),
-        ring_start: body.ring_start.get(),
-        delta_start: body.delta_start.get(),
-        delta_zones: body.delta_zones.get(),
-        table_start: body.table_start.get(),
-        table_zones: body.table_zones.get(),
-        sync_start: body.sync_start.get(),
-        sync_zones: body.sync_zones.get(),
-        main_start: body.main_start.get(),
-        superzones: body.superzones.get(),
-        width: body.width.get(),
-        segment_blocks: body.segment_blocks.get(),
-        sub: body.subsegment_blocks.get(),
-        unit_blocks: body.unit_blocks.get(),
-        nodes: body.nodes.get(),
-        streams: body.streams.get(),
-        logs: body.logs.get(),
-    };
+) -> Result<Option<Layout>> {
     let end = body.label.iter().position(|b| *b == 0).unwrap_or(body.label.len());
     match std::str::from_utf8(&body.label[..end]) {
         Ok(label) => fsck.report.label = label.to_string(),
@@ -247,72 +221,15 @@ fn check_superblock(
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: header, reserved"), &header.reserved);
     fsck.expect(SUPERBLOCK, || format!("{at}: header, durable"), 0, header.durable.get());
     fsck.expect(SUPERBLOCK, || format!("{at}: header, sequence"), 0, header.sequence.get());
-    let problems = plan_problems(fsck, body, &plan);
-    let possible = problems.is_empty();
-    for (field, expected, found) in problems {
-        fsck.add(SUPERBLOCK, format!("{at}: {field}"), expected, found);
-    }
-    Ok(possible.then_some(plan))
-}
-
-/// The fields that make a superblock impossible: (field, expected, found).
-fn plan_problems(
-    fsck: &Fsck,
-    body: &SuperblockBody,
-    plan: &Plan,
-) -> Vec<(&'static str, String, u64)> {
-    let mut problems = Vec::new();
-    let mut range = |field: &'static str, value: u64, low: u64, high: u64| {
-        if !(low..=high).contains(&value) {
-            let expected = if low == high { low.to_string() } else { format!("{low} to {high}") };
-            problems.push((field, expected, value));
-        }
-    };
-    let zones = u64::from(fsck.geometry.zones);
-    let capacity = u64::from(fsck.capacity());
-    range("zones", u64::from(plan.zones), zones, zones);
-    let size = fsck.geometry.zone_size.0;
-    range("zone_size", body.zone_size.get(), size, size);
-    range("zone_capacity", u64::from(plan.capacity), capacity, capacity);
-    range("width", u64::from(plan.width), 1, u64::from(format::WIDTH_MAX));
-    let mut start = u64::from(fsck.geometry.conventional_zones);
-    range("logs", u64::from(plan.logs), 1, 2);
-    for (field, value, count, length, times) in [
-        ("ring_start", plan.ring_start, "", RING_ZONES, 1),
-        ("delta_start", plan.delta_start, "delta_zones", plan.delta_zones, 2 * plan.logs.min(2)),
-        ("table_start", plan.table_start, "table_zones", plan.table_zones, 1),
-        ("sync_start", plan.sync_start, "sync_zones", plan.sync_zones, 2),
-        ("main_start", plan.main_start, "", 0, 0),
-    ] {
-        range(field, u64::from(value), start, start);
-        if !count.is_empty() {
-            let wide = u64::from(format::WIDTH_MAX);
-            range(count, u64::from(length), 1, if count == "sync_zones" { wide } else { zones });
-        }
-        start = u64::from(value) + u64::from(times) * u64::from(length);
-    }
-    let main = u64::from(plan.superzones) * u64::from(plan.width);
-    let room = zones.saturating_sub(u64::from(plan.main_start));
-    range("superzones × width", main, 1, room.max(1));
-    let space = (u64::from(plan.width) * capacity).min(u64::from(u32::MAX));
-    range("segment_blocks", u64::from(plan.segment_blocks), 2, space.clamp(2, 512));
-    range("subsegment_blocks", u64::from(plan.sub), 1, capacity);
-    let most = unit_most(capacity.try_into().unwrap_or(u32::MAX));
-    range("unit_blocks", u64::from(plan.unit_blocks), 1, u64::from(most));
-    range("nodes", u64::from(plan.nodes), 2, (zones * capacity).max(64));
-    if ![2, 4, 6].contains(&plan.streams) {
-        problems.push(("streams", "2, 4 or 6".into(), u64::from(plan.streams)));
-    }
-    if problems.is_empty() {
-        for width in 1..=plan.width {
-            let fits = Stripe::new(width, plan.capacity, plan.sub, plan.segment_blocks);
-            if fits.is_err() || (width == plan.width && plan.segments() == 0) {
-                problems.push(("width", "a superzone below 2^32 blocks".into(), width.into()));
-                break;
+    match Layout::read(body, header.object, header.device).checked(&fsck.geometry) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(problems) => {
+            for (field, expected, found) in problems {
+                fsck.add(SUPERBLOCK, format!("{at}: {field}"), expected, found);
             }
+            Ok(None)
         }
     }
-    problems
 }
 
 /// A damaged checkpoint that is newer than the newest whole one.
@@ -367,7 +284,7 @@ struct Scanned {
 }
 
 /// Scans one zone of the ring: every record in it must be whole or torn.
-async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
+async fn scan(fsck: &mut Fsck, plan: &Layout, zone: ZoneId) -> Scanned {
     let end = fsck.written(zone);
     let mut found = Scanned::default();
     // Block 0 is the superblock. A zone just entered may hold nothing else yet.
@@ -396,7 +313,7 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                 }
                 let (second, blocks) = (copy == Some(at), header.blocks());
                 at += blocks;
-                let twice = plan.body.compat.get() & COMPAT_PROOFS != 0;
+                let twice = plan.has_proofs();
                 copy = (!second && twice && 2 * blocks < plan.capacity).then_some(at);
                 found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
@@ -458,7 +375,7 @@ async fn whole(
 }
 
 /// Judges the record at block `at` of a ring zone written up to `end`.
-async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Found {
+async fn judge(fsck: &Fsck, plan: &Layout, zone: ZoneId, at: u32, end: u32) -> Found {
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
     let why = match whole(fsck, &expect, zone, at, end).await {
@@ -535,7 +452,7 @@ fn section<T: FromBytes + Immutable + KnownLayout>(rest: &mut &[u8], count: u32)
     now.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).ok()).collect()
 }
 
-fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Option<Volume> {
+fn decode(fsck: &mut Fsck, plan: Layout, header: RecordHeader, bytes: &[u8]) -> Option<Volume> {
     let sections = (|| {
         let (body, rest) = CheckpointBody::read_from_prefix(bytes).ok()?;
         let (superblock, mut rest) = SuperblockBody::read_from_prefix(rest).ok()?;
@@ -556,7 +473,8 @@ fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Op
         return None;
     };
     fsck.report.label = crate::layout::label(&superblock);
-    if but_label(&superblock) != but_label(&plan.body) {
+    let unlabelled = Layout { label: String::new(), ..plan.clone() };
+    if but_label(&superblock) != unlabelled.encode() {
         fsck.add(
             CHECKPOINT,
             "copy of the superblock",
@@ -588,8 +506,6 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
         fsck.add(CHECKPOINT, "streams", format!("{} to {most}", plan.streams), heads);
         ok = false;
     }
-    let nat_units = plan.nodes.div_ceil(plan.per_unit(size_of::<format::NatEntry>()));
-    let sit_units = plan.segment_count().div_ceil(plan.per_unit(size_of::<format::SitEntry>()));
     ok &= fsck.expect(CHECKPOINT, place("superzones"), plan.superzones, body.superzones.get());
     let mut range = |field: &'static str, value: u32, high: u32| {
         if value > high {
@@ -599,8 +515,8 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     };
     range("delta_half", body.delta_half.get(), 1);
     range("sit_half", body.sit_half.get(), plan.logs - 1);
-    range("nat_units", body.nat_units.get(), nat_units.min(body.units.get()));
-    range("units", body.units.get(), body.nat_units.get().saturating_add(sit_units));
+    range("nat_units", body.nat_units.get(), plan.nat_units().min(body.units.get()));
+    range("units", body.units.get(), body.nat_units.get().saturating_add(plan.sit_units()));
     range("log_extents", body.log_extents.get(), body.extents.get());
     if plan.logs == 1 {
         range("extents", body.extents.get(), body.log_extents.get());
@@ -634,7 +550,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
 }
 
 /// Checks that the descriptors are disjoint, within the main area, and in possible states.
-fn check_descriptors(fsck: &mut Fsck, plan: &Plan, descriptors: &[Descriptor]) -> Vec<Superzone> {
+fn check_descriptors(fsck: &mut Fsck, plan: &Layout, descriptors: &[Descriptor]) -> Vec<Superzone> {
     const DESCRIPTOR: &str = "superzone descriptor";
     let mut superzones = Vec::with_capacity(descriptors.len());
     for (index, descriptor) in descriptors.iter().enumerate() {

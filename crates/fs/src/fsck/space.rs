@@ -134,7 +134,7 @@ fn check_streams(fsck: &mut Fsck, volume: &Volume, space: &Space) {
             }
         }
         let k = next / stripe.segment;
-        let segment = id * plan.segments() + k;
+        let segment = id * plan.segments + k;
         check_entries(fsck, volume, space, segment, (id, k), entries);
     }
     for (index, superzone) in volume.superzones.iter().enumerate() {
@@ -241,7 +241,7 @@ async fn check_summary(
     let addr = fsck.addr(superzone.zones[column as usize], offset);
     let place = format!("superzone {index} segment {k} at {}", fsck.at(addr));
     let written = fsck.is_written(addr);
-    let segment = index * volume.plan.segments() + k;
+    let segment = index * volume.plan.segments + k;
     let read = fsck.read_one(addr).await;
     // Tolerate a missing summary in these cases, as the nodes still name the owners of all blocks.
     // A power cut may leave a zone full although its last blocks, including a summary, were lost.

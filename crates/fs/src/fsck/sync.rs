@@ -4,9 +4,9 @@ use super::sync_end::Later;
 use super::sync_items::{Change, Input, Item, pointers};
 use super::tables::Table;
 use super::tree::read_node;
-use super::{Fsck, Plan, Volume, xattrs};
+use super::{Fsck, Volume, xattrs};
 use crate::durability::sync::record_blocks_max;
-use crate::format::{BLOCK, COMPAT_PROOFS, HEADS_PER_STREAM, HOLE, NatEntry, Pointer, kind};
+use crate::format::{BLOCK, HEADS_PER_STREAM, HOLE, NatEntry, Pointer, kind};
 use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
@@ -226,7 +226,7 @@ async fn wiped(
     (half, next): (u32, u32),
 ) -> Option<((u32, u32), String)> {
     let (plan, blocks) = (&volume.plan, volume.plan.sync_stripe().blocks());
-    let zones = |half| Plan::half(plan.sync_start, plan.sync_zones, half).map(ZoneId);
+    let zones = |half: u32| plan.sync_half(half as u8).into_iter();
     let state = |zone: ZoneId| fsck.reports.get(zone.0 as usize).map(|report| report.state);
     let exact = |half| {
         let is_exact = |state: ZoneState| state.is_active() || state == ZoneState::Empty;
@@ -308,8 +308,7 @@ fn block_addr(fsck: &Fsck, volume: &Volume, half: u32, block: u32) -> Option<u32
         return None;
     }
     let (column, offset) = stripe.place(block);
-    let first = Plan::half(plan.sync_start, plan.sync_zones, half).start;
-    Some(fsck.addr(ZoneId(first + column), offset))
+    Some(fsck.addr(plan.sync_zone(half as u8, column), offset))
 }
 
 async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
@@ -405,9 +404,9 @@ async fn accept(
     let place = format!("{}", header.sequence);
     fsck.expect_zero(RECORD, || format!("{place}: header, reserved"), &header.reserved);
     let (sequence, durable) = (header.sequence.get(), header.durable.get());
-    let possible = match volume.plan.body.compat.get() & COMPAT_PROOFS {
-        0 => 0..=0,
-        _ => sequence.saturating_sub(3)..=sequence,
+    let possible = match volume.plan.has_proofs() {
+        false => 0..=0,
+        true => sequence.saturating_sub(3)..=sequence,
     };
     if !possible.contains(&durable) {
         let expected = format!("{} to {}", possible.start(), possible.end());
@@ -742,10 +741,10 @@ fn check_clean(fsck: &mut Fsck, volume: &Volume, records: u64) {
     if body.sync_next.get() >= stripe.blocks() {
         return;
     }
-    let zones = Plan::half(plan.sync_start, plan.sync_zones, body.sync_half.get());
-    for (column, zone) in zones.enumerate() {
+    let zones = plan.sync_half(body.sync_half.get() as u8);
+    for (column, zone) in zones.into_iter().enumerate() {
         let least = stripe.fill(column as u32, body.sync_next.get());
-        let found = fsck.written(ZoneId(zone));
+        let found = fsck.written(zone);
         if found < least {
             let expected = format!("at most what is written of zone {zone}, {found}");
             fsck.add("checkpoint", "sync_next", expected, least);

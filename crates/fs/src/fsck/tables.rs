@@ -87,8 +87,8 @@ pub(super) async fn read(fsck: &mut Fsck, volume: &Volume) -> Option<Tables> {
 /// The readable part of the tables, and whether any of it is damaged.
 pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool) {
     let plan = &volume.plan;
-    let per_nat = plan.per_unit(size_of::<NatEntry>());
-    let per_sit = plan.per_unit(size_of::<SitEntry>());
+    let per_nat = plan.nat_per_unit();
+    let per_sit = plan.sit_per_unit();
     let mut tables = Tables {
         nat: Table::new(plan.nodes, per_nat),
         sit: Table::new(plan.segment_count(), per_sit),
@@ -110,8 +110,8 @@ pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool)
 }
 
 /// The number of the delta log that contains the extent with index `extent`.
-fn log_of(volume: &Volume, extent: usize) -> u32 {
-    u32::from(extent >= volume.body.log_extents.get() as usize)
+fn log_of(volume: &Volume, extent: usize) -> usize {
+    usize::from(extent >= volume.body.log_extents.get() as usize)
 }
 
 async fn read_unit(
@@ -194,17 +194,11 @@ fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
 
 /// Checks that the position `next` in a half is neither before the end of the blocks in use nor
 /// after the end of the written blocks.
-fn check_next(
-    fsck: &mut Fsck,
-    field: &'static str,
-    half: std::ops::Range<u32>,
-    used: u32,
-    next: u32,
-) {
+fn check_next(fsck: &mut Fsck, field: &'static str, half: &[ZoneId], used: u32, next: u32) {
     let capacity = fsck.capacity();
     let mut written = 0;
-    for (index, zone) in half.enumerate() {
-        let blocks = fsck.begun(ZoneId(zone));
+    for (index, zone) in half.iter().enumerate() {
+        let blocks = fsck.begun(*zone);
         if blocks > 0 {
             written = index as u32 * capacity + blocks;
         }
@@ -232,10 +226,10 @@ async fn read_extent(
         fsck.add(EXTENT, index.to_string(), format!("blocks below {room} of half 0 or 1"), found);
         return;
     }
-    let half = plan.delta_half(log_of(volume, index), u32::from(extent.half));
+    let half = plan.delta_half(log_of(volume, index), extent.half);
     let mut crc = 0;
     for block in first..first + blocks {
-        let addr = half.start * plan.capacity + block;
+        let addr = half[0].0 * plan.capacity + block;
         let place = fsck.at(addr);
         let page = match fsck.read_one(addr).await {
             Ok(page) => page,
@@ -299,7 +293,7 @@ fn apply(fsck: &mut Fsck, place: &str, mut body: &[u8], tables: &mut Tables) {
 /// log continues after them.
 fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     let (plan, body) = (&volume.plan, &volume.body);
-    let mut places: Vec<(u32, u8, u64, u64)> = Vec::new();
+    let mut places: Vec<(usize, u8, u64, u64)> = Vec::new();
     for (index, extent) in volume.extents.iter().enumerate() {
         let first = u64::from(extent.first.get());
         let end = first + u64::from(extent.blocks.get());
@@ -315,10 +309,10 @@ fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
         ("delta_next", body.delta_half.get(), body.delta_next.get()),
         ("sit_next", body.sit_half.get(), body.sit_next.get()),
     ];
-    for (log, (field, half, next)) in (0..plan.logs).zip(nexts) {
+    for (log, (field, half, next)) in (0..plan.logs as usize).zip(nexts) {
         let last = places.iter().rfind(|(l, h, ..)| (*l, u32::from(*h)) == (log, half));
         let used = last.map_or(0, |(_, _, _, end)| (*end).min(u64::from(u32::MAX)) as u32);
-        check_next(fsck, field, plan.delta_half(log, half), used, next);
+        check_next(fsck, field, &plan.delta_half(log, half as u8), used, next);
     }
 }
 
