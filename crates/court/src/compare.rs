@@ -9,16 +9,15 @@
 //! file system and the drive only if it is the same at two such factors.
 
 use crate::contestant::{Contestant, FileSystem};
+use crate::counts::Counts;
 use crate::host::{Used, serve};
 use crate::library::Library;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::Emulator;
 use furrow_rt::{Nanos, Rng, Rt};
-use furrow_ublk::{Counts, Tap};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Access, ZonedDevice};
+use furrow_zone::{Access, Error, ZonedDevice};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -117,25 +116,12 @@ pub fn measure(
     }
     let timing = slow.map(|slow| format!(",timing=realtime,model={MODEL},time-scale={slow}"));
     let spec: DeviceSpec = format!("mem:{DRIVE}{}", timing.unwrap_or_default()).parse()?;
-    let tap = Rc::new(Tap::default());
-    // The user's thread requests the counts from the server's thread, which has them.
-    let (ask, asked) = channel();
-    let (tell, told) = channel();
-    let counter = tap.clone();
-    let open = move |rt: &Rt| -> Result<Rc<Emulator>> {
-        let drive = furrow_emu::open(rt, &spec, Access::ReadWrite)?;
-        let engine = rt.clone();
-        rt.spawn_detached(async move { answer(&engine, &counter, asked, &tell).await });
-        Ok(drive)
-    };
+    let counts = Arc::new(Mutex::new(Counts::default()));
+    let counted = counts.clone();
+    let open = move |rt: &Rt| Ok(counted_drive(rt, &spec, counted)?);
     let patience = if slow.is_some() { PATIENCE_TIMED } else { PATIENCE };
-    let using = move |device: &str| {
-        phases(who.begin(device, seed)?, work, seed, || {
-            ask.send(())?;
-            Ok(told.recv()?)
-        })
-    };
-    match serve(open, &tap, patience, using)? {
+    let using = move |device: &str| phases(who.begin(device, seed)?, work, seed, || *lock(&counts));
+    match serve(open, patience, using)? {
         Used::Ended(measured) => measured,
         Used::Hung(said) => bail!("it hangs: {}", said.join("\n")),
     }
@@ -154,32 +140,28 @@ pub fn measure_direct(
     let spec: DeviceSpec = format!("mem:{drive}").parse()?;
     let counts = Arc::new(Mutex::new(Counts::default()));
     let counted = counts.clone();
-    let library = Library::on(seed, move |rt| {
-        let drive = furrow_emu::open(rt, &spec, Access::ReadWrite)?;
-        drive.set_observer(Rc::new(move |drive, info| {
-            lock(&counted).count(drive.geometry(), &info.command, info.fua);
-        }));
-        Ok(drive as Rc<dyn ZonedDevice>)
-    })?;
-    phases(Box::new(library), work, seed, || Ok(*lock(&counts)))
+    let library =
+        Library::on(seed, move |rt| Ok(counted_drive(rt, &spec, counted)? as Rc<dyn ZonedDevice>))?;
+    phases(Box::new(library), work, seed, || *lock(&counts))
+}
+
+/// Opens a drive whose commands are counted.
+fn counted_drive(
+    rt: &Rt,
+    spec: &DeviceSpec,
+    counts: Arc<Mutex<Counts>>,
+) -> Result<Rc<Emulator>, Error> {
+    let drive: Rc<Emulator> = furrow_emu::open(rt, spec, Access::ReadWrite)?;
+    drive.set_observer(Rc::new(move |drive, info| {
+        let mut counts = lock(&counts);
+        counts.failed = drive.counters().failed;
+        counts.count(drive.geometry(), &info.command, info.fua);
+    }));
+    Ok(drive)
 }
 
 fn lock(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Answers requests for the counts until no requests can come any more.
-async fn answer(rt: &Rt, tap: &Tap, asked: Receiver<()>, tell: &Sender<Counts>) {
-    loop {
-        match asked.try_recv() {
-            Ok(()) if tell.send(tap.counts()).is_err() => return,
-            Ok(()) => {}
-            Err(std::sync::mpsc::TryRecvError::Empty) => {
-                rt.sleep(20 * furrow_rt::Nanos::MILLI).await;
-            }
-            Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
-        }
-    }
 }
 
 /// Runs all phases of `work` on the new file system `fs`. `counts` returns the counts of its drive.
@@ -187,12 +169,12 @@ fn phases(
     fs: Box<dyn FileSystem>,
     work: Work,
     seed: u64,
-    counts: impl Fn() -> Result<Counts>,
+    counts: impl Fn() -> Counts,
 ) -> Result<Vec<(String, Result<Measure, String>)>> {
     let mut phases = Vec::new();
     for phase in work.phases {
         fs.drop_caches(work.reads_again && *phase == "read")?;
-        let before = counts()?;
+        let before = counts();
         let begun = Instant::now();
         let asked = match *phase {
             "sequential" => work.sequential(&*fs),
@@ -204,7 +186,7 @@ fn phases(
         };
         let synced = asked.and_then(|asked| fs.sync().map(|()| asked));
         let seconds = begun.elapsed().as_secs_f64();
-        let after = counts()?;
+        let after = counts();
         let measured = synced.map(|asked| Measure { asked, counts: after.since(&before), seconds });
         let failed = measured.is_err();
         phases.push(((*phase).to_owned(), measured.map_err(|error| format!("{error:#}"))));

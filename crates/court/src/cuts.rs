@@ -4,10 +4,11 @@
 //! workload was told that something is durable, the others before or after any command.
 
 use crate::oracle::Progress;
+use crate::recording::{Event, Recording};
+use crate::replay::Replay;
 use crate::workload::History;
-use furrow_emu::{Fates, Replay, Snapshot, Unflushed};
+use furrow_emu::{Fates, Snapshot, Unflushed};
 use furrow_rt::Rng;
-use furrow_ublk::recording::{Event, Recording};
 use furrow_zone::{Command, Error, Geometry, Request, ZoneId};
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -4,7 +4,7 @@ use crate::kind::kernel_said;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use furrow_emu::Emulator;
 use furrow_rt::{Config, Nanos, Rt, become_io_flusher, within};
-use furrow_ublk::{Drive, Options, Server, Tap};
+use furrow_ublk::{Drive, Options, Server};
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -24,22 +24,20 @@ pub enum Used<T> {
     Hung(Vec<String>),
 }
 
-/// Serves the drive that `open` opens, with its commands going through `tap`. Meanwhile `using`
-/// runs on a thread and gets the name of the block device. The device is removed when `using` ends,
-/// or after `patience` nanoseconds.
+/// Serves the drive that `open` opens. Meanwhile `using` runs on a thread and gets the name of the
+/// block device. The device is removed when `using` ends, or after `patience` nanoseconds.
 ///
 /// # Errors
 /// If the drive cannot be served, or `using` does not end even after the device was removed.
 pub fn serve<T: Send + 'static>(
     open: impl FnOnce(&Rt) -> Result<Rc<Emulator>>,
-    tap: &Rc<Tap>,
     patience: u64,
     using: impl FnOnce(&str) -> T + Send + 'static,
 ) -> Result<Used<T>> {
     ensure!(become_io_flusher(), "this needs root");
     let rt = Rt::new(Config::real());
     let drive = open(&rt)?;
-    let served = Drive::new(drive.clone())?.tapped(tap.clone());
+    let served = Drive::new(drive.clone())?;
     let engine = rt.clone();
     let server = rt.block_on(async move {
         Server::start(&engine, served, Options { number: None, kept_for: None }).await

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! workload ── file system ── /dev/ublkbN ── Drive ── Emulator
-//!     └────────── marks ──────────┐ Tap: counts, recording
+//!     └────────── marks ──────────┐ recording
 //! recording ── Events ── Replay ── power cut ── /dev/ublkbN ── file system ── oracle
 //! ```
 //!
@@ -26,12 +26,15 @@
 
 pub mod compare;
 pub mod contestant;
+pub mod counts;
 pub mod cuts;
 pub mod host;
 pub mod kind;
 pub mod library;
 pub mod minimal;
 pub mod oracle;
+pub mod recording;
+pub mod replay;
 pub mod show;
 pub mod stuck;
 pub mod trial;

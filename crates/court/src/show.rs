@@ -1,8 +1,8 @@
 //! A recording as text, an event per line.
 
 use crate::cuts::Events;
+use crate::recording::Event;
 use crate::workload::Op;
-use furrow_ublk::recording::Event;
 use furrow_zone::{Command, Lba, Target};
 use std::collections::BTreeSet;
 

@@ -5,9 +5,9 @@
 //! should end soon, and the machine should be turned off.
 
 use crate::kind::{Kind, kernel_said};
+use crate::recording::{Event, Recording};
 use crate::trial::{Filler, RecordingServer, SMALL_DRIVE, asks_for_another_attempt};
 use anyhow::{Context as _, Result};
-use furrow_ublk::recording::{Event, Recording};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;

@@ -8,7 +8,6 @@ use crate::workload::{DIRECTORIES, History, Name, Op, directory_path, pattern};
 use anyhow::{Context as _, Result, bail, ensure};
 use furrow_emu::{Emulator, Options, Snapshot};
 use furrow_rt::{Nanos, Rng};
-use furrow_ublk::Tap;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -391,7 +390,6 @@ pub fn try_one(
     let options = options.to_owned();
     let used = serve(
         |rt| Ok(Rc::new(Emulator::from_snapshot(rt, left, Options::fast()))),
-        &Rc::new(Tap::default()),
         PATIENCE,
         move |device| examine(kind, device, &options, &histories, progress),
     )?;
@@ -418,7 +416,6 @@ pub fn restored(
 ) -> Result<Vec<Accusation>> {
     let used = serve(
         |rt| Ok(Rc::new(Emulator::from_snapshot(rt, left, Options::fast()))),
-        &Rc::new(Tap::default()),
         PATIENCE,
         move |device| -> Result<Vec<Accusation>> {
             let place = std::env::temp_dir().join(format!("restored-{}", std::process::id()));

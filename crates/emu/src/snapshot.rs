@@ -1,10 +1,14 @@
-//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it.
+//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it. A snapshot can also
+//! be led on by hand, without an executor: command by command, each carried out when its owner says.
 
 use crate::core::Core;
+use crate::medium::Medium;
 use crate::power::{Fates, Parcel, Power, cut};
 use crate::queue::CommandInfo;
 use furrow_zone::fault::Fault;
-use furrow_zone::{ZoneId, ZoneReport};
+use furrow_zone::{
+    Command, Geometry, Machine, QueueId, Request, Result, Status, ZoneId, ZoneReport,
+};
 use std::collections::BTreeSet;
 
 /// A drive at one instant, with the commands that were in flight. Payload is shared with the
@@ -30,6 +34,35 @@ impl Clone for Snapshot {
 }
 
 impl Snapshot {
+    /// An empty drive of `geometry` in memory.
+    ///
+    /// # Errors
+    /// If the geometry is impossible.
+    pub fn empty(geometry: &Geometry) -> Result<Snapshot> {
+        let machine = Machine::new(geometry.clone())?;
+        let core = Core::new(machine, Medium::memory(geometry));
+        Ok(Snapshot { core, parcels: Vec::new(), faults: Vec::new(), power: Power::On })
+    }
+
+    /// Puts a command in flight. A flush will cover what was carried out before.
+    pub fn submit(&mut self, sequence: u64, queue: QueueId, request: Request) {
+        let (command, fua) = (request.command, request.fua);
+        let cache = self.core.cache.as_ref().filter(|_| matches!(command, Command::Flush));
+        let barrier = cache.map(|cache| cache.barrier(&self.core.machine, queue));
+        let info = CommandInfo { sequence, queue, command, fua };
+        self.parcels.push(Parcel { info, request, barrier });
+    }
+
+    /// Takes the command with this number out of flight. If there is a `command`, that is carried
+    /// out, with the payload of the other. `None` if there is no such command in flight.
+    pub fn take(&mut self, sequence: u64, command: Option<Command>) -> Option<Status> {
+        let at = self.parcels.iter().position(|parcel| parcel.info.sequence == sequence)?;
+        let mut parcel = self.parcels.remove(at);
+        let Some(command) = command else { return Some(Status::Success) };
+        parcel.request.command = command;
+        Some(self.core.execute(&mut parcel.request, parcel.barrier.as_ref()).status)
+    }
+
     /// The commands that were in flight, in order of submission.
     pub fn in_flight(&self) -> Vec<CommandInfo> {
         self.parcels.iter().map(|parcel| parcel.info).collect()

@@ -2,8 +2,8 @@
 
 use crate::abi::{SECTOR, ZoneDescriptor};
 use crate::backend::{Backend, Done, Properties, ZoneLimits};
+use crate::recording::Recorder;
 use crate::request::{Operation, Request};
-use crate::tap::Tap;
 use furrow_rt::{Pages, Pool, Ranges};
 use furrow_zone::{
     Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Status, Target,
@@ -31,7 +31,7 @@ pub struct Drive {
     pool: Pool,
     /// Zones that are being written, if the drive does not support Zone Append.
     turns: Ranges,
-    tap: Rc<Tap>,
+    recorder: Option<Rc<Recorder>>,
 }
 
 impl Drive {
@@ -43,14 +43,14 @@ impl Drive {
         let properties = properties(drive.geometry()).map_err(|what| {
             Error::new(ErrorKind::Unsupported, format!("{}: {what}", drive.name()))
         })?;
-        let (turns, tap) = (Ranges::default(), Rc::default());
-        Ok(Drive { drive, properties, pool: Pool::new(PAGES), turns, tap })
+        let (pool, turns) = (Pool::new(PAGES), Ranges::default());
+        Ok(Drive { drive, properties, pool, turns, recorder: None })
     }
 
-    /// The same drive, with its commands counted and recorded by `tap`.
+    /// The same drive, with its commands recorded by `recorder`.
     #[must_use]
-    pub fn tapped(self, tap: Rc<Tap>) -> Drive {
-        Drive { tap, ..self }
+    pub fn recorded(self, recorder: Rc<Recorder>) -> Drive {
+        Drive { recorder: Some(recorder), ..self }
     }
 
     /// The served drive.
@@ -63,10 +63,13 @@ impl Drive {
     }
 
     async fn submit(&self, command: Command, data: Pages, fua: bool) -> Result<Outcome, Errno> {
-        let number = self.tap.submitted(&command, &data, fua);
+        let recorder = self.recorder.as_ref();
+        let recorded = recorder.map(|to| (to, to.submitted(&command, &data, fua)));
         let request = furrow_zone::Request { command, data, oob: Vec::new(), fua };
         let outcome = self.drive.submit(QueueId(0), request).await;
-        self.tap.answered(number, self.drive.geometry(), (&command, fua), &outcome);
+        if let Some((to, number)) = recorded {
+            to.answered(number, &outcome);
+        }
         if outcome.status.is_ok() { Ok(outcome) } else { Err(errno(outcome.status)) }
     }
 

@@ -35,7 +35,6 @@ mod queue;
 pub mod recording;
 mod request;
 mod server;
-mod tap;
 mod volume;
 
 pub use backend::{Backend, Done, Properties, ZoneLimits};
@@ -44,5 +43,4 @@ pub use drive::Drive;
 pub use kept::{discard, waiting};
 pub use request::{Operation, Request};
 pub use server::{Device, Options, Server};
-pub use tap::{Counts, Tap};
 pub use volume::Exported;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use furrow_rt::{Rt, either};
 use furrow_ublk::recording::Recorder;
-use furrow_ublk::{Drive, Options, Server, Tap};
+use furrow_ublk::{Drive, Options, Server};
 use furrow_zone::spec::{DeviceSpec, Timing};
 use furrow_zone::{Access, Command, Geometry, QueueId, Request};
 use std::fs::File;
@@ -57,11 +57,15 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let name = format!("{spec}, a drive of the array {}", member.label);
         crate::raid::kept::refuse(&engine, &name, member.array)?;
     }
-    let tap = match &args.record {
-        Some(path) => Rc::new(Tap::recording(recorder(path, drive.geometry())?)),
-        None => Rc::default(),
+    let recorder = match &args.record {
+        Some(path) => Some(Rc::new(recorder(path, drive.geometry())?)),
+        None => None,
     };
-    let served = Drive::new(drive.clone())?.tapped(tap.clone());
+    let served = Drive::new(drive.clone())?;
+    let served = match &recorder {
+        Some(recorder) => served.recorded(recorder.clone()),
+        None => served,
+    };
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
     signals.on_first(move |_| {
@@ -81,10 +85,10 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         geometry.zones
     )?;
     out.flush()?;
-    if let Some(path) = &args.record {
+    if let (Some(path), Some(recorder)) = (&args.record, &recorder) {
         let socket = marks_socket(path)?;
-        let (engine, tap) = (rt.clone(), tap.clone());
-        rt.spawn_detached(async move { take_marks(&engine, socket, &tap).await });
+        let (engine, recorder) = (rt.clone(), recorder.clone());
+        rt.spawn_detached(async move { take_marks(&engine, socket, &recorder).await });
     }
     let (engine, signal) = (rt.clone(), Arc::new(OwnedFd::from(ended_here)));
     let flushed = drive.clone();
@@ -105,7 +109,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(path) = &args.record {
         let _ = std::fs::remove_file(marks_path(path));
     }
-    let recorded = tap.recorder().map_or(Ok(()), Recorder::flush);
+    let recorded = recorder.map_or(Ok(()), |recorder| recorder.flush());
     result.and_then(|()| Ok(recorded?))
 }
 
@@ -129,19 +133,23 @@ fn marks_socket(recording: &Path) -> anyhow::Result<UnixListener> {
 }
 
 /// Records the lines that clients send as marks, one client after another.
-async fn take_marks(rt: &Rt, socket: UnixListener, tap: &Tap) {
+async fn take_marks(rt: &Rt, socket: UnixListener, recorder: &Recorder) {
     let Ok(ready) = socket.try_clone().map(|socket| Arc::new(OwnedFd::from(socket))) else {
         return;
     };
     loop {
         rt.readable(ready.clone()).await;
         if let Ok((client, _)) = socket.accept() {
-            let _ = take_marks_of(rt, client, tap).await;
+            let _ = take_marks_of(rt, client, recorder).await;
         }
     }
 }
 
-async fn take_marks_of(rt: &Rt, mut client: UnixStream, tap: &Tap) -> std::io::Result<()> {
+async fn take_marks_of(
+    rt: &Rt,
+    mut client: UnixStream,
+    recorder: &Recorder,
+) -> std::io::Result<()> {
     client.set_nonblocking(true)?;
     let ready = Arc::new(OwnedFd::from(client.try_clone()?));
     let (mut line, mut bytes) = (Vec::new(), [0; 512]);
@@ -159,10 +167,7 @@ async fn take_marks_of(rt: &Rt, mut client: UnixStream, tap: &Tap) -> std::io::R
                 line.push(byte);
                 continue;
             }
-            let marked = match tap.recorder() {
-                Some(recorder) => recorder.mark(&String::from_utf8_lossy(&line)),
-                None => Ok(()),
-            };
+            let marked = recorder.mark(&String::from_utf8_lossy(&line));
             line.clear();
             let answer = marked.err().map_or(String::new(), |error| error.to_string());
             client.write_all(format!("{answer}\n").as_bytes())?;

@@ -7,21 +7,15 @@
 //! write to its zone is still in flight then, the recorded drive must have carried out that write
 //! already, and so does this drive.
 
-use crate::core::Core;
-use crate::medium::Medium;
-use crate::power::{Parcel, Power};
-use crate::queue::CommandInfo;
-use crate::snapshot::Snapshot;
-use furrow_zone::{
-    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Machine, QueueId, Request, Result, ZoneId,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use furrow_emu::{CommandInfo, Snapshot};
+use furrow_zone::{Command, Error, ErrorKind, Geometry, Lba, QueueId, Request, Result};
+use std::collections::BTreeSet;
 
 /// A drive in memory that repeats the commands of another drive.
 #[derive(Debug)]
 pub struct Replay {
-    core: Core,
-    in_flight: BTreeMap<u64, Parcel>,
+    geometry: Geometry,
+    drive: Snapshot,
     /// Numbers of commands that were carried out before their answer.
     early: BTreeSet<u64>,
     ignores_flushes: bool,
@@ -33,10 +27,8 @@ impl Replay {
     /// # Errors
     /// If the geometry is impossible.
     pub fn new(geometry: &Geometry) -> Result<Replay> {
-        let machine = Machine::new(geometry.clone())?;
-        let core = Core::new(machine, Medium::memory(geometry));
-        let (in_flight, early) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Replay { core, in_flight, early, ignores_flushes: false })
+        let (drive, geometry) = (Snapshot::empty(geometry)?, geometry.clone());
+        Ok(Replay { geometry, drive, early: BTreeSet::new(), ignores_flushes: false })
     }
 
     /// Makes flushes have no effect, and writes not durable when they are answered. With this
@@ -50,15 +42,7 @@ impl Replay {
         request.fua &= !self.ignores_flushes;
         // Each command has its own queue, because its sender relies on no order among commands
         // in flight.
-        let (queue, command, fua) = (QueueId(number as u16), request.command, request.fua);
-        let info = CommandInfo { sequence: number, queue, command, fua };
-        let barrier = match request.command {
-            Command::Flush => {
-                self.core.cache.as_ref().map(|cache| cache.barrier(&self.core.machine, queue))
-            }
-            _ => None,
-        };
-        self.in_flight.insert(number, Parcel { info, request, barrier });
+        self.drive.submit(number, QueueId(number as u16), request);
     }
 
     /// Answers command `number`, as the recorded drive did; a write went to `lba`.
@@ -69,84 +53,82 @@ impl Replay {
         if self.early.remove(&number) {
             return Ok(());
         }
-        let mut parcel = self
-            .in_flight
-            .remove(&number)
+        let find = |info: &CommandInfo| (info.sequence == number).then_some(info.command);
+        let command = self.drive.in_flight().iter().find_map(find);
+        let command = command
             .ok_or_else(|| impossible(number, "it is answered and not in flight".to_owned()))?;
-        let flush = matches!(parcel.request.command, Command::Flush);
-        if !done || flush && self.ignores_flushes {
+        if !done || matches!(command, Command::Flush) && self.ignores_flushes {
+            self.drive.take(number, None);
             return Ok(());
         }
-        if let Command::Append { zone_start, blocks } = parcel.request.command {
-            self.lead_to(zone_start, lba);
-            parcel.request.command = Command::Write { lba, blocks };
-        } else if let Command::Write { lba, .. } = parcel.request.command {
-            self.lead_to(self.start_of(lba), lba);
-        }
-        self.carry_out(number, parcel)
+        let command = match command {
+            Command::Append { zone_start, blocks } => {
+                self.lead_to(number, zone_start, lba);
+                Command::Write { lba, blocks }
+            }
+            Command::Write { lba, .. } => {
+                self.lead_to(number, self.start_of(lba), lba);
+                command
+            }
+            other => other,
+        };
+        self.carry_out(number, command)
     }
 
     /// The drive at this moment, including the commands in flight.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            core: self.core.fork(),
-            parcels: self.in_flight.values().map(Parcel::share).collect(),
-            faults: Vec::new(),
-            power: Power::On,
-        }
+        self.drive.clone()
     }
 
     /// Number of commands in flight.
     pub fn in_flight_len(&self) -> usize {
-        self.in_flight.len()
+        self.drive.in_flight().len()
     }
 
-    fn carry_out(&mut self, number: u64, mut parcel: Parcel) -> Result<()> {
-        if matches!(parcel.request.command, Command::Read { .. }) {
-            return Ok(());
+    fn carry_out(&mut self, number: u64, command: Command) -> Result<()> {
+        let wanted = Some(command).filter(|command| !matches!(command, Command::Read { .. }));
+        match self.drive.take(number, wanted) {
+            Some(status) if !status.is_ok() => {
+                Err(impossible(number, format!("{command:?} is refused here: {status}")))
+            }
+            _ => Ok(()),
         }
-        let command = parcel.request.command;
-        let outcome = self.core.execute(&mut parcel.request, parcel.barrier.as_ref());
-        if outcome.status.is_ok() {
-            return Ok(());
-        }
-        Err(impossible(number, format!("{command:?} is refused here: {}", outcome.status)))
     }
 
     fn start_of(&self, lba: Lba) -> Lba {
-        let geometry = self.core.machine.geometry();
-        geometry.locate(lba).map_or(lba, |(zone, _)| geometry.start(zone))
+        self.geometry.locate(lba).map_or(lba, |(zone, _)| self.geometry.start(zone))
     }
 
-    /// Carries out commands in flight for the zone that starts at `start`, until its write pointer
-    /// is at `lba` or no command is left that could move it there.
-    fn lead_to(&mut self, start: Lba, lba: Lba) {
-        let geometry = self.core.machine.geometry();
-        let Some((zone, _)) = geometry.locate(start) else { return };
-        if geometry.is_conventional(zone) {
+    /// Carries out commands in flight for the zone that starts at `start`, all but `number`, until
+    /// the zone's write pointer is at `lba` or no command is left that could move it there.
+    fn lead_to(&mut self, number: u64, start: Lba, lba: Lba) {
+        let Some((zone, _)) = self.geometry.locate(start) else { return };
+        if self.geometry.is_conventional(zone) {
             return;
         }
-        while self.pointer(zone, start) < lba {
-            let pointer = self.pointer(zone, start);
-            let next = self.in_flight.iter().find(|(_, parcel)| match parcel.request.command {
+        loop {
+            let written = self.drive.report()[zone.0 as usize].write_pointer;
+            let pointer = Lba(start.0 + written.0);
+            if pointer >= lba {
+                return;
+            }
+            let next = |info: &CommandInfo| match info.command {
                 Command::Write { lba, .. } => lba == pointer,
                 Command::Append { zone_start, blocks } => {
                     zone_start == start && pointer.0 + blocks.0 <= lba.0
                 }
                 _ => false,
-            });
-            let Some(number) = next.map(|(number, _)| *number) else { return };
-            let Some(parcel) = self.in_flight.remove(&number) else { return };
-            if self.carry_out(number, parcel).is_err() {
+            };
+            let in_flight = self.drive.in_flight();
+            let next = in_flight.iter().find(|info| info.sequence != number && next(info));
+            let Some((number, command)) = next.map(|info| (info.sequence, info.command)) else {
+                return;
+            };
+            if self.carry_out(number, command).is_err() {
                 return;
             }
             self.early.insert(number);
         }
-    }
-
-    fn pointer(&self, zone: ZoneId, start: Lba) -> Lba {
-        let written = self.core.machine.zone(zone).map_or(BlockCount(0), |zone| zone.write_pointer);
-        Lba(start.0 + written.0)
     }
 }
 
@@ -157,11 +139,9 @@ fn impossible(number: u64, what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Unflushed;
-    use crate::power::Fates;
-    use crate::{Emulator, Options};
+    use furrow_emu::{Emulator, Fate, Fates, Options, Unflushed};
     use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
-    use furrow_zone::{Action, Target, ZonedDevice};
+    use furrow_zone::{Action, BlockCount, Target, ZoneId, ZonedDevice};
 
     fn drive() -> Replay {
         let mut geometry = Geometry::unlimited(4, 16, 16);
@@ -300,7 +280,7 @@ mod tests {
         assert_eq!(left(&replay, &kept, 16, 3), [1, 2, 3]);
         let reset = Command::Manage { target: Target::Zone(Lba(16)), action: Action::Reset };
         replay.submitted(3, Request::bare(reset));
-        let done = Fates { commands: Some(vec![crate::Fate::Done]), ..kept.clone() };
+        let done = Fates { commands: Some(vec![Fate::Done]), ..kept.clone() };
         assert_eq!((left(&replay, &kept, 16, 1), left(&replay, &done, 16, 1)), (vec![1], vec![0]));
         let error = replay.answered(9, true, Lba(0)).unwrap_err();
         assert!(error.to_string().contains("command 9"), "{error}");

@@ -1,12 +1,8 @@
-//! What a served drive's commands are counted and recorded by.
+//! What a drive was told to do, counted.
 
-use crate::recording::{Recorder, zone_of};
-use furrow_rt::Pages;
-use furrow_zone::{Action, Command, Geometry, Outcome, Target};
-use std::cell::RefCell;
+use furrow_zone::{Action, Command, Geometry, Target, ZoneId};
 
-/// Numbers of commands, and of bytes, that a drive carried out for the kernel. Failed commands are
-/// counted only in `failed`.
+/// Numbers of commands, and of bytes, that a drive was told to carry out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -64,7 +60,7 @@ impl Counts {
         Counts::by_field(|field| field(self) - field(before))
     }
 
-    /// Counts a command that was carried out on a drive of `geometry`.
+    /// Counts a command to a drive of `geometry`.
     pub fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
         match *command {
             Command::Read { blocks, .. } => {
@@ -94,49 +90,14 @@ impl Counts {
     }
 }
 
-/// Counts the commands of a served drive, and records them if it has a recorder.
-#[derive(Default)]
-pub struct Tap {
-    counts: RefCell<Counts>,
-    recorder: Option<Recorder>,
-}
-
-impl Tap {
-    /// A tap that counts commands and records them with `recorder`.
-    pub fn recording(recorder: Recorder) -> Tap {
-        Tap { counts: RefCell::default(), recorder: Some(recorder) }
-    }
-
-    /// The counts until now.
-    pub fn counts(&self) -> Counts {
-        *self.counts.borrow()
-    }
-
-    /// The recorder.
-    pub fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
-    }
-
-    /// Records a command before the drive gets it. Returns its number in the recording.
-    pub(crate) fn submitted(&self, command: &Command, data: &Pages, fua: bool) -> u64 {
-        self.recorder.as_ref().map_or(0, |recorder| recorder.submitted(command, data, fua))
-    }
-
-    /// Counts and records the drive's answer to the command with this number.
-    pub(crate) fn answered(
-        &self,
-        number: u64,
-        geometry: &Geometry,
-        (command, fua): (&Command, bool),
-        outcome: &Outcome,
-    ) {
-        let mut counts = self.counts.borrow_mut();
-        match outcome.status.is_ok() {
-            true => counts.count(geometry, command, fua),
-            false => counts.failed += 1,
+/// The zone that a command changes; `None` for a read, a flush or an action on all zones.
+fn zone_of(geometry: &Geometry, command: &Command) -> Option<ZoneId> {
+    match *command {
+        Command::Write { lba, .. }
+        | Command::Append { zone_start: lba, .. }
+        | Command::Manage { target: Target::Zone(lba), .. } => {
+            geometry.locate(lba).map(|(zone, _)| zone)
         }
-        if let Some(recorder) = &self.recorder {
-            recorder.answered(number, outcome);
-        }
+        _ => None,
     }
 }
