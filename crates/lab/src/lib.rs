@@ -35,7 +35,6 @@ pub mod result;
 pub mod runner;
 pub mod scenario;
 pub mod stored;
-pub mod table;
 pub mod target;
 pub mod text;
 pub mod trace;

@@ -3,6 +3,7 @@
 use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
 use crate::inside::{Array, Inside, Space, Written};
 use crate::measure::Measures;
+use crate::text::quantity;
 use crate::workload::PHASES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -334,6 +335,17 @@ impl Processor {
             _ => None,
         };
         Some(Processor { own: own.0, per: per.map(|per| per.0), together })
+    }
+
+    /// The times in words; `unit` is the figure's.
+    pub fn describe(&self, unit: &str) -> String {
+        let time = |nanoseconds: f64| match nanoseconds {
+            ns if ns >= 1e7 => format!("{} ms", quantity(ns / 1e6)),
+            ns => format!("{} µs", quantity(ns / 1e3)),
+        };
+        let per = self.per.map_or(String::new(), |per| format!(" against {}", time(per)));
+        let together = self.together.map(|both| format!("; together {} {unit}", quantity(both)));
+        format!("{}{per}{}", time(self.own), together.unwrap_or_default())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Figures as people read them.
 
-use crate::catalogue::{Claim, Figure, Paper, Relation};
+use crate::catalogue::{Figure, Paper, Relation};
 use crate::plot::number;
 use crate::result::Sample;
 
@@ -68,13 +68,6 @@ pub fn word(text: &str) -> String {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-/// The anchor of a heading with the claim's name and statement, as Markdown renderers make it.
-pub fn anchor(claim: &Claim) -> String {
-    let text = format!("{} {}", claim.id, claim.what).to_lowercase();
-    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
-    kept.collect::<String>().replace(' ', "-")
 }
 
 /// A unit in its usual spelling.

@@ -159,11 +159,6 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
     let document = json(&lab(&[&["run", "--json"], &arguments[..]].concat(), folder.path()));
     assert_eq!(document["changed_data"]["directory"], own);
     assert_eq!(document["changed_data"]["differences"].as_array().map(Vec::len), Some(1));
-    let table =
-        lab(&["table", "Z-die", "--seeds", "1", "--no-cache", "--data", own], folder.path());
-    let table = text(&table.stdout);
-    assert!(table.contains(&format!("--seeds 1 --data '{own}'")), "{table}");
-    assert!(table.contains("- `device pm1731a: spec"), "{table}");
     // The figures are not those of the commit, so they are not kept.
     let docs = folder.path().to_str().expect("a path in UTF-8");
     let keep = lab(&[&["keep", "--docs", docs], &arguments[..]].concat(), folder.path());

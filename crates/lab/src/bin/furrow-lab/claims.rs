@@ -1,4 +1,4 @@
-//! `furrow-lab list`, `run`, `report`, `table`: published claims, tried on the timed drive.
+//! `furrow-lab list`, `run`, `report`: published claims, tried on the timed drive.
 //!
 //! The library has the claims, the scenarios and the computation of figures; this module calls it,
 //! and prints the results or writes them to a file.
@@ -25,8 +25,6 @@ pub enum Command {
     Run(Run),
     /// Run all claims, those not in the cache, and write a report
     Report(Report),
-    /// Run claims, those not in the cache, and write a table of their figures in Markdown
-    Table(Table),
     /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
     /// gate
     Keep(pages::Keep),
@@ -88,18 +86,6 @@ pub struct Report {
     /// Write the report, and print JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(clap::Args)]
-pub struct Table {
-    /// The file to write; standard output if not said
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Only claims whose IDs begin with one of these
-    #[arg(value_name = "PREFIX")]
-    prefixes: Vec<String>,
-    #[command(flatten)]
-    common: Common,
 }
 
 // Each struct below is flattened into a command's arguments. A documentation comment on it would
@@ -256,7 +242,6 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::List(list) => list.data.catalogue(),
         Command::Run(run) => run.common.data.catalogue(),
         Command::Report(report) => report.common.data.catalogue(),
-        Command::Table(table) => table.common.data.catalogue(),
         Command::Keep(keep) => keep.common.data.catalogue(),
         Command::Pages(pages) => pages.source.catalogue(),
         Command::Gate(gate) => gate.data.catalogue(),
@@ -311,52 +296,12 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             }
             Ok(status(&outcome))
         }
-        Command::Table(table) => write_table(&catalogue, table, out),
         Command::Keep(keep) => pages::keep(&catalogue, keep, out),
         Command::Pages(pages) => pages::pages(&catalogue, pages, out),
         Command::Gate(gate) => pages::gate(&catalogue, gate, out),
         // These commands returned above: they need no catalogue.
         Command::Bound(_) | Command::Collection(_) => Ok(0),
     }
-}
-
-fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let runnable = catalogue.claims.iter().filter(|claim| catalogue.has_all(claim));
-    let prefixes = &table.prefixes;
-    let wanted = |claim: &&Claim| {
-        prefixes.is_empty() || prefixes.iter().any(|prefix| claim.id.starts_with(prefix.as_str()))
-    };
-    let claims: Vec<&Claim> = runnable.filter(wanted).collect();
-    if claims.is_empty() {
-        let prefixes = prefixes.join("…' or '");
-        bail!("no claim that can be run is called '{prefixes}…': see 'furrow-lab list'");
-    }
-    let (order, cache) = (table.common.order(catalogue), table.common.cache());
-    let outcome = execute(catalogue, &claims, &order, &cache)?;
-    let mut command = "furrow-lab table".to_owned();
-    for word in prefixes.iter().cloned().chain([format!("--{}", order.size)]) {
-        command.push_str(&format!(" {word}"));
-    }
-    command.push_str(&format!(" --seeds {}", order.seeds.len()));
-    let mut options: Vec<String> = claims.iter().map(|claim| catalogue.options_of(claim)).collect();
-    // The options of the claim that needs the most: all claims share the data, but only some replay
-    // a recording.
-    options.sort_by_key(String::len);
-    command.push_str(&options.pop().unwrap_or_default());
-    if let Some(output) = &table.output {
-        command.push_str(&format!(" -o {}", output.display()));
-    }
-    let build = cache.build();
-    let text = furrow_lab::table::markdown(catalogue, &outcome, &order, build, &command);
-    match &table.output {
-        None => out.write_all(text.as_bytes())?,
-        Some(path) => {
-            std::fs::write(path, &text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            writeln!(out, "written: {}", path.display())?;
-        }
-    }
-    Ok(status(&outcome))
 }
 
 /// The claims called `ids`; all claims that can be run if `ids` is empty.

@@ -107,19 +107,25 @@ pub fn outcome(
                 continue;
             }
         };
+        let beside = result.figures.iter().any(|figure| figure.processor.is_some());
         let head = ["", "ours", "±", "unit", "published", "ratio", "expected", "verdict"];
-        let mut table = show::table(&head);
+        let more = beside.then_some("processor");
+        let mut table = show::table(&head.into_iter().chain(more).collect::<Vec<_>>());
         for figure in &result.figures {
-            table.add_row([
+            let unit = text::unit(&figure.figure.unit);
+            let processor =
+                figure.processor.as_ref().map_or(String::new(), |taken| taken.describe(unit));
+            let cells = [
                 figure.figure.name.clone(),
                 text::quantity(figure.ours.mean),
                 text::spread(&figure.ours),
-                text::unit(&figure.figure.unit).to_owned(),
+                unit.to_owned(),
                 text::published(&figure.figure),
                 text::ratio(figure.ratio),
                 text::forecast(&figure.figure),
                 figure.verdict.to_string(),
-            ]);
+            ];
+            table.add_row(cells.into_iter().chain(beside.then_some(processor)));
         }
         show::print_table(out, &table)?;
         writeln!(out)?;
