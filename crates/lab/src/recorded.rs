@@ -11,14 +11,13 @@
 //!   ([`Need::after`]). Since changes wait for all calls before them, exactly that many first calls
 //!   have ended by then.
 //! - All other waits of one thread for another are in the gaps: a writer that waits for the
-//!   leader of its group, a flush that waits for a full memtable, a stall. With [`Waits::All`] a
-//!   call also waits for every call that had ended when it began.
+//!   leader of its group, a flush that waits for a full memtable, a stall.
 //!
 //! Not here: the execution of calls (`target/recorded.rs`).
 
 use crate::trace::Name;
 use anyhow::{Context as _, Result, ensure};
-use furrow_kv::trace::{Cause, Op, Record, Recording};
+use furrow_kv::trace::{Op, Record, Recording};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,18 +28,6 @@ pub const ENDING: &str = "run";
 
 /// Most replays of a run at the same time.
 const COPIES_MAX: u32 = 64;
-
-/// The calls for which a call waits, in addition to those of its own thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Waits {
-    /// Earlier calls on the resources that the call touches.
-    #[default]
-    Files,
-    /// In addition, all calls that had ended when the call began: one slow call holds up all
-    /// threads.
-    All,
-}
 
 /// A recorded run to be replayed, as in the data files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,9 +44,6 @@ pub struct Replayed {
     /// Length of gaps, in percent of their recorded length.
     #[serde(default = "whole")]
     pub gaps: u32,
-    /// The calls that a call waits for.
-    #[serde(default)]
-    pub waits: Waits,
 }
 
 fn one() -> u32 {
@@ -93,9 +77,6 @@ impl Replayed {
         }
         if self.gaps != 100 {
             text.push_str(&format!(", gaps of {} %", self.gaps));
-        }
-        if self.waits == Waits::All {
-            text.push_str(", every call behind all that had ended");
         }
         text
     }
@@ -132,8 +113,6 @@ pub struct Recorded {
     pub threads: Vec<Vec<u32>>,
     /// Number of resources that calls touch.
     pub resources: usize,
-    /// The causes of each call, used if calls wait for everything.
-    pub causes: Vec<Cause>,
     /// Call `i` needs `all_needs[ends[i - 1]..ends[i]]`; the needs of call 0 begin at 0.
     ends: Vec<u32>,
     all_needs: Vec<Need>,
@@ -320,16 +299,11 @@ impl Recorded {
             }
             own.push(number as u32);
         }
-        let recording = Recording { records: calls, whole: true };
-        let causes = recording.causes();
-        check(&recording.records, &causes)?;
-        let calls = recording.records;
         Ok(Recorded {
             name: Name { file, crc, requests: calls.len() as u64 },
             before,
             threads: threads.into_values().collect(),
             resources: uses.all.len(),
-            causes,
             ends,
             all_needs,
             calls,
@@ -341,30 +315,6 @@ impl Recorded {
         let from = number.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.all_needs[from..self.ends[number] as usize]
     }
-}
-
-/// Checks that each call was taken after the calls that had ended when it began: otherwise two
-/// calls would wait for each other.
-fn check(calls: &[Record], causes: &[Cause]) -> Result<()> {
-    let mut taken = vec![0; calls.len()];
-    for (number, cause) in causes.iter().enumerate() {
-        taken[cause.ended as usize] = number;
-    }
-    // For each n, the highest number among the n calls that ended first.
-    let mut latest = 0;
-    for number in &mut taken {
-        latest = latest.max(*number);
-        *number = latest;
-    }
-    for (number, cause) in causes.iter().enumerate() {
-        let before = (cause.after as usize).checked_sub(1).map(|last| taken[last]);
-        ensure!(
-            before.is_none_or(|before| before < number),
-            "call {} is numbered before one that had ended when it began",
-            calls[number].order
-        );
-    }
-    Ok(())
 }
 
 /// Recorded runs by name.

@@ -126,8 +126,6 @@ pub enum Replay {
     None,
     /// As fast as `depth` outstanding requests allow.
     Fast,
-    /// Each request at its recorded time.
-    Paced,
 }
 
 impl Replay {
@@ -323,10 +321,7 @@ impl Workload {
         }
         if !self.replay.is_none() {
             let trace = self.trace.as_ref().map_or("none", |trace| &trace.file);
-            return match self.replay {
-                Replay::Paced => format!("the trace {trace}, each request when it came"),
-                _ => format!("the trace {trace}, {depth} requests outstanding"),
-            };
+            return format!("the trace {trace}, {depth} requests outstanding");
         }
         let mut text = format!("{} clients, {depth} outstanding each: ", self.clients());
         let order = match self.order {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_replayed_in_its_order_and_at_its_pace() {
+    fn a_trace_is_replayed_in_its_order() {
         let mut text = String::new();
         for number in 0..400u64 {
             let write = if number % 4 == 0 { "R" } else { "W" };
@@ -290,12 +290,9 @@ mod tests {
             point.workload.trace = Some(trace.name.clone());
             replay(&point, trace)
         };
-        let (fast, paced) = (of("fast", &trace).unwrap(), of("paced", &trace).unwrap());
+        let fast = of("fast", &trace).unwrap();
         assert_eq!((fast.ops, fast.bytes), (400, 400 * 8192));
-        assert_eq!((paced.ops, paced.bytes), (400, 400 * 8192));
-        assert!(fast.nanoseconds < 50_000_000 && paced.nanoseconds >= 399 * 500_000);
-        // A lone write waits until its stripe is padded; reads do not wait.
-        assert!(paced.p99_ns > 100_000 && paced.max_ns < 400_000, "{paced:?}");
+        assert!(fast.nanoseconds < 50_000_000, "{fast:?}");
         let other = Trace::parse("u.csv".to_owned(), b"1,W,0,4096,0\n").unwrap();
         let mut point = point("", "replay = 'fast'");
         point.workload.trace = Some(trace.name.clone());

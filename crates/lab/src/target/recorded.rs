@@ -20,7 +20,7 @@ use super::{Watch, processor};
 use crate::host::Host;
 use crate::inside::{Array, Ended, Inside};
 use crate::measure::{Measures, Meter};
-use crate::recorded::{Before, Recorded, Replayed, Waits};
+use crate::recorded::{Before, Recorded, Replayed};
 use anyhow::{Context as _, Error, Result};
 use furrow_kv::trace::Op;
 use furrow_rt::{JoinHandle, Nanos, Notify, PAGE_SIZE, Rng, Rt};
@@ -83,34 +83,19 @@ fn home(copy: u32) -> String {
 struct Progress {
     /// For each resource, the number of calls that have ended, and a signal for further ones.
     ended: Vec<(Cell<u32>, Notify)>,
-    /// Whether each call has ended, in the recorded order of ends.
-    by_end: RefCell<Vec<bool>>,
-    /// Number of calls at the start of the recorded order of ends that have all ended.
-    prefix: Cell<usize>,
-    moved: Notify,
 }
 
 impl Progress {
     fn new(run: &Recorded) -> Progress {
-        Progress {
-            ended: (0..run.resources).map(|_| Default::default()).collect(),
-            by_end: RefCell::new(vec![false; run.calls.len()]),
-            prefix: Cell::new(0),
-            moved: Notify::new(),
-        }
+        Progress { ended: (0..run.resources).map(|_| Default::default()).collect() }
     }
 
     /// Waits for the calls that call `number` depends on.
-    async fn wait(&self, run: &Recorded, number: usize, waits: Waits) {
+    async fn wait(&self, run: &Recorded, number: usize) {
         for need in run.needs(number) {
             let (ended, moved) = &self.ended[need.resource as usize];
             while ended.get() < need.after {
                 moved.wait().await;
-            }
-        }
-        if waits == Waits::All {
-            while self.prefix.get() < run.causes[number].after as usize {
-                self.moved.wait().await;
             }
         }
     }
@@ -121,14 +106,6 @@ impl Progress {
             let (ended, moved) = &self.ended[need.resource as usize];
             ended.set(ended.get() + 1);
             moved.notify_all();
-        }
-        let mut by_end = self.by_end.borrow_mut();
-        by_end[run.causes[number].ended as usize] = true;
-        let before = self.prefix.get();
-        let more = by_end[before..].iter().take_while(|ended| **ended).count();
-        if more > 0 {
-            self.prefix.set(before + more);
-            self.moved.notify_all();
         }
     }
 }
@@ -151,7 +128,7 @@ impl<K: Keeper> Run<K> {
             let call = &self.run.calls[number];
             let gap = call.gap as u128 * u128::from(self.replayed.gaps) / 100;
             self.sleep(gap.try_into().unwrap_or(u64::MAX)).await;
-            progress.wait(&self.run, number, self.replayed.waits).await;
+            progress.wait(&self.run, number).await;
             if self.failed.borrow().is_some() {
                 // A failed call counts as ended, so that threads that wait for it end as well.
                 progress.end(&self.run, number);

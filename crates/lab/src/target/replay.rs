@@ -1,4 +1,4 @@
-//! A trace as clients: its requests in its order, as fast as the queue allows or when they came.
+//! A trace as clients: its requests in its order, as fast as the queue allows.
 //!
 //! Requests are widened to whole blocks. A write that covers only a part of a block does not first
 //! read the block, as a real one would have to. Blocks that the trace reads before it writes them
@@ -7,7 +7,7 @@
 use super::{Blocks, Target, Watch, blocks, processor};
 use crate::measure::{Measures, Meter};
 use crate::trace::{Request, Trace};
-use crate::workload::{Kind, Op, Replay, Workload};
+use crate::workload::{Kind, Op, Workload};
 use anyhow::{Error, Result};
 use furrow_rt::{Nanos, PAGE_SIZE, Rt};
 use std::cell::{Cell, RefCell};
@@ -21,19 +21,18 @@ struct Run {
     target: Blocks,
     requests: Vec<Request>,
     next: Cell<usize>,
-    begin: Nanos,
     meter: RefCell<Meter>,
     failed: RefCell<Option<Error>>,
 }
 
 impl Run {
-    async fn carry_out(&self, number: usize, due: Nanos) {
-        let request = self.requests[number];
+    async fn carry_out(&self, number: usize) {
+        let (request, began) = (self.requests[number], self.rt.now());
         let (first, count) = request.blocks();
         let (at, bytes) = (first * PAGE_SIZE as u64, count * PAGE_SIZE as u64);
         let kind = if request.write { Kind::Write } else { Kind::Read };
         match self.target.perform(0, Op { kind, at, bytes, sync: false }).await {
-            Ok(bytes) => self.meter.borrow_mut().count(due, self.rt.now(), bytes),
+            Ok(bytes) => self.meter.borrow_mut().count(began, self.rt.now(), bytes),
             Err(error) => drop(self.failed.borrow_mut().get_or_insert(error)),
         }
     }
@@ -71,15 +70,11 @@ pub async fn replay(
         target,
         requests: trace.requests.clone(),
         next: Cell::new(0),
-        begin,
         meter: RefCell::new(Meter::new(begin, Nanos(u64::MAX))),
         failed: RefCell::new(None),
     });
     let began = processor();
-    match workload.replay {
-        Replay::Paced => paced(&run, watch).await,
-        _ => fast(&run, workload.depth, watch).await,
-    }
+    fast(&run, workload.depth, watch).await;
     if let Some(error) = run.failed.take() {
         return Err(error);
     }
@@ -95,28 +90,12 @@ async fn fast(run: &Rc<Run>, depth: u32, watch: &Watch) {
         let run = run.clone();
         workers.push(run.rt.clone().spawn(async move {
             while let Some(number) = run.take() {
-                let due = run.rt.now();
-                run.carry_out(number, due).await;
+                run.carry_out(number).await;
             }
         }));
     }
     for worker in workers {
         worker.await;
         watch.set(run.next.get() as u64 * 1_000 / run.requests.len().max(1) as u64);
-    }
-}
-
-/// Sends each request at its recorded time, without waiting for earlier ones.
-async fn paced(run: &Rc<Run>, watch: &Watch) {
-    let mut flights = Vec::new();
-    while let Some(number) = run.take() {
-        let due = run.begin.after(run.requests[number].at_us * 1_000);
-        run.rt.sleep_until(due).await;
-        let under_way = run.clone();
-        flights.push(run.rt.spawn(async move { under_way.carry_out(number, due).await }));
-        watch.set(number as u64 * 1_000 / run.requests.len() as u64);
-    }
-    for flight in flights {
-        flight.await;
     }
 }

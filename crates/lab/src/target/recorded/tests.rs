@@ -98,16 +98,6 @@ fn gaps_may_be_shorter() {
     assert!(begun.contains(&(700, "append")) && begun.contains(&(11_350, "append")), "{begun:?}");
 }
 
-/// In the recording, the second append had ended when thread 2 called, and thread 2's call had
-/// ended when thread 1 read. So thread 2 waits until 22,400 and the read until 22,500. The read
-/// ends at 25,650 and the close at 25,750.
-#[test]
-fn a_call_may_wait_for_all_that_had_ended() {
-    let (took, begun) = times("waits = 'all'");
-    assert_eq!(took, 25_750);
-    assert!(begun.contains(&(22_500, "stat")) && begun.contains(&(22_600, "read")), "{begun:?}");
-}
-
 /// Makes a run of two writers, of a log and of a table that replaces a file, and a reader.
 fn engine_run() -> Recorded {
     let mut calls = vec![
