@@ -12,7 +12,7 @@
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
 use crate::scenario;
-use crate::workload::{Act, Fill, Kind, Mode, Order, Pick, Replay, Workload};
+use crate::workload::{Kind, Mode, Order, Pick, Workload};
 use anyhow::{Context, Result, anyhow, bail};
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Page, Pages, Rt};
@@ -313,31 +313,18 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
     let size = Bytes(kib << 10);
     let workload = Workload {
         op,
-        read_percent: 0,
         order: if op == Kind::Read { Order::Random } else { Order::Sequential },
-        theta: 0.0,
         size,
-        larger: Bytes(0),
-        larger_percent: 0,
-        act: Act::None,
-        replay: Replay::None,
-        trace: None,
-        recorded: None,
         threads: zones,
         depth,
         mode: Mode::Direct,
-        fsync: 0,
         span: Bytes((32 << 20).max(size.0)),
-        fill: Fill::None,
-        flow: None,
-        phases: Vec::new(),
         zones,
         stride: 1,
-        channels: 0,
         pick: Pick::Own,
-        bytes: Bytes(0),
         warm: Time(30 * Nanos::MILLI),
         run: Time(150 * Nanos::MILLI),
+        ..Workload::default()
     };
     let about = "the drive itself".to_owned();
     Point {

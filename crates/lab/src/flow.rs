@@ -105,26 +105,6 @@ impl Flow {
     pub fn steps(&self, thread: u32) -> &[Step] {
         if thread == 0 && !self.first.is_empty() { &self.first } else { &self.steps }
     }
-
-    /// A description in one line.
-    pub fn describe(&self) -> String {
-        let names = |steps: &[Step]| {
-            let name = |step: &Step| format!("{step:?}").to_ascii_lowercase();
-            steps.iter().map(name).collect::<Vec<_>>().join(", ")
-        };
-        let mut text = format!("{} again and again", names(&self.steps));
-        if !self.first.is_empty() {
-            text.push_str(&format!(", the first {}", names(&self.first)));
-        }
-        text.push_str(&format!("; {} files of {} each", self.files, self.file));
-        if self.shared {
-            text.push_str(", shared by all");
-        }
-        if self.append.0 > 0 {
-            text.push_str(&format!(", up to {} appended", self.append));
-        }
-        text
-    }
 }
 
 #[cfg(test)]
@@ -142,7 +122,6 @@ mod tests {
                     steps = ['delete', 'create', 'append', 'fsync', 'pick', 'read', 'log', 'stat']";
         let good_flow = flow(good).unwrap();
         assert_eq!(good_flow.steps(0), good_flow.steps(1));
-        assert!(good_flow.describe().contains("delete, create, append"));
         for (from, to, word) in [
             ("'delete', 'create'", "'read', 'create'", "before"),
             ("'create',", "", "before"),

@@ -160,11 +160,6 @@ impl StorePolicy {
         anyhow::ensure!(self.clean_below <= 90, "clean_below of {} %: 0 to 90", self.clean_below);
         Ok(furrow_kv::Options { policy, clean_below: self.clean_below, ..Default::default() })
     }
-
-    /// A description in one line.
-    pub fn describe(&self) -> String {
-        format!("zones shared by `{}`, cleaned below {} % free", self.policy, self.clean_below)
-    }
 }
 
 fn blocks(bytes: Bytes) -> u32 {
@@ -267,75 +262,6 @@ impl Policy {
             ..FsVariant::default()
         }
     }
-
-    /// A description in one line.
-    pub fn describe(&self) -> String {
-        if let (Some(zones), Some(journal)) = (self.data_zones, &self.journal) {
-            return format!("files spread over {zones} zones, a journal on `{journal}`");
-        }
-        let mut says = vec![match self.placement {
-            Placement::Quota => "superzones by quota".to_owned(),
-            Placement::Fixed(1) => "1 superzone for each stream".to_owned(),
-            Placement::Fixed(count) => format!("{count} superzones for each stream"),
-            Placement::Split([hot, warm, cold, ..]) => {
-                format!("{hot}, {warm} and {cold} superzones for hot, warm and cold data, for ever")
-            }
-        }];
-        let left_out = self.quota_without.iter().map(|rule| match rule {
-            QuotaRule::Early => "decided at the end of a window only",
-            QuotaRule::ByLoad => "opened where fewest are",
-            QuotaRule::Weighed => "taken in turn",
-            QuotaRule::Lent => "finished for others, not lent",
-        });
-        says.extend(left_out.map(str::to_owned));
-        if self.overlap {
-            says.push("the next opened while the last is written".to_owned());
-        }
-        match self.width {
-            None => says.push("as wide as the engine chooses".to_owned()),
-            Some(1) => says.push("of 1 zone".to_owned()),
-            Some(width) => says.push(format!("of {width} zones")),
-        }
-        if let Some(stripe) = self.stripe {
-            says.push(format!("striped by {stripe}"));
-        }
-        if let Some(request) = self.request {
-            says.push(format!("write commands of at most {request}"));
-        }
-        says.push(match self.order {
-            Order::Blocking => "one write in flight per zone".to_owned(),
-            Order::Queued => "many writes in flight per zone".to_owned(),
-            Order::Append => "many writes in flight per zone, data by Zone Append".to_owned(),
-        });
-        match self.pieces {
-            None => {}
-            Some(1) => says.push("what waits for a zone in one command".to_owned()),
-            Some(pieces) => says.push(format!("what waits for a zone in {pieces} commands")),
-        }
-        if let Some(stage) = self.stage {
-            says.push(format!("{stage} for each write command in its own stack"));
-        }
-        says.push(match self.sync {
-            Sync::Changes => "fsync with changes of nodes in its record".to_owned(),
-            Sync::CoUpdate => "fsync by co-update".to_owned(),
-            Sync::Ordered => "fsync in order: data, a wait, nodes".to_owned(),
-            Sync::Serial => "fsync in order: data, a wait, nodes, a wait, record".to_owned(),
-        });
-        says.push(match self.metadata {
-            Metadata::DeltaLog => "tables by delta log".to_owned(),
-            Metadata::NaivePair => "tables in a pair of zones".to_owned(),
-        });
-        if let Some(unit) = self.unit {
-            says.push(format!("tables in units of {unit}"));
-        }
-        if self.summary_pairs {
-            says.push("summaries in pairs of zones".to_owned());
-        }
-        if let Some(zones) = self.sync_zones {
-            says.push(format!("fsync records striped over {zones} zones"));
-        }
-        says.join(", ")
-    }
 }
 
 #[cfg(test)]
@@ -360,7 +286,6 @@ mod tests {
         let split = Policy { placement: split, sync: Sync::Ordered, ..Policy::default() };
         split.check().unwrap();
         assert_eq!(split.mount().variant.heads, StreamHeads::Split([6, 1, 1, 1, 1, 1]));
-        assert!(split.describe().contains("6, 1 and 1") && split.describe().contains("a wait"));
         let pair = Policy { metadata: Metadata::NaivePair, ..Policy::default() };
         assert_eq!(
             (pair.mkfs().unit_blocks, pair.mount().variant.metadata),
@@ -368,10 +293,8 @@ mod tests {
         );
         let coarse = Policy { unit: Some(Bytes(4 << 20)), ..pair };
         assert_eq!(coarse.mkfs().unit_blocks, Some(1024));
-        assert!(coarse.describe().contains("units of 4MiB"), "{}", coarse.describe());
         let striped = Policy { sync_zones: Some(2), ..Policy::default() };
         assert_eq!(striped.mkfs().sync_zones, Some(2));
-        assert!(striped.describe().contains("over 2 zones"), "{}", striped.describe());
         let rules = "quota_without = ['early', 'weighed']\noverlap = true";
         let rules: Policy = toml::from_str(rules).unwrap();
         let variant = rules.mount().variant;
@@ -380,18 +303,12 @@ mod tests {
         let not_lent: Policy = toml::from_str("quota_without = ['lent']").unwrap();
         let not_lent = not_lent.mount().variant;
         assert_eq!((not_lent.lent_superzones, not_lent.early_quota), (Rule::LeftOut, Rule::Kept));
-        let overlapping = variant.superzones == SuperzoneTurn::Overlapping;
-        assert!(overlapping && rules.describe().contains("in turn"));
+        assert_eq!(variant.superzones, SuperzoneTurn::Overlapping);
         let serial: Policy = toml::from_str("sync = 'serial'\npieces = 1").unwrap();
         let variant = serial.mount().variant;
         assert_eq!((variant.record, variant.pieces), (SyncRecord::AfterNodes, Pieces::Fixed(1)));
-        assert!(serial.describe().contains("a wait, record"), "{}", serial.describe());
         let own = Policy::default().mount();
         assert_eq!((own.variant, own.order), (FsVariant::default(), WriteOrder::Queued));
-        let says = policy.describe();
-        for word in ["4 superzones", "16 zones", "by 4KiB", "at most 8KiB", "one write"] {
-            assert!(says.contains(word), "{says}");
-        }
     }
 
     #[test]

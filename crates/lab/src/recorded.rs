@@ -68,18 +68,6 @@ impl Replayed {
         }
         Ok(())
     }
-
-    /// A description in one line.
-    pub fn describe(&self) -> String {
-        let mut text = format!("the recorded run {}", self.run);
-        if self.copies > 1 {
-            text.push_str(&format!(", {} of it at a time", self.copies));
-        }
-        if self.gaps != 100 {
-            text.push_str(&format!(", gaps of {} %", self.gaps));
-        }
-        text
-    }
 }
 
 /// A condition for a call to begin: this many calls on a resource must have ended.

@@ -6,13 +6,18 @@
 mod inside;
 mod plots;
 
+use crate::array::Array;
 use crate::cache::Build;
-use crate::catalogue::{Catalogue, Claim, Engine, Point, Verdict};
+use crate::catalogue::{Catalogue, Claim, Point, Profile, Verdict};
+use crate::host::Host;
 use crate::plot::escape;
+use crate::policy::Policy;
 use crate::result::{ClaimResult, FigureResult};
 use crate::runner::{Finished, Order, Outcome};
 use crate::text;
 use crate::workload::Workload;
+use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("report/style.css");
@@ -304,28 +309,14 @@ impl Page<'_> {
         for device in all(|point| point.device.clone()) {
             tag!(self, "<dt>drive</dt><dd><code>{}</code></dd>", device);
         }
-        for engine in all(|point| match point.profile.engine {
-            Engine::None => point.profile.about.clone(),
-            Engine::Raid => {
-                let array = point.profile.array.as_ref();
-                let array = array.map(crate::array::Array::describe).unwrap_or_default();
-                format!("{}: {array}", point.profile.about)
-            }
-            Engine::Store => {
-                let policy = point.profile.store.as_ref();
-                let policy = policy.map(crate::policy::StorePolicy::describe).unwrap_or_default();
-                format!("{}: {policy}", point.profile.about)
-            }
-            Engine::Fs | Engine::Spread => {
-                format!("{}: {}", point.profile.about, point.profile.policy.describe())
-            }
-        }) {
+        for engine in all(engine) {
             tag!(self, "<dt>engine</dt><dd>{}</dd>", engine);
         }
-        for host in all(|point| point.host.describe(point.profile.engine != Engine::None)) {
+        for host in all(host) {
             tag!(self, "<dt>host</dt><dd>{}</dd>", host);
         }
-        tag!(self, "<dt>workload</dt><dd>{}</dd>", first.workload.describe());
+        let fields = differences(&Workload::default(), &first.workload, None).join(", ");
+        tag!(self, "<dt>workload</dt><dd>{}: {}</dd>", first.workload.op, fields);
         for result in &result.series {
             let Some(own) = result.series.points.first() else { continue };
             let over = result.series.over.as_deref();
@@ -337,7 +328,7 @@ impl Page<'_> {
                 says.push(own.point.profile.about.clone());
             }
             if own.point.host != first.host {
-                says.push(own.point.host.describe(own.point.profile.engine != Engine::None));
+                says.push(host(&own.point));
             }
             if let Some(over) = over {
                 let labels: Vec<&str> =
@@ -429,18 +420,32 @@ impl Page<'_> {
     }
 }
 
+/// What a profile is, and the policies in which it differs from the usual ones.
+fn engine(point: &Point) -> String {
+    let Profile { about, policy, array, store, .. } = &point.profile;
+    let mut own = differences(&Policy::default(), policy, None);
+    own.extend(array.iter().flat_map(|array| differences(&Array::default(), array, None)));
+    own.extend(store.iter().flat_map(|store| differences(&(), store, None)));
+    if own.is_empty() { about.clone() } else { format!("{about}: {}", own.join(", ")) }
+}
+
+/// The fields of a host that are not 0.
+fn host(point: &Point) -> String {
+    differences(&Host::default(), &point.host, None).join(", ")
+}
+
 /// Fields in which `other` differs from `base`, except `over`.
-fn differences(base: &Workload, other: &Workload, over: Option<&str>) -> Vec<String> {
-    let fields = |workload| match serde_json::to_value(workload) {
-        Ok(serde_json::Value::Object(fields)) => fields,
+fn differences<T: Serialize>(base: &impl Serialize, other: &T, over: Option<&str>) -> Vec<String> {
+    let fields = |value: serde_json::Result<Value>| match value {
+        Ok(Value::Object(fields)) => fields,
         _ => serde_json::Map::new(),
     };
-    let base = fields(base);
-    let changed = fields(other)
+    let base = fields(serde_json::to_value(base));
+    let changed = fields(serde_json::to_value(other))
         .into_iter()
         .filter(|(name, value)| base.get(name) != Some(value) && Some(name.as_str()) != over);
-    let text = |value: serde_json::Value| match value {
-        serde_json::Value::String(text) => text,
+    let text = |value: Value| match value {
+        Value::String(text) => text,
         value => value.to_string(),
     };
     changed.map(|(name, value)| format!("{name} {}", text(value))).collect()

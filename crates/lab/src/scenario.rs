@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Profile;
     use crate::flow::Flow;
-    use crate::workload::{Act, Fill, Kind, Mode, Order, Pick, Replay};
+    use crate::workload::{Kind, Mode, Order};
     use furrow_emu::timing::quantity::{Bytes, Time};
     use furrow_rt::Nanos;
 
@@ -169,32 +169,15 @@ mod tests {
 
     fn writes() -> Workload {
         Workload {
-            op: Kind::Write,
-            read_percent: 0,
             order: Order::Random,
-            theta: 0.0,
             size: Bytes(128 << 10),
-            larger: Bytes(0),
-            larger_percent: 0,
-            act: Act::None,
-            replay: Replay::None,
-            trace: None,
-            recorded: None,
             threads: 4,
             depth: 8,
-            mode: Mode::Buffered,
-            fsync: 0,
-            span: Bytes(0),
-            fill: Fill::None,
-            flow: None,
-            phases: Vec::new(),
             zones: 8,
             stride: 1,
-            channels: 0,
-            pick: Pick::Shared,
-            bytes: Bytes(0),
             warm: Time(20 * Nanos::MILLI),
             run: Time(100 * Nanos::MILLI),
+            ..Workload::default()
         }
     }
 

@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Reads.
     Read,
     /// Writes to an address that the writer chooses.
+    #[default]
     Write,
     /// Writes to an address that the drive chooses (Zone Append). For files this is the same as
     /// a write.
@@ -136,7 +137,7 @@ impl Replay {
 }
 
 /// A workload, as in the data files.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// The operation.
@@ -311,70 +312,6 @@ impl Workload {
     /// Number of clients.
     pub fn clients(&self) -> u32 {
         if self.threads == 0 { self.zones } else { self.threads }
-    }
-
-    /// A description in one line.
-    pub fn describe(&self) -> String {
-        let Workload { size, depth, zones, stride, warm, run, span, .. } = self;
-        if let Some(recorded) = &self.recorded {
-            return recorded.describe();
-        }
-        if !self.replay.is_none() {
-            let trace = self.trace.as_ref().map_or("none", |trace| &trace.file);
-            return format!("the trace {trace}, {depth} requests outstanding");
-        }
-        let mut text = format!("{} clients, {depth} outstanding each: ", self.clients());
-        let order = match self.order {
-            Order::Sequential => "one after the other".to_owned(),
-            Order::Random => "random".to_owned(),
-            Order::Zipf => format!("zipf {}", self.theta),
-        };
-        if let Some(flow) = &self.flow {
-            text.push_str(&format!("{}; {warm} before measuring, {run} measured", flow.describe()));
-            return text;
-        }
-        text.push_str(&format!("{} of {size}, {order}", self.op));
-        if self.larger_percent > 0 {
-            text.push_str(&format!(", {} % of {}", self.larger_percent, self.larger));
-        }
-        text.push_str(match self.act {
-            Act::None => "",
-            Act::Degrade => ", of what was on a drive that failed",
-            Act::Recover => ", then the time to recover",
-            Act::Rebuild => ", then the time to rebuild a drive",
-        });
-        if self.read_percent > 0 {
-            text.push_str(&format!(", {} % reads", self.read_percent));
-        }
-        if self.fsync > 0 {
-            text.push_str(&format!(", fsync after every {}", self.fsync));
-        }
-        for (at, endings) in self.phases.iter().enumerate() {
-            let name =
-                |ending: &String| if ending.is_empty() { "none".into() } else { ending.clone() };
-            let endings: Vec<String> = endings.iter().map(name).collect();
-            text.push_str(&format!("; part {}: names end in {}", at + 1, endings.join(" ")));
-        }
-        let pick = match self.pick {
-            Pick::Shared => "shared by all",
-            Pick::Own => "one for each",
-        };
-        let zones = if *zones == 1 { "1 zone".to_owned() } else { format!("{zones} zones") };
-        let place = match (self.channels, stride) {
-            (0, 0) => "anywhere".to_owned(),
-            (0, 1) => "side by side".to_owned(),
-            (0, stride) => format!("{stride} apart"),
-            (channels, _) => format!("over {channels} channels"),
-        };
-        text.push_str(&format!("; {zones}, {place}, {pick}"));
-        if span.0 > 0 {
-            text.push_str(&format!(", {span} of each"));
-        }
-        text.push_str(&format!("; {warm} before measuring, {run} measured"));
-        if self.bytes.0 > 0 {
-            text.push_str(&format!(", at most {} of a client", self.bytes));
-        }
-        text
     }
 
     /// True if the workload reads nothing.
@@ -566,32 +503,16 @@ mod tests {
 
     fn workload(order: Order, theta: f64) -> Workload {
         Workload {
-            op: Kind::Write,
-            read_percent: 0,
             order,
             theta,
             size: Bytes(4096),
-            larger: Bytes(0),
-            larger_percent: 0,
-            act: Act::None,
-            replay: Replay::None,
-            trace: None,
-            recorded: None,
             threads: 4,
             depth: 1,
-            mode: Mode::Buffered,
-            fsync: 0,
             span: Bytes(4096 * 1000),
-            fill: Fill::None,
-            flow: None,
-            phases: Vec::new(),
             zones: 1,
             stride: 1,
-            channels: 0,
-            pick: Pick::Shared,
-            bytes: Bytes(0),
-            warm: Time(0),
             run: Time(1),
+            ..Workload::default()
         }
     }
 

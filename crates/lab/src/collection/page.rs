@@ -2,6 +2,7 @@
 
 use super::{Limit, Run};
 use crate::plot::{Axis, Plot, Point};
+use crate::result::Sample;
 use std::fmt::Write as _;
 
 /// A plot and the name of its file.
@@ -20,34 +21,20 @@ struct Group<'a> {
     runs: Vec<&'a Run>,
 }
 
-/// Mean, lowest and highest value.
-struct Sample {
-    mean: f64,
-    low: f64,
-    high: f64,
-}
-
-impl Sample {
-    fn of(values: impl Iterator<Item = f64>) -> Sample {
-        let all: Vec<f64> = values.collect();
-        let (low, high) =
-            all.iter().fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));
-        Sample { mean: all.iter().sum::<f64>() / all.len().max(1) as f64, low, high }
-    }
-
-    /// The mean, and the range if it is visible.
-    fn text(&self, places: usize) -> String {
-        let one = |value: f64| format!("{value:.places$}");
-        match one(self.low) == one(self.high) {
-            true => one(self.mean),
-            false => format!("{} ({} to {})", one(self.mean), one(self.low), one(self.high)),
+/// The mean, and the range if it is visible.
+fn range(sample: &Sample) -> String {
+    let one = |value: f64| format!("{value:.2}");
+    match one(sample.low) == one(sample.high) {
+        true => one(sample.mean),
+        false => {
+            format!("{} ({} to {})", one(sample.mean), one(sample.low), one(sample.high))
         }
     }
 }
 
 impl Group<'_> {
     fn sample(&self, value: impl Fn(&Run) -> f64) -> Sample {
-        Sample::of(self.runs.iter().map(|run| value(run)))
+        Sample::of(self.runs.iter().map(|run| value(run)).collect()).unwrap_or_default()
     }
 
     /// Number of runs that ran out of space.
@@ -210,7 +197,7 @@ pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
                 });
                 let copied = fits.map(|group| group.sample(Run::copied_share));
                 let least = copied.min_by(|a, b| a.mean.total_cmp(&b.mean));
-                let _ = write!(text, " {} |", least.map_or("-".into(), |least| least.text(2)));
+                let _ = write!(text, " {} |", least.map_or("-".into(), |least| range(&least)));
             }
             let at = limits.iter().filter(|limit| {
                 limit.live == live && limit.space as f64 <= space * limit.nominal as f64 + 1.0
