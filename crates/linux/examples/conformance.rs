@@ -6,7 +6,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
-use furrow_linux::{Drive, conformance};
+#[path = "../tests/common/conformance.rs"]
+mod conformance;
+
+use furrow_linux::Drive;
 use furrow_rt::{Config, Rt};
 use furrow_zone::Access;
 use furrow_zone::spec::{DeviceSpec, SpecError};

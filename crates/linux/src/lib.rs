@@ -29,7 +29,6 @@
 )]
 
 pub mod claim;
-pub mod conformance;
 mod drive;
 mod failure;
 mod flight;

@@ -1,6 +1,8 @@
 //! The suite for real drives tests the emulated drive against the rules of zones.
 
-use furrow_linux::conformance;
+#[path = "common/conformance.rs"]
+mod conformance;
+
 use furrow_rt::{Config, Rt};
 use furrow_zone::Access;
 

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::conformance;
 use furrow_emu::{Emulator, Fates, Medium, Options, Plain, Snapshot, Unflushed};
-use furrow_linux::conformance;
 use furrow_log::Uuid;
 use furrow_policy::SoftVariant;
 use furrow_rt::{Config, Nanos, Page, Pages, Rt};

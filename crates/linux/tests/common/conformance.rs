@@ -7,6 +7,8 @@
 //! drive's report. Then zones are opened until the drive refuses.
 //! The zones used are reset at the beginning and at the end: their content is lost.
 
+#![allow(dead_code, reason = "no program uses all of it")]
+
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rng};
 use furrow_zone::{
     Action, BlockCount, Command, Geometry, Lba, Machine, QueueId, Request, Status, Target, Zone,
