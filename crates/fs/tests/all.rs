@@ -17,6 +17,8 @@ mod fsync;
 mod full;
 mod heads;
 mod holes;
+#[path = "../../log/tests/common/layouts.rs"]
+mod layouts;
 mod lifetimes;
 mod limits;
 mod memory;

@@ -7,6 +7,8 @@ mod dead_ranges;
 mod format_doc;
 mod frozen;
 mod inspect;
+#[path = "../../log/tests/common/layouts.rs"]
+mod layouts;
 mod ring_budget;
 mod ring_zones;
 mod scrub;

@@ -7,6 +7,8 @@ mod combinations;
 mod common;
 mod format_doc;
 mod hung;
+#[path = "../../log/tests/common/layouts.rs"]
+mod layouts;
 mod lost;
 mod many;
 mod map;

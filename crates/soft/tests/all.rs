@@ -4,6 +4,8 @@
 mod conformance;
 mod damage;
 mod format_doc;
+#[path = "../../log/tests/common/layouts.rs"]
+mod layouts;
 mod lives;
 mod rounds;
 mod streams;
