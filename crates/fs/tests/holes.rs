@@ -2,35 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::common::{self, SMALL, quiet, sound};
-use furrow_emu::Options;
+use crate::common::{checked, mount, on_small, quiet};
 use furrow_fs::{
-    AccessTime, Allocate, Fs, Ino, MkfsOptions, MountOptions, NewNode, Seek, SetAttr, Time,
-    WriteData,
+    AccessTime, Allocate, Fs, Ino, MountOptions, NewNode, Seek, SetAttr, Time, WriteData,
 };
-use furrow_rt::{Config, Nanos, Rt};
-use furrow_zone::{ErrorKind, Result, ZonedDevice};
-use std::future::Future;
-use std::rc::Rc;
+use furrow_rt::Nanos;
+use furrow_zone::{ErrorKind, Result};
 
 const KB4: u64 = 4096;
-
-fn on_drive<F: Future<Output = Result<()>> + 'static>(
-    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
-) {
-    let (rt, made) = (Rt::new(Config::shuffled(5)), (Options::simulated(), MkfsOptions::default()));
-    common::on_drive(rt, SMALL, made, |rt, drive| test(rt, Rc::new(drive)));
-}
-
-async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
-    Fs::mount(rt, drive.clone(), quiet()).await
-}
-
-async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
-    fs.unmount().await?;
-    sound(drive.clone()).await?;
-    mount(rt, drive).await
-}
 
 async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
@@ -58,7 +37,7 @@ async fn content(fs: &Fs, ino: Ino) -> Result<Vec<u8>> {
 
 #[test]
 fn punching_gives_whole_blocks_back_and_zeroes_the_rest() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let mut fs = mount(&rt, &drive).await?;
         // Use a file of height 0, and one of height 1 with several leaves.
         for (name, blocks) in [("flat", 100), ("tall", 2000)] {
@@ -101,7 +80,7 @@ fn punching_gives_whole_blocks_back_and_zeroes_the_rest() {
 
 #[test]
 fn filling_takes_blocks_and_zeroing_keeps_them() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let ino = file(&fs, "file").await?;
         write(&fs, ino, 2 * KB4, b"data").await?;
@@ -136,7 +115,7 @@ fn filling_takes_blocks_and_zeroing_keeps_them() {
 
 #[test]
 fn data_and_holes_are_found_in_files_of_any_size() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let ino = file(&fs, "file").await?;
         let last = furrow_fs::format::FILE_MAX;
@@ -184,7 +163,7 @@ fn data_and_holes_are_found_in_files_of_any_size() {
 
 #[test]
 fn copies_are_the_same_and_keep_holes() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let from = file(&fs, "from").await?;
         let bytes = pattern((5 << 20) + 77);
@@ -216,7 +195,7 @@ fn copies_are_the_same_and_keep_holes() {
 
 #[test]
 fn a_file_without_a_name_gets_one_or_vanishes() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let inodes = fs.statfs().inodes_free;
         let unnamed = async |fs: &Fs| fs.create_unnamed(Ino::ROOT, &NewNode::file()).await;
@@ -271,7 +250,7 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
 
 #[test]
 fn reading_changes_the_time_of_access_as_asked() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let modes = [
             (AccessTime::Never, false),
             (AccessTime::Relative, false),

@@ -3,34 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::common::{self, SMALL, quiet, sound};
-use furrow_emu::Options;
-use furrow_fs::{Fs, Ino, Kind, MkfsOptions, NewNode, SetAttr, WriteData, XattrMode};
-use furrow_rt::{Config, Rt};
-use furrow_zone::{ErrorKind, Result, ZonedDevice};
-use std::future::Future;
-use std::rc::Rc;
+use crate::common::{checked, mount, on_small};
+use furrow_fs::{Fs, Ino, Kind, NewNode, SetAttr, WriteData, XattrMode};
+use furrow_zone::{ErrorKind, Result};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-fn on_drive<F: Future<Output = Result<()>> + 'static>(
-    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
-) {
-    let (rt, made) = (Rt::new(Config::shuffled(5)), (Options::simulated(), MkfsOptions::default()));
-    common::on_drive(rt, SMALL, made, |rt, drive| test(rt, Rc::new(drive)));
-}
-
-async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
-    Fs::mount(rt, drive.clone(), quiet()).await
-}
-
-/// Unmounts, checks, and mounts again.
-async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
-    fs.unmount().await?;
-    sound(drive.clone()).await?;
-    mount(rt, drive).await
-}
 
 async fn file(fs: &Fs, parent: Ino, name: &[u8]) -> Result<Ino> {
     Ok(fs.create(parent, name, &NewNode::file()).await?.ino)
@@ -46,7 +24,7 @@ fn value(length: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn attributes_of_every_size_are_kept_replaced_and_removed() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let mut fs = mount(&rt, &drive).await?;
         let ino = file(&fs, Ino::ROOT, b"file").await?;
         let inodes = fs.statfs().inodes_free;
@@ -81,7 +59,7 @@ fn attributes_of_every_size_are_kept_replaced_and_removed() {
 
 #[test]
 fn what_is_wrong_is_refused_and_changes_nothing() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let ino = file(&fs, Ino::ROOT, b"file").await?;
         let set = async |name: &[u8], value: &[u8], mode| fs.setxattr(ino, name, value, mode).await;
@@ -120,7 +98,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
 
 #[test]
 fn an_fsync_makes_attributes_of_files_and_directories_durable() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let ino = file(&fs, Ino::ROOT, b"file").await?;
         let link = fs.create(Ino::ROOT, b"link", &NewNode::symlink(b"x")).await?.ino;
@@ -180,7 +158,7 @@ fn named(user: u16, mask: u16, other: u16) -> Vec<u8> {
 
 #[test]
 fn access_lists_and_permission_bits_follow_each_other() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let ino = file(&fs, Ino::ROOT, b"file").await?;
         let mode = async || fs.getattr(ino).await.map(|attr| attr.mode);
@@ -213,7 +191,7 @@ fn long_list() -> Vec<u8> {
 /// node's id to one of them.
 #[test]
 fn replay_does_not_take_the_id_of_a_node_that_a_record_frees() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let deep = fs.create(Ino::ROOT, b"deep", &NewNode::directory()).await?.ino;
         fs.setxattr(deep, DEFAULT, &long_list(), XattrMode::Set).await?;
@@ -234,7 +212,7 @@ fn replay_does_not_take_the_id_of_a_node_that_a_record_frees() {
 
 #[test]
 fn what_is_made_in_a_directory_gets_its_default_list_even_through_a_crash() {
-    on_drive(|rt, drive| async move {
+    on_small(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
         fs.setxattr(dir, DEFAULT, &named(7, 6, 4), XattrMode::Set).await?;

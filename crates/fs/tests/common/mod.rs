@@ -5,7 +5,7 @@
 
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{Fs, FsckOptions, MkfsOptions, MountOptions, fsck};
-use furrow_rt::{Nanos, Rt};
+use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
@@ -37,6 +37,26 @@ pub fn on_drive<F: Future<Output = Result<()>> + 'static>(
 /// Options under which only the test's own operations write.
 pub fn quiet() -> MountOptions {
     MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..MountOptions::default() }
+}
+
+/// Runs `test` on a new file system on a drive of [`SMALL`], with tasks in any order.
+pub fn on_small<F: Future<Output = Result<()>> + 'static>(
+    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
+) {
+    let made = (Options::simulated(), MkfsOptions::default());
+    on_drive(Rt::new(Config::shuffled(5)), SMALL, made, |rt, drive| test(rt, Rc::new(drive)));
+}
+
+/// Mounts with [`quiet`] options.
+pub async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
+    Fs::mount(rt, drive.clone(), quiet()).await
+}
+
+/// Unmounts, checks, and mounts again.
+pub async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
+    fs.unmount().await?;
+    sound(drive.clone()).await?;
+    mount(rt, drive).await
 }
 
 /// Checks that fsck finds nothing.
