@@ -1,5 +1,6 @@
-//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it. A snapshot can also
-//! be led on by hand, without an executor: command by command, each carried out when its owner says.
+//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it. A snapshot can
+//! also be led on by hand, without an executor: command by command, each carried out when its owner
+//! says.
 
 use crate::core::Core;
 use crate::medium::Medium;
