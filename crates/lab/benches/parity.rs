@@ -113,7 +113,7 @@ fn main() {
                 }))
             }),
         ];
-        let rows = compare(Effort::default(), "byte", &mut contestants).expect("it measures");
+        let rows = compare(Effort::default(), &mut contestants).expect("it measures");
         let gigabytes = |row: usize| rows[row].rate / 1e9;
         println!(
             "{:<24} {:>8.1} G {:>8.1} G {:>8.1} G {:>13.2}x",

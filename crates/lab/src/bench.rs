@@ -37,7 +37,7 @@ impl Effort {
 }
 
 /// One line of a result.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The contestant.
     pub name: String,
@@ -45,8 +45,6 @@ pub struct Row {
     pub rate: f64,
     /// The lowest and the highest rate of a round.
     pub range: (f64, f64),
-    /// The unit that is counted.
-    pub unit: String,
     /// The contestant to compare with, if any.
     pub against: Option<String>,
     /// Rate divided by the rate of the contestant in `against`: the median of the rounds' ratios.
@@ -86,11 +84,11 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Lets `contestants` take turns. `unit` is the unit that they count.
+/// Lets `contestants` take turns.
 ///
 /// # Errors
 /// The first error of a contestant.
-pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -> Result<Vec<Row>> {
+pub fn compare(effort: Effort, contestants: &mut [Contestant<'_>]) -> Result<Vec<Row>> {
     let mut rates = vec![Vec::new(); contestants.len()];
     for round in 0..effort.rounds.max(1) {
         // The contestants rotate, so that the same one does not always go first.
@@ -113,7 +111,6 @@ pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -
                 own.iter().copied().fold(f64::INFINITY, f64::min),
                 own.iter().copied().fold(0.0, f64::max),
             ),
-            unit: unit.to_owned(),
             against: compared.then(|| contestants[contestant.against].name.clone()),
             ratio: compared.then(|| median(ratios())),
         }
@@ -165,7 +162,7 @@ mod tests {
             Contestant::new("b", |_| b.next().map(|s| s * 2.0).context("a fourth round")),
         ];
         let effort = Effort { rounds: 3, slice: Duration::ZERO };
-        let rows = compare(effort, "things", &mut contestants).unwrap();
+        let rows = compare(effort, &mut contestants).unwrap();
         assert_eq!((rows[0].rate, rows[0].range), (500.0, (100.0, 1000.0)));
         assert_eq!((rows[0].ratio, rows[1].ratio), (None, Some(2.0)));
         assert_eq!(rows[1].against.as_deref(), Some("a"));
@@ -175,7 +172,7 @@ mod tests {
     #[test]
     fn an_error_names_its_contestant() {
         let mut contestants = [Contestant::new("broken", |_| anyhow::bail!("no drive"))];
-        let error = compare(Effort::glance(), "x", &mut contestants).unwrap_err();
+        let error = compare(Effort::glance(), &mut contestants).unwrap_err();
         assert_eq!(format!("{error:#}"), "broken: no drive");
     }
 

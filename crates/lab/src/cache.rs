@@ -78,11 +78,6 @@ impl Cache {
         &self.build
     }
 
-    /// True if results are kept.
-    pub fn keeps(&self) -> bool {
-        self.folder.is_some()
-    }
-
     fn path(&self, point: &Point, seed: u64) -> Option<PathBuf> {
         // FNV-1a: a collision does no harm, since the file holds the scenario.
         let hash = point.canonical().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -192,7 +187,7 @@ mod tests {
         Cache::new(&folder.0, build("abc", false)).put(&point, 1, 0.5, &measures()).unwrap();
         for odd in [build("abc", true), build("", false)] {
             let cache = Cache::new(&folder.0, odd);
-            assert!(!cache.keeps());
+            assert_eq!(cache.folder, None);
             assert_eq!(cache.get(&point, 1), None);
             cache.put(&other, 1, 0.5, &measures()).unwrap();
         }

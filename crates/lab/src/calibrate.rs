@@ -20,7 +20,7 @@ use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
     Access, Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZonedDevice,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ const SUBMITTERS: u32 = 16;
 const KERNEL_STAGE: u64 = 8_350;
 
 /// One measurement.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Golden {
     /// The drive's preset.
     pub preset: String,
@@ -74,8 +74,7 @@ pub struct Golden {
 }
 
 /// The result of the model on a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Within the tolerance.
     Ok,
@@ -86,10 +85,9 @@ pub enum Verdict {
 }
 
 /// A measurement and the model's figure for it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
     /// The measurement.
-    #[serde(flatten)]
     pub golden: Golden,
     /// Mean of the model's figures over the seeds.
     pub model: f64,
@@ -159,12 +157,10 @@ impl Row {
 }
 
 /// The results of the model on one drive.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// The drive's preset.
     pub preset: String,
-    /// Number of rows.
-    pub rows: usize,
     /// Number of gates.
     pub gates: usize,
     /// Number of gates outside their tolerance.
@@ -191,7 +187,6 @@ pub fn summaries(rows: &[Row]) -> Vec<Summary> {
         let gates = errors().count();
         summaries.push(Summary {
             preset: group[0].golden.preset.clone(),
-            rows: group.len(),
             gates,
             over: group.iter().filter(|row| row.verdict == Verdict::Over).count(),
             misses: group.len() - gates,
@@ -468,7 +463,7 @@ mod tests {
         let unknown = row(0.0, "miss", &[94.0]);
         assert_eq!((unknown.verdict, unknown.error), (Verdict::Miss, None));
         let sums = summaries(&[near, far, unknown]);
-        assert_eq!((sums.len(), sums[0].rows, sums[0].gates), (1, 3, 2));
+        assert_eq!((sums.len(), sums[0].gates), (1, 2));
         assert_eq!((sums[0].over, sums[0].misses), (1, 1));
         assert!((sums[0].mean_error - 5.25).abs() < 1e-9, "{}", sums[0].mean_error);
         assert!((sums[0].worst_error + 6.0).abs() < 1e-9 && !sums[0].worst.is_empty());

@@ -203,7 +203,8 @@ pub fn limits(
     each.filter_map(limit).collect()
 }
 
-/// The driver's output on a run. The driver's source describes the fields where it prints them.
+/// The driver's output on a run, as far as it is shown. The driver's source describes the fields
+/// where it prints them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are the driver's")]
 pub struct Run {
@@ -211,23 +212,16 @@ pub struct Run {
     pub scheme: String,
     /// The setting that was varied along the curve.
     pub setting: String,
-    pub seed: u64,
     pub live: f64,
     pub nominal: u64,
     pub live_bytes: u64,
     pub user_bytes: u64,
     pub zone_bytes: u64,
-    pub zones: u64,
     pub peak_zones: u64,
-    pub used_zones: u64,
-    pub used_bytes: u64,
     pub relocated: u64,
     pub relocated_load: u64,
     pub copied_blobs: u64,
     pub copied_blobs_load: u64,
-    pub copied_tables: u64,
-    pub appended: u64,
-    pub copied: u64,
     pub stopped: String,
 }
 

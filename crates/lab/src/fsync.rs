@@ -45,7 +45,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
         let engine = &engine;
         contestants.push(Contestant::new(name, move |slice| engine.rate(slice, callers)));
     }
-    let rows = compare(effort, "append made durable", &mut contestants);
+    let rows = compare(effort, &mut contestants);
     drop(contestants);
     drive.end();
     engine.end()?;

@@ -29,9 +29,6 @@ pub struct Host {
     /// [`Pauses`]); 0: the engine delays each write at the dirty limit.
     #[serde(default, skip_serializing_if = "no_time")]
     pub pause: Time,
-    /// Number of tasks that write back at once; 0: the engine's own number.
-    #[serde(default)]
-    pub flushers: u32,
     /// Largest command sent to a drive. Larger ones are sent in pieces, one after the other; 0:
     /// no limit.
     #[serde(default)]

@@ -37,7 +37,6 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let pool = Pool::new(1024);
     let rows = compare(
         effort,
-        "4 KiB block",
         &mut [
             Contestant::new("write: copy and checksum only", |slice| {
                 Ok(copy(&pool, &bytes, slice))

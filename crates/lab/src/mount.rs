@@ -99,7 +99,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
                         .against(against(place).unwrap_or(0))
                 })
                 .collect();
-            rows.extend(compare(effort, &unit(what), &mut contestants)?);
+            rows.extend(compare(effort, &mut contestants)?);
         }
     }
     rows.extend(programs(effort, &place, &folders[nulls.len()..])?);
@@ -237,7 +237,7 @@ fn programs(effort: Effort, place: &Place, folders: &[(&str, &Path)]) -> Result<
                 Contestant::new(format!("{what}: {name}"), move |slice| work(folder, slice))
             })
             .collect();
-        rows.extend(compare(effort, what, &mut contestants)?);
+        rows.extend(compare(effort, &mut contestants)?);
         Ok(())
     };
     // In a very short turn dbench would not even begin to measure.

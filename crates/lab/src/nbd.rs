@@ -71,7 +71,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
                 })
             })
             .collect();
-        rows.extend(compare(effort, "requests", &mut contestants)?);
+        rows.extend(compare(effort, &mut contestants)?);
     }
     Ok(rows)
 }

@@ -421,7 +421,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_said_before_anything_runs() {
-        let host = |host| Point { host, ..point(PM1731A, writes()) };
         let fs = |mut point: Point| {
             point.profile = profile(Engine::Fs);
             point.workload.span = Bytes(1 << 20);
@@ -434,7 +433,6 @@ mod tests {
             (point(PM1731A, Workload { read_percent: 50, ..writes() }), "mixed"),
             (point(PM1731A, Workload { fsync: 1, ..writes() }), "fsync"),
             (point("mem:pm1731a,timing=off", writes()), "time"),
-            (fs(host(Host { flushers: 1, ..Host::default() })), "writes back"),
             (fs(point(PM1731A, Workload { flow: Some(flow()), ..writes() })), "`cpu`"),
         ] {
             let error = super::run(&point, 1, &Arc::default()).unwrap_err();

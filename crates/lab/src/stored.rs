@@ -101,12 +101,7 @@ impl Kept {
 
 /// The current line of `claim`: its last one without a variant.
 pub fn current<'a>(kept: &'a [Kept], claim: &str) -> Option<&'a Kept> {
-    in_variant(kept, claim, "")
-}
-
-/// The current line of `claim` in `variant`: its last one.
-pub fn in_variant<'a>(kept: &'a [Kept], claim: &str, variant: &str) -> Option<&'a Kept> {
-    kept.iter().rev().find(|line| line.claim == claim && line.variant == variant)
+    kept.iter().rev().find(|line| line.claim == claim && line.variant.is_empty())
 }
 
 /// The figures of `result` that differ from the stored ones by more than `band` percent, or are not
@@ -165,7 +160,6 @@ mod tests {
         let varied = Kept { variant: "slow".into(), ..line("c", 3.0) };
         let with = [&lines[..], &[varied]].concat();
         assert_eq!(current(&with, "N1").unwrap().commit, "b");
-        assert_eq!(in_variant(&with, "N1", "slow").unwrap().commit, "c");
     }
 
     #[test]

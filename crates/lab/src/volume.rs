@@ -83,7 +83,7 @@ fn run(effort: Effort, content: &Content) -> Result<Vec<Row>> {
     contestants.push(Contestant::new("write: volume, 64 KiB requests", |slice| {
         array.write(content, LARGE, slice)
     }));
-    let rows = compare(effort, "4 KiB block", &mut contestants);
+    let rows = compare(effort, &mut contestants);
     drop(contestants);
     for (_, array) in arrays {
         array.end()?;

@@ -19,7 +19,6 @@ use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
     Action, BlockCount, Command, Lba, QueueId, Request, Target, ZoneId, ZonedDevice,
 };
-use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -30,8 +29,7 @@ pub const PRESET: &str = "zn540-1t";
 const FIRST: u32 = 640;
 
 /// The management commands that run at the same time as the I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
     /// Resets of full zones, which would take this percentage of the time on an idle drive.
     Resets(u32),
@@ -41,8 +39,7 @@ pub enum Neighbour {
 }
 
 /// The measure that a comparison uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
     /// MiB/s of the I/O.
     Throughput,
@@ -51,7 +48,7 @@ pub enum Judged {
 }
 
 /// A situation that was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Situation {
     /// The I/O.
     pub op: Kind,
@@ -103,10 +100,9 @@ const fn situation(
 }
 
 /// A situation, and the model's figures for it: means over the seeds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Compared {
     /// The measurement.
-    #[serde(flatten)]
     pub situation: Situation,
     /// The model's figure without other commands.
     pub model_alone: f64,

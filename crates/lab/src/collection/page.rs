@@ -228,23 +228,16 @@ mod tests {
         Run {
             scheme: scheme.into(),
             setting: setting.into(),
-            seed: 1,
             live: 0.5,
             nominal: 1000,
             live_bytes: 500,
             user_bytes: 500,
             zone_bytes: 10,
-            zones: 100,
             peak_zones: peak,
-            used_zones: peak - 1,
-            used_bytes: 1,
             relocated: copied,
             relocated_load: 0,
             copied_blobs: 0,
             copied_blobs_load: 0,
-            copied_tables: 0,
-            appended: 2000,
-            copied: 0,
             stopped: stopped.into(),
         }
     }

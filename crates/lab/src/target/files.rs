@@ -52,11 +52,6 @@ impl Library {
         profile: &Profile,
         host: &Host,
     ) -> Result<Library> {
-        let name = device.name();
-        ensure!(
-            host.flushers == 0,
-            "{name}: with how many tasks the engine writes back cannot be set"
-        );
         let pages = |bytes: u64| (bytes > 0).then_some(bytes as usize / PAGE_SIZE);
         let mut options = profile.policy.mount();
         options.cache_pages = pages(host.memory.0).unwrap_or(options.cache_pages);

@@ -53,7 +53,8 @@ pub trait Keeper: 'static {
     /// Begins the run: makes everything so far durable, and drops it from memory.
     fn begin(&mut self) -> impl Future<Output = Result<()>>;
 
-    /// Carries out a call that succeeded when it was recorded. Returns the number of bytes moved.
+    /// Carries out a call that succeeded when it was recorded. Returns the number of bytes moved. A
+    /// read that was begun and awaited is one read, when it is awaited.
     fn perform(&self, copy: u32, op: &Op) -> impl Future<Output = Result<u64>>;
 
     /// Returns counters of the array, if there is one.
@@ -67,8 +68,14 @@ pub trait Keeper: 'static {
     }
 }
 
-/// Reads in progress, by copy and number: file, offset and length.
-type Begun = RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>;
+/// The files of all copies.
+type Files<F> = RefCell<BTreeMap<Id, Rc<F>>>;
+
+/// The file with number `file` of a copy.
+fn found<F>(files: &Files<F>, copy: u32, file: u64) -> Result<Rc<F>> {
+    let found = files.borrow().get(&Id { copy, file }).cloned();
+    found.with_context(|| format!("file {file}: there is none"))
+}
 
 /// The path of a copy's file: `path` below a directory of the copy's own.
 pub(super) fn path_of(copy: u32, path: &str) -> String {
@@ -119,9 +126,26 @@ struct Run<K> {
     meter: RefCell<Meter>,
     done: Cell<u64>,
     failed: RefCell<Option<Error>>,
+    /// Reads that were begun, by copy and number: file, offset and length.
+    begun: RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>,
 }
 
 impl<K: Keeper> Run<K> {
+    async fn perform(&self, copy: u32, op: &Op) -> Result<u64> {
+        match op {
+            Op::ReadBegin { read, file, offset, len } => {
+                self.begun.borrow_mut().insert((copy, *read), (*file, *offset, *len));
+                Ok(0)
+            }
+            Op::ReadWait { read, got } => {
+                let begun = self.begun.borrow_mut().remove(&(copy, *read));
+                let (file, offset, len) = begun.context("a read that never began")?;
+                self.keeper.perform(copy, &Op::Read { file, offset, len, got: *got }).await
+            }
+            op => self.keeper.perform(copy, op).await,
+        }
+    }
+
     async fn thread(&self, copy: u32, thread: usize, progress: &Progress, watch: &Watch) {
         for number in &self.run.threads[thread] {
             let number = *number as usize;
@@ -137,7 +161,7 @@ impl<K: Keeper> Run<K> {
             let began = self.rt.now();
             self.sleep(self.host.cpu.0).await;
             let done = match call.answer {
-                0 => self.keeper.perform(copy, &call.op).await,
+                0 => self.perform(copy, &call.op).await,
                 _ => Ok(0),
             };
             match done {
@@ -192,6 +216,7 @@ pub async fn replay<K: Keeper>(
         meter: RefCell::new(Meter::new(begin, Nanos(u64::MAX))),
         done: Cell::new(0),
         failed: RefCell::new(None),
+        begun: RefCell::default(),
     });
     let (began, mut rng) = (processor(), Rng::new(seed));
     let mut threads = Vec::new();

@@ -26,25 +26,6 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 400)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=60_000))]
     slice: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(serde::Serialize)]
-struct Document {
-    version: u32,
-    machine: String,
-    optimised: bool,
-    rounds: u16,
-    slice_ms: u32,
-    benchmarks: Vec<Benchmark>,
-}
-
-#[derive(serde::Serialize)]
-struct Benchmark {
-    name: &'static str,
-    rows: Vec<Row>,
 }
 
 /// Runs the command.
@@ -62,31 +43,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         rounds: usize::from(args.rounds),
         slice: Duration::from_millis(u64::from(args.slice)),
     };
-    let mut document = Document {
-        version: 1,
-        machine: machine(),
-        optimised: !cfg!(debug_assertions),
-        rounds: args.rounds,
-        slice_ms: args.slice,
-        benchmarks: Vec::new(),
-    };
-    if !args.json {
-        writeln!(out, "{}", document.machine)?;
-        if !document.optimised {
-            writeln!(out, "a build with assertions: for figures that count use 'make bench'")?;
-        }
+    writeln!(out, "{}", machine())?;
+    if cfg!(debug_assertions) {
+        writeln!(out, "a build with assertions: for figures that count use 'make bench'")?;
     }
     for bench in benches {
         let rows = (bench.run)(effort).with_context(|| format!("benchmark {}", bench.name))?;
-        if !args.json {
-            writeln!(out, "\n{}: {}", bench.name, bench.about)?;
-            print(out, &rows)?;
-            out.flush()?;
-        }
-        document.benchmarks.push(Benchmark { name: bench.name, rows });
-    }
-    if args.json {
-        show::json(out, &document)?;
+        writeln!(out, "\n{}: {}", bench.name, bench.about)?;
+        print(out, &rows)?;
+        out.flush()?;
     }
     Ok(0)
 }
@@ -167,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_says_where_to_look() {
-        let args = Args { names: vec!["x".into()], list: false, rounds: 1, slice: 1, json: false };
+        let args = Args { names: vec!["x".into()], list: false, rounds: 1, slice: 1 };
         let error = run(&args, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("'x'") && error.contains("--list"), "{error}");
     }
@@ -178,7 +143,6 @@ mod tests {
             name: name.into(),
             rate: 1e6,
             range: (9e5, 1.1e6),
-            unit: "x".into(),
             against: None,
             ratio,
         };

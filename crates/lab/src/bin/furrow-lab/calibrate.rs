@@ -4,13 +4,9 @@ use anyhow::{Context, bail};
 use furrow_console::fit::{Column, Table};
 use furrow_console::show::{self, print_table};
 use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict, figures, interference, markdown};
-use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// Version of the JSON document.
-const JSON_VERSION: u32 = 1;
 
 const AFTER_HELP: &str = "\
 Each row drives the emulated drive as that measurement was taken, in virtual time: the same build
@@ -33,9 +29,6 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = markdown::SEEDS as u16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md. Three seeds.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["presets", "seeds"])]
     docs: Option<PathBuf>,
@@ -51,12 +44,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rows = told("row", |told| calibrate::calibrate_all(&golden, u64::from(args.seeds), told))?;
     let seconds = began.elapsed().as_secs_f64();
     let sums = calibrate::summaries(&rows);
-    if args.json {
-        show::json(out, &document(args.seeds, seconds, &rows, &sums))?;
-    } else {
-        table(out, &rows)?;
-        summary(out, args.seeds, seconds, &rows, &sums)?;
-    }
+    table(out, &rows)?;
+    summary(out, args.seeds, seconds, &rows, &sums)?;
     if let Some(folder) = &args.docs {
         write_docs(folder, &rows, &sums)?;
     }
@@ -167,25 +156,6 @@ fn summary(
         )?;
     }
     Ok(())
-}
-
-fn document(seeds: u16, seconds: f64, rows: &[Row], sums: &[Summary]) -> Value {
-    let rows: Vec<Value> = rows
-        .iter()
-        .map(|row| {
-            let mut value = json!(row);
-            value["what"] = json!(row.golden.what());
-            value["spread_percent"] = json!(row.spread());
-            value
-        })
-        .collect();
-    json!({
-        "version": JSON_VERSION,
-        "seeds": seeds,
-        "seconds": seconds,
-        "rows": rows,
-        "summary": sums,
-    })
 }
 
 #[cfg(test)]

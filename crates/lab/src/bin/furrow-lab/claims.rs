@@ -83,9 +83,6 @@ pub struct Report {
     ids: Vec<String>,
     #[command(flatten)]
     common: Common,
-    /// Write the report, and print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 // Each struct below is flattened into a command's arguments. A documentation comment on it would
@@ -287,13 +284,8 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
             std::fs::write(&report.output, &html)
                 .with_context(|| format!("cannot write {}", report.output.display()))?;
-            if report.json {
-                let document = Document::new(&catalogue, &outcome, &order, cache.build());
-                show::json(out, &document)?;
-            } else {
-                print::outcome(out, &catalogue, &outcome, &order, &cache)?;
-                writeln!(out, "written: {}", report.output.display())?;
-            }
+            print::outcome(out, &catalogue, &outcome, &order, &cache)?;
+            writeln!(out, "written: {}", report.output.display())?;
             Ok(status(&outcome))
         }
         Command::Keep(keep) => pages::keep(&catalogue, keep, out),

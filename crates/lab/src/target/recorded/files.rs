@@ -3,7 +3,7 @@
 //! A sync is an fsync; `Flush` and `RangeSync` do nothing by default. The file system gets hints of
 //! lifetimes, as RocksDB gives them to the kernel.
 
-use super::{Ahead, Begun, Id, Keeper, path_of};
+use super::{Ahead, Files, Id, Keeper, found, path_of};
 use crate::catalogue::Profile;
 use crate::host::Host;
 use crate::inside::Ended;
@@ -29,8 +29,7 @@ pub struct FsKeeper {
     rt: Rt,
     library: Rc<Library>,
     directories: RefCell<BTreeMap<String, Ino>>,
-    files: RefCell<BTreeMap<Id, Rc<File>>>,
-    reads: Begun,
+    files: Files<File>,
     /// Number of bytes read ahead; 0: none.
     ahead: u64,
 }
@@ -52,7 +51,6 @@ impl FsKeeper {
             library: Rc::new(Library::new(rt, device, profile, host).await?),
             directories: RefCell::default(),
             files: RefCell::default(),
-            reads: RefCell::default(),
             ahead: host.readahead.0,
         })
     }
@@ -68,8 +66,7 @@ impl FsKeeper {
     }
 
     fn file(&self, copy: u32, file: u64) -> Result<Rc<File>> {
-        let found = self.files.borrow().get(&Id { copy, file }).cloned();
-        found.with_context(|| format!("file {file}: there is none"))
+        found(&self.files, copy, file)
     }
 
     async fn create(&self, id: Id, path: &str) -> Result<Rc<File>> {
@@ -167,14 +164,6 @@ impl Keeper for FsKeeper {
             Op::Read { file, offset, len, .. } => {
                 return self.read(copy, *file, *offset, *len).await;
             }
-            Op::ReadBegin { read, file, offset, len } => {
-                self.reads.borrow_mut().insert((copy, *read), (*file, *offset, *len));
-            }
-            Op::ReadWait { read, .. } => {
-                let begun = self.reads.borrow_mut().remove(&(copy, *read));
-                let (file, offset, len) = begun.context("a read that never began")?;
-                return self.read(copy, file, offset, len).await;
-            }
             Op::SyncNames => {
                 let directory = self.place(&path_of(copy, ""))?.0;
                 self.library.fsync(directory, false).await?;
@@ -216,7 +205,9 @@ impl Keeper for FsKeeper {
             | Op::RangeSync { .. }
             | Op::Stat { .. }
             | Op::List { .. }
-            | Op::SetFamily { .. } => {}
+            | Op::SetFamily { .. }
+            | Op::ReadBegin { .. }
+            | Op::ReadWait { .. } => {}
         }
         Ok(0)
     }

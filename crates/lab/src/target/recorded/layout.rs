@@ -10,7 +10,7 @@
 //!
 //! The omissions are the same for all ways in which a volume writes.
 
-use super::{Ahead, Begun, Id, Keeper, path_of};
+use super::{Ahead, Files, Id, Keeper, found, path_of};
 use crate::host::Host;
 use crate::inside::Array;
 use crate::target::Blocks;
@@ -97,9 +97,8 @@ struct Inner {
     rt: Rt,
     blocks: RefCell<Blocks>,
     room: RefCell<Room>,
-    files: RefCell<BTreeMap<Id, Rc<File>>>,
+    files: Files<File>,
     names: RefCell<BTreeMap<String, Id>>,
-    reads: Begun,
     limit: u64,
     dirty: Cell<u64>,
     landed: Notify,
@@ -117,7 +116,6 @@ impl Layout {
             room: RefCell::new(room),
             files: RefCell::default(),
             names: RefCell::default(),
-            reads: RefCell::default(),
             limit: if host.dirty.0 > 0 { host.dirty.0 } else { DIRTY },
             dirty: Cell::new(0),
             landed: Notify::new(),
@@ -127,8 +125,7 @@ impl Layout {
     }
 
     fn file(&self, copy: u32, file: u64) -> Result<Rc<File>> {
-        let found = self.0.files.borrow().get(&Id { copy, file }).cloned();
-        found.with_context(|| format!("file {file}: there is none"))
+        found(&self.0.files, copy, file)
     }
 
     fn create(&self, id: Id, path: String) -> Rc<File> {
@@ -321,14 +318,6 @@ impl Keeper for Layout {
             Op::Sync { file } => self.sync(&self.file(copy, *file)?).await?,
             Op::Read { file, offset, len, .. } => {
                 return self.read(copy, *file, *offset, *len).await;
-            }
-            Op::ReadBegin { read, file, offset, len } => {
-                self.0.reads.borrow_mut().insert((copy, *read), (*file, *offset, *len));
-            }
-            Op::ReadWait { read, .. } => {
-                let begun = self.0.reads.borrow_mut().remove(&(copy, *read));
-                let (file, offset, len) = begun.context("a read that never began")?;
-                return self.read(copy, file, offset, len).await;
             }
             Op::SyncNames | Op::SyncAll => {
                 let (volume, _) = self.0.volume();

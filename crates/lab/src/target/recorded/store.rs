@@ -1,6 +1,6 @@
 //! Recorded runs on a file store, as the plugin uses it.
 
-use super::{Ahead, Begun, Id, Keeper, path_of};
+use super::{Ahead, Files, Id, Keeper, found, path_of};
 use crate::host::Host;
 use crate::policy::StorePolicy;
 use anyhow::{Context as _, Result};
@@ -9,7 +9,6 @@ use furrow_kv::{FileId, FormatOptions, Lifetime, Store};
 use furrow_rt::Rt;
 use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Largest append to files that are made before the run.
@@ -24,8 +23,7 @@ struct File {
 pub struct StoreKeeper {
     rt: Rt,
     store: Store,
-    files: RefCell<BTreeMap<Id, Rc<File>>>,
-    reads: Begun,
+    files: Files<File>,
     /// Number of bytes read ahead; 0: none.
     ahead: u64,
     /// The content of writes, which makes no difference in virtual time.
@@ -51,15 +49,13 @@ impl StoreKeeper {
             rt: rt.clone(),
             store,
             files: RefCell::default(),
-            reads: RefCell::default(),
             ahead: host.readahead.0,
             content: vec![0; PIECE],
         })
     }
 
     fn file(&self, copy: u32, file: u64) -> Result<Rc<File>> {
-        let found = self.files.borrow().get(&Id { copy, file }).cloned();
-        found.with_context(|| format!("file {file}: there is none"))
+        found(&self.files, copy, file)
     }
 
     fn create(&self, id: Id, path: &str, lifetime: Lifetime) -> Result<FileId> {
@@ -135,14 +131,6 @@ impl Keeper for StoreKeeper {
             Op::Read { file, offset, len, .. } => {
                 return self.read(copy, *file, *offset, *len).await;
             }
-            Op::ReadBegin { read, file, offset, len } => {
-                self.reads.borrow_mut().insert((copy, *read), (*file, *offset, *len));
-            }
-            Op::ReadWait { read, .. } => {
-                let begun = self.reads.borrow_mut().remove(&(copy, *read));
-                let (file, offset, len) = begun.context("a read that never began")?;
-                return self.read(copy, file, offset, len).await;
-            }
             Op::SyncNames => self.store.sync_names().await?,
             Op::SyncAll => self.store.sync_all().await?,
             Op::Rename { from, to } => {
@@ -160,7 +148,9 @@ impl Keeper for StoreKeeper {
             | Op::Flush { .. }
             | Op::RangeSync { .. }
             | Op::Stat { .. }
-            | Op::List { .. } => {}
+            | Op::List { .. }
+            | Op::ReadBegin { .. }
+            | Op::ReadWait { .. } => {}
         }
         Ok(0)
     }
