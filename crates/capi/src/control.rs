@@ -1,116 +1,54 @@
 //! The control socket of an open store, through which other programs query it.
 //!
-//! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`, as
-//! on the sockets of arrays. `{"request":"scrub"}` first carries out the order in `"order"` (start,
-//! repair, pause, resume or stop), and is answered with the running or last scrub, or null.
-//! `{"request":"zones"}` is answered with the content of each zone, and `{"request":"freeze"}`
-//! begins a session that reads files (`session`). The socket is `UUID.store` in the directory of
-//! running daemons, for its owner alone. A separate thread listens there, and each session has a
-//! thread, too; like any caller, these threads only call the engine.
-//!
-//! Whatever bytes arrive, the worst outcome is an error and the end of that connection: requests
-//! have a maximum length and a time limit. If the socket cannot be made, the store works without
-//! it, because a library has nobody to report that to.
+//! The requests are those of [`furrow_control::store`]. A separate thread serves them by an
+//! executor of its own; like any caller, it only calls the engine, and while it waits for one
+//! call it serves other clients. If the socket cannot be made, the store works without it, because
+//! a library has nobody to report that to.
 
-use crate::session::Sessions;
-use crate::shared::{Engine, check_fork};
-use crate::tally::{Counted, Tally};
+use crate::engine::{Source, ask};
+use crate::process::{check_fork, config};
+use crate::tally::Counted;
+use crate::view::{View, Views};
+use furrow_control::place::{self, Kind};
+use furrow_control::socket::Listener;
+use furrow_control::store::Request;
+use furrow_control::{Handler, Reply, Server};
 use furrow_kv::{FileKind, ScrubFinding, ScrubOrder, ZoneInfo};
-use furrow_rt::{Port, Stopped};
+use furrow_rt::{Config, Rt, Stopped, either};
 use serde_json::{Value, json};
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-/// Suffix of the sockets' names, after the UUID.
-const ENDING: &str = ".store";
-/// Longest request.
-const REQUEST_MAX: usize = 4096;
-/// Time limit for a request to arrive, or for an answer to be read.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a silent connection is checked, because the store may be closing.
-const TICK: Duration = Duration::from_millis(100);
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
-/// The store about which the control socket answers.
-pub(crate) struct Source {
-    pub(crate) port: Port<Engine>,
-    pub(crate) tally: Arc<Tally>,
-    /// The name of the store's drive.
-    pub(crate) device: String,
-    pub(crate) uuid: String,
-    pub(crate) label: String,
-}
-
 /// A listening control socket. Dropping it ends its thread and removes the socket.
 pub(crate) struct Control {
-    path: PathBuf,
-    /// Device and inode of the socket.
-    file: (u64, u64),
-    over: Arc<AtomicBool>,
+    /// A byte sent here ends the thread.
+    end: UnixStream,
     thread: Option<JoinHandle<()>>,
-}
-
-/// The directory of the sockets of running daemons: the same one that the command uses.
-pub(crate) fn directory() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(own) = set("FURROW_RUN") {
-        return std::path::absolute(&own).unwrap_or_else(|_| own.into());
-    }
-    match set("XDG_RUNTIME_DIR") {
-        Some(users) => PathBuf::from(users).join("furrow"),
-        None => PathBuf::from("/run/furrow"),
-    }
-}
-
-/// Listens at `path`. Replaces the socket of a dead process.
-fn bind(path: &Path) -> std::io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-        bound => return bound,
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        _ => Err(ErrorKind::AddrInUse.into()),
-    }
 }
 
 impl Control {
     /// Listens at a new control socket for a store; `None` if that is impossible.
     pub(crate) fn start(of: Source) -> Option<Control> {
-        let directory = directory();
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
-        let uuid = of.uuid.as_str();
+        place::make_directory().ok()?;
         // A copy of a drive has the same UUID, so the plain name may be taken.
-        let names = [uuid.to_owned(), format!("{uuid}-{}", std::process::id())];
-        let mut bound = names.into_iter().filter_map(|name| {
-            let path = directory.join(format!("{name}{ENDING}"));
-            Some((bind(&path).ok()?, path))
-        });
-        let (listener, path) = bound.next()?;
-        let own = std::fs::Permissions::from_mode(0o600);
-        let file = std::fs::set_permissions(&path, own)
-            .and_then(|()| std::fs::symlink_metadata(&path))
-            .inspect_err(|_| drop(std::fs::remove_file(&path)))
-            .ok()?;
-        let over = Arc::new(AtomicBool::new(false));
-        let (ends, of) = (over.clone(), Arc::new(of));
+        let names = [of.uuid.clone(), format!("{}-{}", of.uuid, std::process::id())];
+        let bind = |name: String| Listener::bind(&Kind::Store.socket(&name)).ok();
+        let listener = names.into_iter().find_map(bind)?;
+        let config = config().ok()?;
+        let (end, ended) = UnixStream::pair().ok()?;
+        let ended = Arc::new(OwnedFd::from(ended));
         let thread = std::thread::Builder::new()
             .name("furrow-control".into())
-            .spawn(move || listen(&listener, &of, &ends))
-            .inspect_err(|_| drop(std::fs::remove_file(&path)))
-            .ok();
-        let file = (file.dev(), file.ino());
-        thread.map(|thread| Control { path, file, over, thread: Some(thread) })
+            .spawn(move || serve(config, listener, of, ended))
+            .ok()?;
+        Some(Control { end, thread: Some(thread) })
     }
 }
 
@@ -121,151 +59,77 @@ impl Drop for Control {
             // The socket and its thread belong to the parent process.
             return;
         }
-        self.over.store(true, Ordering::Release);
-        // One more connection wakes the thread, so that it notices the end.
-        drop(UnixStream::connect(&self.path));
-        let found = std::fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
-            // If the socket cannot be removed, the next process notices that it is dead.
-            let _ = std::fs::remove_file(&self.path);
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
+        // A failure means that the thread has ended.
+        let _ = self.end.write_all(b"e");
+        if thread.thread().id() != std::thread::current().id() {
+            // A panic of the thread was reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves clients until `ended` can be read.
+fn serve(config: Config, listener: Listener, of: Source, ended: Arc<OwnedFd>) {
+    let rt = Rt::new(config);
+    let (engine, server) = (rt.clone(), Server::new(&rt, listener));
+    let handler = Rc::new(Open { of: Rc::new(of), views: Views::default() });
+    rt.block_on(async move {
+        let _ = either(engine.readable(ended), server.serve(handler)).await;
+    });
+    // Ends the connections, and so their views.
+    rt.clear();
+}
+
+/// What answers for a store.
+struct Open {
+    of: Rc<Source>,
+    views: Views,
+}
+
+impl Handler for Open {
+    type Request = Request;
+    /// The view that the client reads.
+    type Session = Option<View>;
+
+    async fn answer(
+        self: Rc<Self>,
+        request: Request,
+        view: &mut Option<View>,
+    ) -> Result<Reply, String> {
+        let of = &self.of;
+        let value = match request {
+            Request::Stat => stat(of).await.map_err(|stopped| stopped.to_string())?,
+            Request::Zones => zones(of).await?,
+            Request::Scrub { order } => {
+                let parse = |order: String| {
+                    ScrubOrder::parse(&order).ok_or(format!("not a request: scrub {order}"))
+                };
+                scrub(of, order.map(parse).transpose()?).await?
             }
-        }
-    }
-}
-
-/// Serves clients one after the other; each session runs in a separate thread.
-fn listen(listener: &UnixListener, store: &Arc<Source>, over: &Arc<AtomicBool>) {
-    let mut sessions = Sessions::default();
-    loop {
-        let client = listener.accept();
-        if over.load(Ordering::Acquire) {
-            sessions.end();
-            return;
-        }
-        match client {
-            // Whatever the result, only this connection ends.
-            Ok((client, _)) => drop(converse(client, store, over, &mut sessions)),
-            Err(_) => std::thread::sleep(TICK),
-        }
-    }
-}
-
-/// Answers one request, or begins a session.
-fn converse(
-    mut client: UnixStream,
-    store: &Arc<Source>,
-    over: &Arc<AtomicBool>,
-    sessions: &mut Sessions,
-) -> std::io::Result<()> {
-    client.set_read_timeout(Some(TICK))?;
-    client.set_write_timeout(Some(TICK))?;
-    let Some(line) = hear(&mut client, PATIENCE, over)? else { return Ok(()) };
-    let request = parse(&line);
-    if request.as_ref().is_ok_and(|request| *request == json!({ "request": "freeze" })) {
-        return match sessions.begin(&client, store, over) {
-            Ok(()) => Ok(()),
-            Err(why) => say(&mut client, &said(Err(why)), over),
+            Request::Freeze => {
+                let (frozen, value) = self.views.freeze(of).await?;
+                *view = Some(frozen);
+                value
+            }
+            Request::Read { file, offset, bytes } => {
+                let view = view.as_ref().ok_or("freeze a view first")?;
+                let bytes = view.read(file, offset, bytes).await?;
+                return Ok(Reply { value: json!({ "bytes": bytes.len() }), bytes });
+            }
         };
+        Ok(value.into())
     }
-    let answer = request.and_then(|request| answer(&request, store));
-    say(&mut client, &said(answer), over)
-}
 
-/// The line that a client sends; `None` if the client has gone, or sends no line within `patience`.
-pub(crate) fn hear(
-    client: &mut UnixStream,
-    patience: Duration,
-    over: &AtomicBool,
-) -> std::io::Result<Option<Vec<u8>>> {
-    let (begun, mut bytes, mut buffer) = (Instant::now(), Vec::new(), [0; 1024]);
-    while !bytes.contains(&b'\n') && bytes.len() <= REQUEST_MAX {
-        match client.read(&mut buffer) {
-            Ok(0) => return Ok(None),
-            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-            Err(error) if is_only_late(&error) => {}
-            Err(error) => return Err(error),
-        }
-        if begun.elapsed() > patience || over.load(Ordering::Acquire) {
-            return Ok(None);
-        }
-    }
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Ok(Some(line.to_vec()))
-}
-
-/// Sends bytes. The client must keep taking some of them.
-///
-/// # Errors
-/// `TimedOut` if the client takes none for too long, or the store closes.
-pub(crate) fn say(
-    client: &mut UnixStream,
-    mut bytes: &[u8],
-    over: &AtomicBool,
-) -> std::io::Result<()> {
-    let mut since = Instant::now();
-    while !bytes.is_empty() {
-        match client.write(bytes) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                bytes = &bytes[written..];
-                since = Instant::now();
-            }
-            Err(error) if is_only_late(&error) => {}
-            Err(error) => return Err(error),
-        }
-        if !bytes.is_empty() && (since.elapsed() > PATIENCE || over.load(Ordering::Acquire)) {
-            return Err(ErrorKind::TimedOut.into());
-        }
-    }
-    Ok(())
-}
-
-fn is_only_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
-/// An answer as a line.
-pub(crate) fn said(answer: Result<Value, String>) -> Vec<u8> {
-    let answer = match answer {
-        Ok(value) => json!({ "version": 1, "ok": value }),
-        Err(why) => json!({ "version": 1, "error": why }),
-    };
-    format!("{answer}\n").into_bytes()
-}
-
-/// Parses the request in a line.
-pub(crate) fn parse(line: &[u8]) -> Result<Value, String> {
-    if line.len() > REQUEST_MAX {
-        return Err(format!("not a request: longer than {REQUEST_MAX} bytes"));
-    }
-    serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))
-}
-
-fn answer(request: &Value, store: &Source) -> Result<Value, String> {
-    if *request == json!({ "request": "stat" }) {
-        return stat(store).map_err(|stopped| stopped.to_string());
-    }
-    if *request == json!({ "request": "zones" }) {
-        return zones(store);
-    }
-    let order = match &request["order"] {
-        Value::Null => Some(None),
-        order => order.as_str().and_then(ScrubOrder::parse).map(Some),
-    };
-    match (request["request"].as_str(), order) {
-        (Some("scrub"), Some(order)) => scrub(store, order),
-        _ => Err("not a request: expected {\"request\":\"stat\"}, \"scrub\", \"zones\" or \
-                  \"freeze\""
-            .to_owned()),
+    /// A client that reads a database may be busy with the data for long.
+    fn may_rest(&self, view: &Option<View>) -> bool {
+        view.is_some()
     }
 }
 
 /// The content of each zone, with the numbers of valid blocks by kind in the order
 /// of [`FileKind::ALL`].
-fn zones(of: &Source) -> Result<Value, String> {
-    let zones = of.port.try_call(|_, engine| {
+async fn zones(of: &Source) -> Result<Value, String> {
+    let zones = ask(&of.port, |engine| {
         let store = engine.store.clone();
         async move {
             let zones = store.zones().await?;
@@ -273,7 +137,7 @@ fn zones(of: &Source) -> Result<Value, String> {
         }
     });
     let (zones, zone_blocks, kinds) =
-        zones.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
+        zones.await.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
     let each = |zone: &ZoneInfo| {
         let mut by_kind = [0u64; FileKind::ALL.len()];
         for (file, blocks) in &zone.files {
@@ -297,12 +161,13 @@ fn zones(of: &Source) -> Result<Value, String> {
 
 /// Passes an order to the store, if there is one; returns the running scrub, or the last one, with
 /// the same fields as the scrub of a mount.
-fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
-    let done = of.port.try_call(move |_, engine| {
+async fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
+    let done = ask(&of.port, move |engine| {
         let ordered = order.map_or(Ok(()), |order| engine.store.scrub(order));
         std::future::ready(ordered.map(|()| engine.store.scrub_report()))
     });
-    let report = done.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
+    let report =
+        done.await.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
     let finding = |found: &ScrubFinding| {
         json!({
             "structure": found.structure,
@@ -336,11 +201,12 @@ fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
 }
 
 /// The state of a store, as `furrow kv stat` shows it for a store in use.
-fn stat(of: &Source) -> Result<Value, Stopped> {
-    let (space, did, kinds) = of.port.try_call(|_, engine| {
+async fn stat(of: &Source) -> Result<Value, Stopped> {
+    let (space, did, kinds) = ask(&of.port, |engine| {
         let store = &engine.store;
         std::future::ready((store.space(), store.counters(), store.kinds()))
-    })?;
+    })
+    .await?;
     let by_kind = FileKind::ALL.iter().zip(kinds).map(|(kind, sum)| {
         json!({
             "kind": kind.name(),

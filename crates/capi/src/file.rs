@@ -1,9 +1,11 @@
 //! Files: appending, reading, syncing.
 
+use crate::argument::{lifetime_of, put};
+use crate::call::Call;
 use crate::error::{Failure, Outcome, answer, furrow_error, furrow_kind};
-use crate::record::{Call, Recorder, recorded};
-use crate::shared::{Shared, check_fork, lock};
-use crate::store::{lifetime_of, put};
+use crate::process::{check_fork, lock};
+use crate::record::{Recorder, recorded};
+use crate::shared::Shared;
 use crate::tally::Counted;
 use furrow_kv::trace::Op;
 use furrow_kv::{Claim, Data, FileId, PreparedAppend, Store, crc32c};

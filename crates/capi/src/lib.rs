@@ -25,15 +25,19 @@
 #![allow(non_camel_case_types, reason = "names are C's")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
+mod argument;
+mod call;
 mod control;
+mod engine;
 pub mod error;
 pub mod file;
 mod options;
+mod process;
 mod reader;
 mod record;
-mod session;
 mod shared;
 pub mod store;
 mod tally;
+mod view;
 
 pub use shared::change_options;

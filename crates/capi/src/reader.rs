@@ -3,25 +3,26 @@
 //! Either way this process sees the store as it is at the moment of opening. On its drive, that is
 //! the state that an opening would find, and no program can open the store for writing until this
 //! view is closed. A program that uses the store freezes a view for this process through its
-//! control socket (`session`), and goes on working.
+//! control socket, and goes on working.
 
-use crate::control::directory;
+use crate::engine::stopped;
 use crate::error::{Failure, Outcome};
-use crate::shared::{config, lock, open_drive, stopped};
+use crate::process::{config, lock};
+use crate::shared::open_drive;
+use furrow_control::place::Kind;
+use furrow_control::store::{Entry, Request, View};
+use furrow_control::{Connection, Error as Unanswered};
 use furrow_kv::{FileId, Node, Snapshot, clean_path};
 use furrow_rt::Port;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Access, Error, ErrorKind};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Time limit for a program's answer.
+/// Time limit for a program's answer about its store.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of bytes to ask for at a time.
 const PIECE: usize = 1 << 20;
@@ -44,7 +45,7 @@ pub(crate) struct Reader {
 
 enum Source {
     Drive(Port<Rc<Snapshot>>),
-    Program(Mutex<Client>),
+    Program(Mutex<View>),
 }
 
 fn not_found(path: &str) -> Failure {
@@ -58,9 +59,10 @@ impl Reader {
             return Err(Failure::invalid("ro: a drive in memory begins empty: there is no store"));
         }
         match Reader::of_drive(spec.clone()) {
-            Err(busy) if busy.kind() == ErrorKind::Busy => {
-                Client::of_store(name).map_or(Err(busy.into()), Reader::of_program)
-            }
+            Err(busy) if busy.kind() == ErrorKind::Busy => match program_with(name)? {
+                Some(socket) => Reader::of_program(&socket),
+                None => Err(busy.into()),
+            },
             opened => Ok(opened?),
         }
     }
@@ -91,28 +93,19 @@ impl Reader {
         Ok((Reader::of(entries, Source::Drive(port)), uuid, label))
     }
 
-    fn of_program(mut client: Client) -> Outcome<(Reader, String, String)> {
-        let view = client.ask(&json!({ "request": "freeze" }))?;
-        let text = |field: &str| view[field].as_str().unwrap_or_default().to_owned();
-        let known = |entry: &Value| {
-            let file = entry["file"].as_u64().map(|id| {
-                Some(Known {
-                    id: FileId(id),
-                    size: entry["bytes"].as_u64()?,
-                    modified: entry["modified"].as_i64()?,
-                })
+    fn of_program(socket: &Path) -> Outcome<(Reader, String, String)> {
+        let (view, frozen) = View::begin(socket).map_err(|why| broken(&why))?;
+        let known = |entry: Entry| {
+            let file = entry.file.map(|file| Known {
+                id: FileId(file.file),
+                size: file.bytes,
+                modified: file.modified,
             });
-            let file = match file {
-                Some(file) => Some(file?),
-                None => None,
-            };
-            Some((entry["path"].as_str()?.to_owned(), file))
+            (entry.path, file)
         };
-        let entries = view["entries"].as_array().into_iter().flatten().map(known).collect();
-        let entries: Option<BTreeMap<_, _>> = entries;
-        let entries = entries.ok_or_else(other_version)?;
-        let (uuid, label) = (text("uuid"), text("label"));
-        Ok((Reader::of(entries, Source::Program(Mutex::new(client))), uuid, label))
+        let entries = frozen.entries.into_iter().map(known).collect();
+        let reader = Reader::of(entries, Source::Program(Mutex::new(view)));
+        Ok((reader, frozen.uuid, frozen.label))
     }
 
     fn of(entries: BTreeMap<String, Option<Known>>, source: Source) -> Reader {
@@ -169,7 +162,10 @@ impl Reader {
                     });
                     read.map_err(stopped)??
                 }
-                Source::Program(client) => lock(client).read(id, at, piece)?,
+                Source::Program(view) => {
+                    let read = lock(view).read(id.0, at, piece as u64);
+                    read.map_err(|why| broken(&why))?
+                }
             };
             if read.is_empty() {
                 break;
@@ -180,66 +176,31 @@ impl Reader {
     }
 }
 
-fn other_version() -> Error {
-    let message = "the program that uses the store answers as one of another version";
-    Error::new(ErrorKind::Unsupported, message)
-}
-
-/// A connection to the control socket of another program.
-struct Client {
-    stream: BufReader<UnixStream>,
-}
-
-impl Client {
-    /// Connects to the program that uses the store on the drive called `name`.
-    fn of_store(name: &str) -> Option<Client> {
-        let entries = std::fs::read_dir(directory()).ok()?;
-        let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let is_socket = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "store");
-        let serves = |socket: &PathBuf| {
-            let mut client = Client::connect(socket).ok()?;
-            let stat = client.ask(&json!({ "request": "stat" })).ok()?;
-            (stat["device"].as_str() == Some(name)).then_some(())
-        };
-        let socket = sockets.filter(is_socket).find(|socket| serves(socket).is_some())?;
-        Client::connect(&socket).ok()
-    }
-
-    fn connect(socket: &Path) -> std::io::Result<Client> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Client { stream: BufReader::new(stream) })
-    }
-
-    fn ask(&mut self, request: &Value) -> Result<Value, Error> {
-        let mut line = Vec::new();
-        let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
-        sent.and_then(|()| self.stream.read_until(b'\n', &mut line)).map_err(|why| broken(&why))?;
-        if line.last() != Some(&b'\n') {
-            return Err(broken(&std::io::ErrorKind::UnexpectedEof.into()));
-        }
-        let mut answer: Value = serde_json::from_slice(&line).map_err(|_| other_version())?;
-        match answer["error"].as_str() {
-            Some(why) => Err(Error::new(ErrorKind::Io, why)),
-            None => Ok(answer["ok"].take()),
+/// The control socket of the program that uses the store on the drive called `name`.
+///
+/// # Errors
+/// If none answers as that program, but one speaks another version of the protocol.
+fn program_with(name: &str) -> Result<Option<PathBuf>, Error> {
+    let mut other = None;
+    for socket in Kind::Store.sockets().unwrap_or_default() {
+        let Ok(mut client) = Connection::open(&socket, Some(PATIENCE)) else { continue };
+        match client.ask(&Request::Stat) {
+            Ok(stat) if stat["device"].as_str() == Some(name) => return Ok(Some(socket)),
+            Err(why @ Unanswered::OtherVersion { .. }) => other = Some(broken(&why)),
+            _ => {}
         }
     }
-
-    fn read(&mut self, id: FileId, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        let request = json!({ "request": "read", "file": id.0, "offset": offset, "bytes": bytes });
-        let come = self.ask(&request)?["bytes"].as_u64().filter(|come| *come <= bytes as u64);
-        let mut read = vec![0; come.ok_or_else(other_version)? as usize];
-        self.stream.read_exact(&mut read).map_err(|why| broken(&why))?;
-        Ok(read)
-    }
+    other.map_or(Ok(None), Err)
 }
 
-fn broken(why: &std::io::Error) -> Error {
-    let message = match why.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            "the program that uses the store gives no answer".to_owned()
+/// The error for a program that gives no answer, or an error.
+fn broken(why: &Unanswered) -> Error {
+    let message = match why {
+        Unanswered::OtherVersion { .. } => {
+            return Error::new(ErrorKind::Unsupported, format!("the store is in use: {why}"));
         }
+        Unanswered::Refused(why) => why.clone(),
+        Unanswered::Late => "the program that uses the store gives no answer".to_owned(),
         _ => format!("the program that used the store has closed it, or ended ({why})"),
     };
     Error::new(ErrorKind::Io, message)

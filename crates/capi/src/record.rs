@@ -6,15 +6,11 @@
 //! to a call; this counts as the caller's own time. The child of a fork records nothing.
 
 use crate::error::{Failure, Outcome, furrow_kind};
-use crate::shared::{Shared, check_fork, lock};
-use crate::tally::Counted;
+use crate::process::{check_fork, lock};
 use furrow_kv::trace::{Encoder, Op, Record};
 use furrow_kv::{Node, Store};
-use furrow_zone::Error;
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::future::Future;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -112,7 +108,7 @@ impl Recorder {
     }
 
     /// Records the content of the store at the beginning of the recording.
-    fn found(&self, store: &Store) -> furrow_zone::Result<()> {
+    pub(crate) fn found(&self, store: &Store) -> furrow_zone::Result<()> {
         let mut directories = vec![String::new()];
         while let Some(directory) = directories.pop() {
             for (name, node) in store.list(&directory)? {
@@ -145,39 +141,6 @@ impl Recorder {
     }
 }
 
-/// A call that may be recorded, while it is carried out.
-pub(crate) struct Call<'a> {
-    shared: &'a Shared,
-    what: Counted,
-    order: Cell<Option<u64>>,
-}
-
-impl Call<'_> {
-    /// Runs `f` on the engine, as [`Shared::call`] does.
-    pub(crate) fn engine<T, F>(&self, f: impl FnOnce(Store) -> F + Send + 'static) -> Outcome<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Error>> + 'static,
-    {
-        let recorder = self.shared.recorder.clone();
-        let (order, result) = self.shared.call(self.what, move |store| {
-            let order = recorder.as_deref().map(Recorder::take);
-            let future = f(store);
-            async move { Ok((order, future.await)) }
-        })?;
-        self.order.set(order);
-        Ok(result?)
-    }
-
-    /// As [`Call::engine`], for a function that does not wait for the drive.
-    pub(crate) fn now<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
-    ) -> Outcome<T> {
-        self.engine(move |store| std::future::ready(f(&store)))
-    }
-}
-
 /// Executes a call and records it: `op` makes the record from the call's result, or from `None` if
 /// the call failed.
 pub(crate) fn recorded<T>(
@@ -195,23 +158,4 @@ pub(crate) fn recorded<T>(
     let order = order().unwrap_or_else(|| recorder.take());
     recorder.put(order, begin, took, answer, op(done.as_ref().ok()));
     done
-}
-
-impl Shared {
-    /// As [`recorded`], for a call that takes the engine.
-    pub(crate) fn record<T>(
-        &self,
-        what: Counted,
-        body: impl FnOnce(&Call<'_>) -> Outcome<T>,
-        op: impl FnOnce(Option<&T>) -> Op,
-    ) -> Outcome<T> {
-        let call = Call { shared: self, what, order: Cell::new(None) };
-        recorded(self.recorder.as_deref(), || body(&call), || call.order.get(), op)
-    }
-
-    /// Records the content of a store that was just opened.
-    pub(crate) fn record_found(&self) -> Outcome {
-        let Some(recorder) = self.recorder.clone() else { return Ok(()) };
-        self.now(Counted::Other, move |store| recorder.found(store))
-    }
 }

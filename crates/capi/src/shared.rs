@@ -1,30 +1,27 @@
 //! A store that is open in this process, and its callers' access to it.
 
-use crate::control::{Control, Source};
+use crate::control::Control;
+use crate::engine::{Engine, Source, stopped};
 use crate::error::{Failure, Outcome, furrow_kind};
+use crate::process::{check_fork, config, lock, nice, notice_forks};
 use crate::reader::Reader;
 use crate::record::{Recorder, recorded};
 use crate::tally::{Counted, Tally};
 pub(crate) use furrow_drives::open as open_drive;
 use furrow_kv::trace::Op;
-use furrow_kv::{FormatOptions, Frozen, Options, Store};
-use furrow_rt::{Config, Pool, Port, Rt, Stopped};
+use furrow_kv::{FormatOptions, Options, Store};
+use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::future::Future;
-use std::io::Read as _;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Maximum number of pages for copies of callers' bytes, in addition to those of the engine.
 const PAGES: usize = 16 << 10;
 
-/// True in the child of a fork.
-static FORKED: AtomicBool = AtomicBool::new(false);
 /// Open stores by the name of their drive.
 static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
@@ -39,54 +36,6 @@ static CHANGE: OnceLock<Change> = OnceLock::new();
 /// Returns false if another change was set before.
 pub fn change_options(change: impl Fn(&mut Options) + Send + Sync + 'static) -> bool {
     CHANGE.set(Box::new(change)).is_ok()
-}
-
-unsafe extern "C" {
-    // POSIX: https://pubs.opengroup.org/onlinepubs/9699919799/functions/pthread_atfork.html
-    fn pthread_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> i32;
-}
-
-extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
-}
-
-/// Registers the handler for forks.
-fn notice_forks() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the function that is passed lives as long as the process; it stores to an atomic,
-        // which is safe between fork and exec.
-        let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
-        assert!(failed == 0, "no memory to register the handler of forks");
-    });
-}
-
-/// Fails if this process is the child of a fork.
-pub(crate) fn check_fork() -> Outcome {
-    if !FORKED.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    let message = "the store belongs to the process that this one was forked from: a program that \
-                   forks and uses stores must exec";
-    Err(Failure::new(furrow_kind::FURROW_FORKED, message))
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The guarded values are consistent after each statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The values that the engine's thread owns.
-pub(crate) struct Engine {
-    pub(crate) store: Store,
-    /// Views that clients of the control socket read, by the views' numbers.
-    pub(crate) views: RefCell<BTreeMap<u64, Rc<Frozen>>>,
-    /// The drive, which lives as long as the store.
-    _device: Rc<dyn ZonedDevice>,
 }
 
 /// An open store. The last user closes it.
@@ -105,20 +54,6 @@ pub(crate) struct Shared {
     /// The nice value of the thread that opened the store, and so of the thread that serves it.
     nice: i32,
     control: Mutex<Option<Control>>,
-}
-
-/// The nice value of this thread: a higher value is a lower priority.
-fn nice() -> i32 {
-    // On Linux this is the value of the calling thread.
-    rustix::process::getpriority_process(None).unwrap_or(0)
-}
-
-/// Configuration with real time and an unpredictable seed.
-pub(crate) fn config() -> Outcome<Config> {
-    let mut seed = [0; 8];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut seed));
-    read.map_err(|why| Failure::new(furrow_kind::FURROW_IO, format!("/dev/urandom: {why}")))?;
-    Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
 /// A name that stays the same whichever name a drive is given by.
@@ -150,10 +85,6 @@ fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Err
         _ => error,
     })?;
     Ok(Engine { store, views: RefCell::default(), _device: drive })
-}
-
-pub(crate) fn stopped(why: Stopped) -> Failure {
-    Failure::new(furrow_kind::FURROW_IO, why.to_string())
 }
 
 fn parse(device: &str) -> Outcome<DeviceSpec> {
@@ -247,7 +178,9 @@ impl Shared {
             uuid: shared.uuid.clone(),
             label: shared.label.clone(),
         });
-        shared.record_found()?;
+        if let Some(recorder) = shared.recorder.clone() {
+            shared.now(Counted::Other, move |store| recorder.found(store))?;
+        }
         open.insert(name, Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -316,6 +249,7 @@ impl Shared {
         self.tally.count(what, hop);
         Ok(result?)
     }
+
     /// As [`Shared::call`], for a function that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,

@@ -1,13 +1,15 @@
 //! Stores: opening, names, space.
 
+use crate::argument::{lifetime_of, put};
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
 use crate::options::{Chosen, options};
+use crate::process::{check_fork, lock};
 use crate::reader::Known;
-use crate::shared::{Shared, lock};
-use crate::tally::Counted;
+use crate::shared::Shared;
+use crate::tally::{Calls, Counted};
 use furrow_kv::trace::Op;
-use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Store};
+use furrow_kv::{Family, FileId, FileKind, Node, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
@@ -52,6 +54,12 @@ pub struct furrow_calls {
     pub calls: u64,
     /// How many of them another thread carried out.
     pub hops: u64,
+}
+
+impl From<Calls> for furrow_calls {
+    fn from(Calls { calls, hops }: Calls) -> furrow_calls {
+        furrow_calls { calls, hops }
+    }
 }
 
 /// What a store has done since it was opened.
@@ -130,19 +138,6 @@ pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> 
     // SAFETY: as the caller promises.
     let store = unsafe { store.as_ref() };
     store.map(|store| store.0.clone()).ok_or_else(|| Failure::invalid("store: a null pointer"))
-}
-
-/// Stores a result at the caller's address `to`.
-///
-/// # Safety
-/// `to` is null or may be written.
-pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
-    if to.is_null() {
-        return Err(Failure::invalid(format!("{what}: a null pointer")));
-    }
-    // SAFETY: as the caller promises; the place holds no value to be dropped.
-    unsafe { to.write(value) };
-    Ok(())
 }
 
 /// Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
@@ -239,7 +234,7 @@ pub unsafe extern "C" fn furrow_store_sync(
             let sync = |store: Store| async move { store.sync_names().await };
             let shared = shared(store)?;
             if shared.reader.is_some() {
-                return crate::shared::check_fork();
+                return check_fork();
             }
             shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncNames)
         })
@@ -260,10 +255,10 @@ pub unsafe extern "C" fn furrow_store_sync_all(
         answer(error, || {
             let sync = |store: Store| async move { store.sync_all().await };
             // In the child of a fork, the recording belongs to the parent.
-            crate::shared::check_fork()?;
+            check_fork()?;
             let shared = shared(store)?;
             if shared.reader.is_some() {
-                return crate::shared::check_fork();
+                return check_fork();
             }
             let done = shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncAll);
             shared.recorder.iter().for_each(|recorder| recorder.flush());
@@ -331,11 +326,11 @@ pub unsafe extern "C" fn furrow_store_counters(
                 relocated: found.relocated,
                 calls: all.calls,
                 hops: all.hops,
-                append: shared.tally.of(Counted::Append),
-                sync: shared.tally.of(Counted::Sync),
-                read_calls: shared.tally.of(Counted::Read),
-                open: shared.tally.of(Counted::Open),
-                names: shared.tally.of(Counted::Names),
+                append: shared.tally.of(Counted::Append).into(),
+                sync: shared.tally.of(Counted::Sync).into(),
+                read_calls: shared.tally.of(Counted::Read).into(),
+                open: shared.tally.of(Counted::Open).into(),
+                names: shared.tally.of(Counted::Names).into(),
                 handed: shared.tally.handed(),
                 waits: found.waits,
                 waited: found.waited,
@@ -514,7 +509,7 @@ pub unsafe extern "C" fn furrow_stat_path(
             let path = text(path, "path")?;
             let (shared, asked) = (shared(store)?, path.clone());
             if let Some(reader) = &shared.reader {
-                crate::shared::check_fork()?;
+                check_fork()?;
                 return put(stat, stat_of_known(reader.get(&path)?), "stat");
             }
             let find = move |store: &Store| stat_of(store, &path);
@@ -544,7 +539,7 @@ pub unsafe extern "C" fn furrow_list(
             let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
             let (shared, asked) = (shared(store)?, path.clone());
             if let Some(reader) = &shared.reader {
-                crate::shared::check_fork()?;
+                check_fork()?;
                 for (name, file) in reader.list(&path)? {
                     let (Ok(name), stat) = (CString::new(name), stat_of_known(file)) else {
                         continue;
@@ -670,7 +665,7 @@ pub unsafe extern "C" fn furrow_lock(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            crate::shared::check_fork()?;
+            check_fork()?;
             let shared = shared(store)?;
             if lock(&shared.locks).insert(path.clone()) {
                 return Ok(());
@@ -695,7 +690,7 @@ pub unsafe extern "C" fn furrow_unlock(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            crate::shared::check_fork()?;
+            check_fork()?;
             let shared = shared(store)?;
             if lock(&shared.locks).remove(&path) {
                 return Ok(());
@@ -753,7 +748,7 @@ pub unsafe extern "C" fn furrow_open(
             let path = text(path, "path")?;
             let (shared, asked) = (shared(store)?, path.clone());
             if let Some(reader) = &shared.reader {
-                crate::shared::check_fork()?;
+                check_fork()?;
                 let id = reader.file(&path)?;
                 return put(file, opened(shared, id, false), "file");
             }
@@ -763,9 +758,4 @@ pub unsafe extern "C" fn furrow_open(
             put(file, opened(shared, id, false), "file")
         })
     }
-}
-
-pub(crate) fn lifetime_of(number: i32) -> Outcome<Lifetime> {
-    let lifetime = u8::try_from(number).ok().and_then(Lifetime::from_byte);
-    lifetime.ok_or_else(|| Failure::invalid(format!("lifetime {number}: expected 0 to 5")))
 }

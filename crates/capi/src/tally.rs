@@ -1,6 +1,5 @@
 //! Calls by operation, and how often another thread carried a call out.
 
-use crate::store::furrow_calls;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The purpose of a call.
@@ -32,6 +31,15 @@ impl Counted {
     ];
 }
 
+/// Calls that took the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    /// Their number.
+    pub(crate) calls: u64,
+    /// How many of them another thread carried out.
+    pub(crate) hops: u64,
+}
+
 /// Numbers of calls by their purpose.
 #[derive(Default)]
 pub(crate) struct Tally {
@@ -53,16 +61,16 @@ impl Tally {
     }
 
     /// The calls for the purpose `op`.
-    pub(crate) fn of(&self, op: Counted) -> furrow_calls {
-        furrow_calls {
+    pub(crate) fn of(&self, op: Counted) -> Calls {
+        Calls {
             calls: self.calls[op as usize].load(Ordering::Relaxed),
             hops: self.hops[op as usize].load(Ordering::Relaxed),
         }
     }
 
     /// The calls for all purposes.
-    pub(crate) fn all(&self) -> furrow_calls {
-        let mut all = furrow_calls { calls: 0, hops: 0 };
+    pub(crate) fn all(&self) -> Calls {
+        let mut all = Calls { calls: 0, hops: 0 };
         for (op, _) in Counted::NAMES {
             let one = self.of(op);
             all.calls += one.calls;

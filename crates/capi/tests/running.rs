@@ -60,6 +60,7 @@ fn said(socket: &Path, bytes: &[u8]) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     // The store may have ended the connection in the meantime.
     let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
@@ -79,9 +80,9 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert_eq!((mode(&folder), mode(&found[0])), (0o700, 0o600), "its owner's alone");
 
     let ask = || {
-        let answer = said(&found[0], b"{\"request\":\"stat\"}\n");
+        let answer = said(&found[0], b"{\"version\":2,\"request\":\"stat\"}\n");
         let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!(answer["version"], 1);
+        assert_eq!(answer["version"], 2);
         answer["ok"].clone()
     };
     let told = ask();
@@ -93,7 +94,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
 
     // A scrub reads everything in the background.
     let scrub = |order: Value| {
-        let request = serde_json::json!({ "request": "scrub", "order": order });
+        let request = serde_json::json!({ "version": 2, "request": "scrub", "order": order });
         let answer = said(&found[0], format!("{request}\n").as_bytes());
         serde_json::from_str::<Value>(&answer).unwrap()
     };
@@ -115,13 +116,17 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     // Whatever the request was, the next one is answered.
     let endless = vec![b'x'; 100_000];
     let deep = format!("{}\n", "[".repeat(4000));
-    for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stop\"}\n", &endless] {
+    for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stat\"}\n", &endless] {
         let answer = said(&found[0], hostile);
         assert!(answer.is_empty() || answer.contains("not a request"), "{answer}");
     }
     assert!(said(&found[0], deep.as_bytes()).contains("not a request"));
+    // Clients that hang keep nobody waiting.
+    let held: Vec<_> = (0..20).map(|_| UnixStream::connect(&found[0]).unwrap()).collect();
+    held.iter().for_each(|mut one| one.write_all(b"{\"version\":").unwrap());
     drop(UnixStream::connect(&found[0]).unwrap());
     assert_eq!(ask()["appended_bytes"], 100_000);
+    drop(held);
 
     // A thread of low priority never runs the engine; other threads run it in place.
     let before = counters(store);

@@ -7,7 +7,6 @@
 
 mod advice;
 pub mod client;
-mod control;
 mod create;
 mod devices;
 mod examine;

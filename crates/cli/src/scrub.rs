@@ -8,6 +8,7 @@ use crate::raid::client;
 use crate::show;
 use crate::target::{Target, source_name};
 use anyhow::{Context as _, Result, bail};
+use furrow_control::store::Request;
 use furrow_fuse::report::{self, Scrub, ScrubDamage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +90,8 @@ impl Place {
         match self {
             Place::Mount(directory) => report::ask_scrub(directory, order),
             Place::Store(socket) => {
-                let request = json!({ "request": "scrub", "order": order });
-                let answer = client::exchange_lines(socket, &request, PATIENCE)?;
+                let request = Request::Scrub { order: order.map(str::to_owned) };
+                let answer = client::ask_within(socket, &request, Some(PATIENCE))?;
                 let scrub = serde_json::from_value(answer["scrub"].clone());
                 scrub.context("a scrub of another version")
             }

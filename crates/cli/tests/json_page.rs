@@ -111,25 +111,12 @@ const DOCUMENTS: &[Document] = &[
 /// Types and functions that are not documents of a command: requests and answers of sockets, and
 /// parts that another entry of [`DOCUMENTS`] shows.
 const OTHERS: &[(&str, &str)] = &[
-    ("cli/src/raid/request.rs", "Answer"),
     ("cli/src/raid/serve.rs", "replace"),
-    ("capi/src/control.rs", "converse"),
-    ("capi/src/control.rs", "said"),
     ("capi/src/control.rs", "answer"),
     ("capi/src/control.rs", "scrub"),
     ("capi/src/control.rs", "zones"),
-    ("capi/src/reader.rs", "of_program"),
-    ("capi/src/reader.rs", "of_store"),
-    ("capi/src/reader.rs", "read"),
-    ("capi/src/session.rs", "serve"),
-    ("capi/src/session.rs", "described"),
-    ("cli/src/kv/running.rs", "zones"),
-    ("cli/src/kv/session.rs", "begin"),
-    ("cli/src/kv/session.rs", "read"),
-    ("cli/src/kv/running.rs", "all"),
     ("cli/src/kv/running.rs", "sample"),
     ("cli/src/metrics/page.rs", "array"),
-    ("cli/src/scrub.rs", "ask"),
 ];
 
 /// A map in a type that is written as JSON: file, type, field (0: the type itself is the map), the

@@ -17,7 +17,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::{null, null_mut};
@@ -254,7 +254,7 @@ impl Client {
 
     fn begins(socket: &Path) -> (Client, Value) {
         let mut client = Client(BufReader::new(UnixStream::connect(socket).unwrap()));
-        let view = client.asks(&json!({ "request": "freeze" }));
+        let view = client.asks(&json!({ "version": 2, "request": "freeze" }));
         (client, view)
     }
 
@@ -262,7 +262,9 @@ impl Client {
         let mut all = Vec::new();
         while all.len() < len {
             let (at, left) = (offset + all.len() as u64, len - all.len());
-            let request = json!({ "request": "read", "file": file, "offset": at, "bytes": left });
+            let request = json!({
+                "version": 2, "request": "read", "file": file, "offset": at, "bytes": left,
+            });
             let answer = self.asks(&request);
             let mut piece = vec![0; answer["ok"]["bytes"].as_u64().unwrap() as usize];
             assert!(!piece.is_empty());
@@ -298,14 +300,17 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     let rest = client.reads(table, 1_000_000, 2_000_000);
     assert!([front, rest].concat() == bytes(1, 3_000_000));
     assert!(client.reads(log, 0, 50_000) == bytes(2, 50_000));
-    let past = json!({ "request": "read", "file": log, "offset": 50_000, "bytes": 1 });
-    assert_eq!(client.asks(&past)["ok"]["bytes"], 0);
+    let read = |file, offset| json!({ "version": 2, "request": "read", "file": file, "offset": offset, "bytes": 1 });
+    assert_eq!(client.asks(&read(log, 50_000))["ok"]["bytes"], 0);
+    assert!(client.asks(&read(999, 0))["error"].is_string());
+    // What is no request ends a connection, and so its view.
     for wrong in [
-        json!({ "request": "read", "file": 999, "offset": 0, "bytes": 1 }),
-        json!({ "request": "read", "file": log }),
-        json!({ "request": "write" }),
+        json!({ "version": 2, "request": "read", "file": log }),
+        json!({ "version": 2, "request": "write" }),
+        json!({ "request": "stat" }),
     ] {
-        assert!(client.asks(&wrong)["error"].is_string(), "{wrong}");
+        let (mut other, _) = Client::begins(&socket);
+        assert!(other.asks(&wrong)["error"].as_str().unwrap().contains("not a request"), "{wrong}");
     }
     // Meanwhile other clients are served, up to a limit, and see the present state of the store.
     assert_eq!(place.ok(&["kv", "ls", &place.drive(), "db"]), "2.log\n3.sst\n");
@@ -332,4 +337,25 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     program.ends();
     drop(idle);
     assert!(place.ok(&["kv", "fsck", &place.drive()]).contains("clean: 2 files"));
+}
+
+#[test]
+fn a_program_of_an_older_version_is_to_be_restarted() {
+    let place = Place::with_store("older");
+    let program = Program::start(&place);
+    let socket = socket(&place);
+    fs::remove_file(&socket).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = BufReader::new(&stream).read_line(&mut String::new());
+            let _ = stream.write_all(b"{\"version\":1,\"error\":\"not a request\"}\n");
+        }
+    });
+    for command in ["stat", "ls"] {
+        let words = ["speaks version 1 of the control protocol", "restart it"];
+        place.refused(&["kv", command, &place.drive()], 1, &words);
+    }
+    program.ends();
 }

@@ -442,21 +442,26 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
         b"{}\n",
         b"[[[[[[[[\n",
         b"\xff\xfe\x00\n",
-        b"{\"request\":\"melt\"}\n",
-        b"{\"request\":\"fail\",\"member\":-1}\n",
-        b"{\"request\":\"stop\"}\n",
+        b"{\"request\":\"status\"}\n",
+        b"{\"version\":1,\"request\":\"status\"}\n",
+        b"{\"version\":2,\"request\":\"melt\"}\n",
+        b"{\"version\":2,\"request\":\"fail\",\"member\":-1}\n",
+        b"{\"version\":2,\"request\":\"stop\"}\n",
     ] {
         let answer: Value = serde_json::from_str(&ask(bytes)).unwrap();
         assert!(answer["error"].as_str().unwrap().contains("not a request"), "{answer}");
-        assert_eq!(answer["version"], 1);
+        assert_eq!(answer["version"], 2);
     }
     for (bytes, why) in [
-        (&br#"{"request":"fail","member":"9"}"#[..], "members are 0 to 2"),
-        (br#"{"request":"fail","member":"mem:"}"#, "has no member"),
-        (br#"{"request":"replace","member":"0","device":"","force":true}"#, "no device"),
-        (br#"{"request":"add-spare","device":"mem:zones=2"}"#, "spare"),
-        (br#"{"request":"fault","member":"0","words":["add"]}"#, "required"),
-        (br#"{"request":"rebuild","pause_us":null}"#, "nothing is to be rebuilt"),
+        (&br#"{"version":2,"request":"fail","member":"9"}"#[..], "members are 0 to 2"),
+        (br#"{"version":2,"request":"fail","member":"mem:"}"#, "has no member"),
+        (
+            br#"{"version":2,"request":"replace","member":"0","device":"","force":true}"#,
+            "no device",
+        ),
+        (br#"{"version":2,"request":"add-spare","device":"mem:zones=2"}"#, "spare"),
+        (br#"{"version":2,"request":"fault","member":"0","words":["add"]}"#, "required"),
+        (br#"{"version":2,"request":"rebuild","pause_us":null}"#, "nothing is to be rebuilt"),
     ] {
         let answer = ask(&[bytes, b"\n"].concat());
         let error = serde_json::from_str::<Value>(&answer).unwrap()["error"].to_string();
@@ -465,12 +470,19 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     let long = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
     let answer = ask(&long);
     assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
-    assert_eq!(ask(b"{\"request\":\"status\""), "", "a line that does not end is no request");
+    assert_eq!(
+        ask(b"{\"version\":2,\"request\":\"status\""),
+        "",
+        "a line that does not end is no request"
+    );
     // Silent connections do not occupy all slots.
     let silent: Vec<UnixStream> = (0..60).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     // One connection carries several requests.
     let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.write_all(b"{\"request\":\"status\"}\n{\"request\":\"metrics\"}\n").unwrap();
+    for request in ["status", "metrics"] {
+        let line = format!("{{\"version\":2,\"request\":\"{request}\"}}\n");
+        stream.write_all(line.as_bytes()).unwrap();
+    }
     let mut lines = BufReader::new(&stream).lines();
     let status: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(status["ok"]["array"], "a");
@@ -564,7 +576,7 @@ fn metrics_are_given_over_http_and_every_line_parses() {
 
     // The control socket returns the same metrics.
     let mut stream = UnixStream::connect(place.control()).unwrap();
-    stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
+    stream.write_all(b"{\"version\":2,\"request\":\"metrics\"}\n").unwrap();
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).unwrap();
     let asked = serde_json::from_str::<Value>(&line).unwrap()["ok"].as_str().unwrap().to_owned();

@@ -7,7 +7,8 @@
 use crate::array::{Nbd, Place, fill, said};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 
 /// If another drive has unreadable blocks, a rebuild ends as a failure that names the lost blocks,
 /// in every report.
@@ -124,4 +125,33 @@ fn clients_that_are_refused_are_reported() {
     }
     assert!(page.contains(counted), "{page}");
     place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+/// A daemon that was started before an upgrade speaks an older protocol: every command says that it
+/// is to be restarted, and how.
+#[test]
+fn a_daemon_of_an_older_version_is_to_be_restarted() {
+    let place = Place::new("older", 1);
+    fs::create_dir_all(place.at("run")).unwrap();
+    let uuid = "0f0f0f0f-1111-2222-3333-444444444444";
+    fs::write(place.at(&format!("run/{uuid}.name")), "tank").unwrap();
+    let listener = UnixListener::bind(place.at(&format!("run/{uuid}.control"))).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = BufReader::new(&stream).read_line(&mut String::new());
+            let error = "not a request: unknown field `version`";
+            let line = format!("{{\"version\":1,\"error\":\"{error}\",\"last\":false}}\n");
+            let _ = stream.write_all(line.as_bytes());
+        }
+    });
+    let process = std::process::id();
+    let advice = format!("(kill {process}), then furrow raid assemble");
+    let words = ["tank", "speaks version 1 of the control protocol", "restart it", &advice];
+    place.refused(&["raid", "stop", "tank"], &words);
+    place.refused(&["raid", "fail", &uuid[..8], "0"], &words);
+    let output = place.furrow(&["raid", "status"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("OTHER VERSION") && words.iter().all(|it| text.contains(it)), "{text}");
 }

@@ -283,7 +283,7 @@ fn shown(place: &Place) -> (Option<i32>, String) {
 /// The value of a metric of the array.
 fn metric(place: &Place, name: &str) -> String {
     let mut socket = UnixStream::connect(place.control()).unwrap();
-    socket.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
+    socket.write_all(b"{\"version\":2,\"request\":\"metrics\"}\n").unwrap();
     let mut line = String::new();
     BufReader::new(socket).read_line(&mut line).unwrap();
     let answer: Value = serde_json::from_str(&line).unwrap();

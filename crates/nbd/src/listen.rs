@@ -1,5 +1,6 @@
 //! Listening on Unix and TCP sockets.
 
+use furrow_control::socket::{self, cannot_listen};
 use furrow_rt::Rt;
 use furrow_rt::exec::Readiness;
 use furrow_zone::{Error, ErrorKind, Result};
@@ -9,9 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,41 +95,8 @@ impl From<SocketAddr> for Peer {
 pub struct Listener {
     socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
-    /// Device and inode of the socket's file.
-    file: Option<(u64, u64)>,
-}
-
-fn failed(at: &Listen, error: &io::Error, advice: &str) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::AddrInUse => ErrorKind::Busy,
-        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-        io::ErrorKind::NotFound => ErrorKind::NotFound,
-        io::ErrorKind::InvalidInput | io::ErrorKind::AddrNotAvailable => ErrorKind::Invalid,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, format!("cannot listen at {at}: {error}; {advice}"))
-}
-
-/// Prepares the path of a Unix socket: removes the socket of a dead server.
-fn clear(path: &Path, at: &Listen) -> Result<()> {
-    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !found.file_type().is_socket() {
-        let message = format!("cannot listen at {at}: a file that is not a socket is there");
-        return Err(Error::new(ErrorKind::Exists, message + "; choose another path"));
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => {
-            let message = format!("cannot listen at {at}: another server answers there");
-            Err(Error::new(ErrorKind::Busy, message + "; stop it or choose another path"))
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            let removed = std::fs::remove_file(path);
-            removed.map_err(|error| failed(at, &error, "a dead server's socket is in the way"))
-        }
-        Err(error) => {
-            Err(failed(at, &error, "a socket is there, and the server behind it cannot be asked"))
-        }
-    }
+    /// The Unix socket, which has a file.
+    _unix: Option<socket::Listener>,
 }
 
 impl Listener {
@@ -141,27 +107,19 @@ impl Listener {
     pub fn bind(at: &Listen) -> Result<Listener> {
         match at {
             Listen::Unix(path) => {
-                clear(path, at)?;
-                let advice = "expected a path in a directory that can be written to";
-                let bound = UnixListener::bind(path).map_err(|error| failed(at, &error, advice))?;
-                let own = std::fs::Permissions::from_mode(0o600);
-                let file = std::fs::set_permissions(path, own)
-                    .and_then(|()| std::fs::symlink_metadata(path))
-                    .and_then(|found| bound.set_nonblocking(true).map(|()| found))
-                    .map_err(|error| failed(at, &error, advice))?;
-                let file = Some((file.dev(), file.ino()));
-                Ok(Listener { socket: Arc::new(bound.into()), at: at.clone(), file })
+                let unix = socket::Listener::bind(path)?;
+                Ok(Listener { socket: unix.socket.clone(), at: at.clone(), _unix: Some(unix) })
             }
             Listen::Tcp(address) => {
                 let advice = "expected an address of this machine and a free port";
-                let bound =
-                    TcpListener::bind(address).map_err(|error| failed(at, &error, advice))?;
+                let failed = |error: io::Error| cannot_listen(&at.to_string(), &error, advice);
+                let bound = TcpListener::bind(address).map_err(failed)?;
                 let address = bound
                     .set_nonblocking(true)
                     .and_then(|()| bound.local_addr())
-                    .map_err(|error| failed(at, &error, advice))?;
+                    .map_err(failed)?;
                 let at = Listen::Tcp(address);
-                Ok(Listener { socket: Arc::new(bound.into()), at, file: None })
+                Ok(Listener { socket: Arc::new(bound.into()), at, _unix: None })
             }
         }
     }
@@ -191,21 +149,13 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let Listen::Unix(path) = &self.at else { return };
-        let found = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
-        if found.ok() == self.file {
-            // If the socket cannot be removed, the next server notices that it is dead.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 /// The process at the other end of a Unix socket.
-fn peer_process(socket: &OwnedFd) -> Peer {
-    let name = match sockopt::socket_peercred(socket) {
-        Ok(who) => format!("process {} of user {}", who.pid.as_raw_nonzero(), who.uid.as_raw()),
+fn peer_process(connection: &OwnedFd) -> Peer {
+    let name = match socket::Peer::of(connection) {
+        Ok(socket::Peer { process: Some(process), user }) => {
+            format!("process {process} of user {user}")
+        }
+        Ok(socket::Peer { process: None, user }) => format!("user {user}"),
         Err(_) => "unix".to_owned(),
     };
     Peer::from(&*name)
@@ -225,6 +175,8 @@ fn tune_tcp(socket: &impl AsFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("furrow-nbd-{name}-{}", std::process::id()));

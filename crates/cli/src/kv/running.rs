@@ -4,7 +4,10 @@ use super::df::{self, Sum};
 use super::kind::{Kind, Kinds};
 use crate::raid::client;
 use crate::show;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use furrow_control::place::Kind as Socket;
+use furrow_control::store::Request;
+use furrow_control::{self as control, Connection};
 use furrow_kv::{Space, ZoneInfo, ZoneUse};
 use furrow_metrics::Page;
 use furrow_zone::spec::DeviceSpec;
@@ -16,8 +19,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Suffix of the control sockets of stores, after the UUID.
-const ENDING: &str = "store";
 /// Longest time a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -105,39 +106,52 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
     let spec: Option<DeviceSpec> = device.parse().ok().filter(|_| busy);
     let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
-    path.and_then(|path| find(&path)).ok_or(error)
+    let Some(path) = path else { return Err(error) };
+    match find(&path) {
+        Ok(Some(store)) => Ok(store),
+        Ok(None) => Err(error),
+        Err(outdated) => Err(anyhow!("{error:#}; {outdated}")),
+    }
 }
 
 /// The control socket of the store on `device`, if a program uses it.
 pub fn socket_of(device: &str) -> Option<PathBuf> {
     let spec: DeviceSpec = device.parse().ok()?;
     let path = Path::new(spec.path()?).canonicalize().ok()?;
-    Some(find(&path)?.socket)
+    Some(find(&path).ok()??.socket)
 }
 
 /// The store on the image at `path`, if a program uses it.
-fn find(path: &Path) -> Option<Running> {
-    all().find(|found| Path::new(&found.device) == path)
+///
+/// # Errors
+/// If no program answers as that one, but one speaks another version of the protocol.
+fn find(path: &Path) -> Result<Option<Running>, control::Error> {
+    let mut outdated = None;
+    for store in all() {
+        match store {
+            Ok(store) if Path::new(&store.device) == path => return Ok(Some(store)),
+            Err(error @ control::Error::OtherVersion { .. }) => outdated = Some(error),
+            _ => {}
+        }
+    }
+    outdated.map_or(Ok(None), Err)
 }
 
 /// The device and the control socket of each store that a program uses, as far as this user may
 /// connect to the sockets.
 pub fn sockets() -> Vec<(String, PathBuf)> {
-    all().map(|store| (store.device, store.socket)).collect()
+    all().flatten().map(|store| (store.device, store.socket)).collect()
 }
 
-/// All stores in use that answer.
-fn all() -> impl Iterator<Item = Running> {
-    let entries = std::fs::read_dir(client::runtime_dir()).into_iter().flatten();
-    let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
-    sockets.filter_map(|socket| {
+/// All stores in use, as they answer.
+fn all() -> impl Iterator<Item = Result<Running, control::Error>> {
+    Socket::Store.sockets().unwrap_or_default().into_iter().map(|socket| {
         // Sockets of dead programs refuse the connection.
-        drop(client::open(&socket, PATIENCE).ok()?);
-        let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
-        let document = document.ok()?;
-        let found: Running = serde_json::from_value(document.clone()).ok()?;
-        Some(Running { document, socket, ..found })
+        let mut connection = Connection::open(&socket, Some(PATIENCE))?;
+        let document = connection.ask(&Request::Stat)?;
+        let found = serde_json::from_value::<Running>(document.clone());
+        let found = found.map_err(|_| connection.other_version())?;
+        Ok(Running { document, socket, ..found })
     })
 }
 
@@ -158,8 +172,7 @@ impl Running {
     /// # Errors
     /// If the program does not answer.
     pub fn zones(&self) -> Result<(u32, Vec<(ZoneInfo, Kinds)>)> {
-        let answer =
-            client::exchange_lines(&self.socket, &json!({ "request": "zones" }), PATIENCE)?;
+        let answer = client::ask_within(&self.socket, &Request::Zones, Some(PATIENCE))?;
         let told: Zones = serde_json::from_value(answer).context("zones of another version")?;
         let zone = |(number, told): (usize, Zone)| {
             let kinds = Kind::ALL.into_iter().zip(told.kinds).filter(|(_, blocks)| *blocks > 0);

@@ -1,39 +1,28 @@
-//! The client's side of control sockets: finding running arrays and asking them.
+//! Finding running arrays and asking them.
 
-use super::request::{Answer, REQUEST_MAX, Request};
+use super::request::Request;
 use super::status::Status;
 use anyhow::{Context as _, Result, anyhow, bail};
+use furrow_control::place::{self, Kind};
+use furrow_control::{Connection, Error, client, socket};
 use furrow_zone::words;
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::net::UnixStream;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Suffix of control sockets, after the UUID.
-const ENDING: &str = ".control";
 /// Suffix of the file with the array's name, which exists as long as the socket: the name is known
 /// even if the daemon does not answer.
-const NAME_ENDING: &str = ".name";
+const NAME_ENDING: &str = "name";
 /// Upper limit for the bytes of an array's name.
 const NAME_MAX: u64 = 256;
 /// Time limit for an array to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often to retry if a daemon takes no more connections.
-const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Time limit for a daemon to end after its last answer.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Time that a daemon may take between closing its socket and removing the socket's file.
 const LEAVING: Duration = Duration::from_millis(100);
-/// Longest answer in bytes.
-const ANSWER_MAX: u64 = 16 << 20;
 
 /// A running array.
 pub struct Running {
@@ -58,6 +47,9 @@ pub struct Silent {
     pub error: String,
     /// The daemon has died.
     pub dead: bool,
+    /// The daemon answers, but in another version of the protocol.
+    #[serde(skip)]
+    pub outdated: bool,
 }
 
 impl Silent {
@@ -74,6 +66,15 @@ impl Silent {
         self.array.as_deref() == Some(name) || (name.len() >= 4 && self.uuid.starts_with(name))
     }
 
+    /// What is wrong with the daemon, in capitals.
+    pub fn state(&self) -> &'static str {
+        match (self.dead, self.outdated) {
+            (true, _) => "DEAD",
+            (false, true) => "OTHER VERSION",
+            (false, false) => "NO ANSWER",
+        }
+    }
+
     /// The error for a command that needs an answer of this daemon.
     pub fn error(&self) -> anyhow::Error {
         let array = match &self.array {
@@ -81,12 +82,15 @@ impl Silent {
             None => self.uuid.clone(),
         };
         if self.dead {
-            let socket = control_socket(&self.uuid);
+            let socket = Kind::Array.socket(&self.uuid);
             return anyhow!(
                 "the array {array} does not run: its daemon has died without a stop: furrow raid \
                  assemble recovers the array; if it is not wanted, remove {}",
                 socket.display()
             );
+        }
+        if self.outdated {
+            return anyhow!("the array {array} runs, but {}", self.error);
         }
         let daemon = match self.pid {
             Some(pid) => format!("its daemon (process {pid})"),
@@ -109,35 +113,15 @@ pub struct Seen {
     pub silent: Vec<Silent>,
 }
 
-/// The directory with the sockets of running arrays.
-pub fn runtime_dir() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(own) = set("FURROW_RUN") {
-        // The path is made absolute, since the daemon changes its working directory.
-        return std::path::absolute(&own).unwrap_or_else(|_| own.into());
-    }
-    match set("XDG_RUNTIME_DIR") {
-        Some(users) => PathBuf::from(users).join("furrow"),
-        None => PathBuf::from("/run/furrow"),
-    }
-}
-
 /// Makes the runtime directory, for this user alone, if it is missing.
 ///
 /// # Errors
 /// If the directory cannot be made.
 pub fn make_runtime_dir() -> Result<PathBuf> {
-    let path = runtime_dir();
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-    made.with_context(|| {
+    place::make_directory().with_context(|| {
+        let path = place::directory();
         format!("{}: cannot be made: set FURROW_RUN to a directory that can", path.display())
-    })?;
-    Ok(path)
-}
-
-/// The control socket of the array with this UUID.
-pub fn control_socket(uuid: &str) -> PathBuf {
-    runtime_dir().join(format!("{uuid}{ENDING}"))
+    })
 }
 
 /// A file with the name of an array, for commands that get no answer from its daemon. Dropping this
@@ -150,7 +134,7 @@ impl NameFile {
     /// # Errors
     /// If the file cannot be written.
     pub fn write(uuid: &str, name: &str) -> Result<NameFile> {
-        let path = control_socket(uuid).with_extension(&NAME_ENDING[1..]);
+        let path = Kind::Array.socket(uuid).with_extension(NAME_ENDING);
         std::fs::write(&path, name).with_context(|| path.display().to_string())?;
         Ok(NameFile(path))
     }
@@ -165,7 +149,7 @@ impl Drop for NameFile {
 
 /// The name in the file next to a daemon's socket.
 fn name_beside(socket: &Path) -> Option<String> {
-    let file = std::fs::File::open(socket.with_extension(&NAME_ENDING[1..])).ok()?;
+    let file = std::fs::File::open(socket.with_extension(NAME_ENDING)).ok()?;
     let mut name = String::new();
     file.take(NAME_MAX).read_to_string(&mut name).ok()?;
     (!name.is_empty()).then(|| crate::show::printable(&name))
@@ -181,15 +165,8 @@ pub fn running() -> Vec<Running> {
 /// # Errors
 /// If this user may not see the sockets, or may not use one of them.
 pub fn visible() -> Result<Seen> {
-    let folder = runtime_dir();
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
-        Err(error) => return Err(denied(&folder, &error)),
-    };
-    let is_control = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(ENDING));
-    let sockets = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_control);
-    let sockets: Vec<PathBuf> = sockets.collect();
+    let folder = place::directory();
+    let sockets = Kind::Array.sockets().map_err(|error| denied(&folder, &error))?;
     let mut seen = Seen::default();
     std::thread::scope(|scope| {
         let asked: Vec<_> =
@@ -215,82 +192,52 @@ pub fn visible() -> Result<Seen> {
 /// Asks the daemon behind a socket for its status; `None` if the socket is gone, because the daemon
 /// has stopped in order.
 fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
-    let stream = match open_or_dead(socket, patience) {
+    let silent = |process, error: String| Silent {
+        array: name_beside(socket),
+        uuid: place::name_of(socket),
+        pid: process,
+        error,
+        dead: false,
+        outdated: false,
+    };
+    let mut connection = match open_or_dead(socket, patience) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return Err(denied(socket, &error));
         }
-        Err(error) if error.kind() == ErrorKind::TimedOut => None,
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            let error = format!("{}: it takes no connection", socket.display());
+            return Ok(Some(Err(silent(None, error))));
+        }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            return Ok(Some(Err(silent(socket, None, error.to_string(), true))));
+            return Ok(Some(Err(Silent { dead: true, ..silent(None, error.to_string()) })));
         }
         Err(_) => return Ok(None),
-        Ok(stream) => Some(stream),
+        Ok(connection) => connection,
     };
-    let pid = stream.as_ref().and_then(peer);
-    let answer = match stream {
-        None => Err(anyhow!("{}: it takes no connection", socket.display())),
-        Some(stream) => talk(stream, socket, &Request::Status, Some(patience))
-            .and_then(|(answer, _)| read_status(socket, result(socket, answer)?)),
-    };
-    Ok(match answer {
-        Ok(status) => Some(Ok(status)),
+    let process = connection.process();
+    Ok(match connection.ask(&Request::Status) {
+        Ok(status) => Some(match read_status(socket, status) {
+            Ok(status) => Ok(status),
+            Err(error) => Err(silent(process, format!("{error:#}"))),
+        }),
         // The daemon has ended since it took the connection.
-        Err(_) if is_dead(socket) => return look(socket, patience),
-        Err(error) => Some(Err(silent(socket, pid, format!("{error:#}"), false))),
+        Err(_) if socket::is_dead(socket) => return look(socket, patience),
+        Err(error) => {
+            let outdated = matches!(error, Error::OtherVersion { .. });
+            let error = format!("{:#}", explain(socket, error, Some(patience)));
+            Some(Err(Silent { outdated, ..silent(process, error) }))
+        }
     })
 }
 
-fn silent(socket: &Path, pid: Option<u32>, error: String, dead: bool) -> Silent {
-    let uuid = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let uuid = uuid.trim_end_matches(ENDING).to_owned();
-    Silent { array: name_beside(socket), uuid, pid, error, dead }
-}
-
-/// As [`open`], but gives a daemon that is ending a moment to remove its socket.
-fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<UnixStream> {
-    let opened = open(socket, limit);
+/// Connects, but gives a daemon that is ending a moment to remove its socket.
+fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<Connection> {
+    let opened = Connection::open(socket, Some(limit));
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         std::thread::sleep(LEAVING);
-        return open(socket, limit);
+        return Connection::open(socket, Some(limit));
     }
     opened
-}
-
-/// Whether nobody listens at a socket any more.
-fn is_dead(socket: &Path) -> bool {
-    let dead = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
-    open(socket, Duration::ZERO).is_err_and(|error| dead.contains(&error.kind()))
-}
-
-/// The process that listens at the other end.
-fn peer(stream: &UnixStream) -> Option<u32> {
-    let peer = sockopt::socket_peercred(stream.as_fd()).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
-}
-
-/// Connects to a daemon's socket, within `limit`: once a daemon that hangs has filled its queue of
-/// connections, the kernel would wait without end.
-///
-/// # Errors
-/// `TimedOut` if the daemon takes no connection in that time.
-pub fn open(socket: &Path, limit: Duration) -> std::io::Result<UnixStream> {
-    let until = Instant::now() + limit;
-    let address = SocketAddrUnix::new(socket)?;
-    loop {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let end: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        match connect(&end, &address) {
-            Ok(()) => {
-                let stream = UnixStream::from(end);
-                stream.set_nonblocking(false)?;
-                return Ok(stream);
-            }
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(ASK_EVERY),
-            Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
 }
 
 /// The error that running arrays cannot be listed.
@@ -339,7 +286,7 @@ pub fn find(name: &str) -> Result<Running> {
             "no array {name} runs{} (looked in {}): see furrow raid status, or start it with \
              furrow raid assemble",
             words::hint(name, names.iter().map(String::as_str)),
-            runtime_dir().display()
+            place::directory().display()
         ),
         1 => Ok(found.remove(0)),
         _ => {
@@ -391,8 +338,13 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
 ///
 /// # Errors
 /// As [`ask`].
-pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> Result<Value> {
-    result(socket, exchange(socket, request, limit)?.0)
+pub fn ask_within(
+    socket: &Path,
+    request: &impl Serialize,
+    limit: Option<Duration>,
+) -> Result<Value> {
+    let answer = connect(socket, limit)?.ask(request);
+    answer.map_err(|error| explain(socket, error, limit))
 }
 
 /// As [`ask`]. If the daemon ends after its answer (a success or an error), this function returns
@@ -401,89 +353,41 @@ pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> 
 /// # Errors
 /// As [`ask`].
 pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
-    let (answer, mut stream) = exchange(socket, request, None)?;
+    let mut connection = connect(socket, None)?;
+    let answer = connection.exchange(request).map_err(|error| explain(socket, error, None))?;
     if answer.last {
-        // An error also means that the connection has ended.
-        let _ = stream.read_to_end(&mut Vec::new());
+        connection.wait_for_end();
         let until = Instant::now() + FAREWELL;
-        while !is_dead(socket) && Instant::now() < until {
+        while !socket::is_dead(socket) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    result(socket, answer)
+    client::result(answer).map_err(|error| explain(socket, error, None))
 }
 
-/// As [`ask_within`], for daemons with other requests than those of arrays.
-///
-/// # Errors
-/// As [`ask`].
-pub fn exchange_lines(socket: &Path, request: &impl Serialize, limit: Duration) -> Result<Value> {
-    result(socket, exchange(socket, request, Some(limit))?.0)
-}
-
-fn exchange(
-    socket: &Path,
-    request: &impl Serialize,
-    limit: Option<Duration>,
-) -> Result<(Answer, UnixStream)> {
+fn connect(socket: &Path, limit: Option<Duration>) -> Result<Connection> {
     let at = socket.display();
-    let stream = open(socket, limit.unwrap_or(PATIENCE)).map_err(|error| match error.kind() {
+    Connection::open(socket, limit).map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => anyhow!("{at}: the daemon of this array is dead"),
         ErrorKind::TimedOut => anyhow!("{at}: its daemon takes no connection: it hangs"),
         _ => anyhow!("{at}: {error}"),
-    })?;
-    talk(stream, socket, request, limit)
+    })
 }
 
-fn talk(
-    mut stream: UnixStream,
-    socket: &Path,
-    request: &impl Serialize,
-    limit: Option<Duration>,
-) -> Result<(Answer, UnixStream)> {
-    let at = || socket.display().to_string();
-    stream
-        .set_read_timeout(limit)
-        .and_then(|()| stream.set_write_timeout(limit))
-        .with_context(at)?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    if line.len() > REQUEST_MAX {
-        bail!("a request of {} bytes: at most {REQUEST_MAX} are taken", line.len());
-    }
-    stream.write_all(&line).with_context(at)?;
-    let bytes = read_line(&mut stream).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+/// The error of a command that got no result from the daemon behind `socket`.
+fn explain(socket: &Path, error: Error, limit: Option<Duration>) -> anyhow::Error {
+    let at = socket.display();
+    match error {
+        Error::Refused(why) | Error::Unsent(why) => anyhow!(why),
+        Error::Late => {
             let seconds = limit.unwrap_or_default().as_secs();
-            anyhow!("{}: nothing came within {seconds} s: the daemon hangs, or is stopped", at())
+            anyhow!("{at}: nothing came within {seconds} s: the daemon hangs, or is stopped")
         }
-        _ => anyhow!("{}: {error}", at()),
-    })?;
-    let answer: Answer = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{}: an answer of another version", at()))?;
-    Ok((answer, stream))
-}
-
-fn result(socket: &Path, answer: Answer) -> Result<Value> {
-    match (answer.ok, answer.error) {
-        (Some(value), _) => Ok(value),
-        (None, Some(error)) => Err(anyhow!(error)),
-        (None, None) => Err(anyhow!("{}: an answer without content", socket.display())),
+        Error::OtherVersion { process: Some(process), .. } => {
+            anyhow!("{error}: stop it in order (kill {process}), then furrow raid assemble")
+        }
+        _ => anyhow!("{at}: {error}"),
     }
-}
-
-fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 16 << 10]);
-    while bytes.last() != Some(&b'\n') {
-        match stream.read(&mut buffer)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            read => bytes.extend_from_slice(&buffer[..read]),
-        }
-        if bytes.len() as u64 > ANSWER_MAX {
-            return Err(ErrorKind::InvalidData.into());
-        }
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -497,8 +401,8 @@ mod tests {
     fn a_daemon_that_does_not_answer_is_one() {
         let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let socket = folder.join(format!("uuid{ENDING}"));
-        std::fs::write(folder.join(format!("uuid{NAME_ENDING}")), "tank").expect("a name");
+        let socket = folder.join("uuid.control");
+        std::fs::write(folder.join(format!("uuid.{NAME_ENDING}")), "tank").expect("a name");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let limit = Duration::from_millis(50);
         let mut waiting = Vec::new();
@@ -510,7 +414,7 @@ mod tests {
             assert!(error.contains("tank") && error.contains("gives no answer"), "{error}");
             assert!(silent.is_called("tank") && silent.is_called("uuid"));
             // Fills the kernel's queue of waiting connections.
-            while let Ok(stream) = open(&socket, Duration::ZERO) {
+            while let Ok(stream) = socket::open(&socket, Duration::ZERO) {
                 waiting.push(stream);
             }
         }

@@ -1,12 +1,6 @@
-//! The protocol of the control socket: a request per line, an answer per line, both JSON.
+//! The requests to the daemon of an array, by its control socket (`furrow_control`).
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-/// Version of the requests and answers.
-pub const VERSION: u32 = 1;
-/// Longest request, in bytes.
-pub const REQUEST_MAX: usize = 64 << 10;
 
 /// A request to the daemon of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,32 +58,6 @@ pub enum Request {
         /// The arguments of `furrow device fault` without the device.
         words: Vec<String>,
     },
-}
-
-/// An answer: a result or an error.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    /// Version of this document.
-    pub version: u32,
-    /// The result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ok: Option<Value>,
-    /// The error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The daemon ends after this answer.
-    #[serde(default)]
-    pub last: bool,
-}
-
-impl Answer {
-    /// The answer for a result.
-    pub fn of(result: Result<Value, String>) -> Answer {
-        match result {
-            Ok(value) => Answer { version: VERSION, ok: Some(value), ..Answer::default() },
-            Err(error) => Answer { version: VERSION, error: Some(error), ..Answer::default() },
-        }
-    }
 }
 
 #[cfg(test)]

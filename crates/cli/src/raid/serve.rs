@@ -5,7 +5,6 @@
 //! the drives.
 
 use super::advice::advise;
-use super::control::Handle;
 use super::devices::{self, same};
 use super::metrics;
 use super::notice::{Notice, Notices, now};
@@ -16,6 +15,7 @@ use super::status::{
 };
 use crate::device::fault;
 use crate::holds::{self, Holds};
+use furrow_control::{Handler, Reply};
 use furrow_log::Uuid;
 use furrow_nbd::{Counts, Server};
 use furrow_raid::{Event, Level, MemberState, Segments, Volume};
@@ -699,22 +699,30 @@ fn percent(done: u32, of: u32) -> f64 {
     if of == 0 { 100.0 } else { f64::from(done) * 100.0 / f64::from(of) }
 }
 
-impl Handle for Daemon {
-    async fn handle(self: Rc<Self>, request: Request) -> std::result::Result<Value, String> {
+impl Handler for Daemon {
+    type Request = Request;
+    type Session = ();
+
+    async fn answer(
+        self: Rc<Self>,
+        request: Request,
+        (): &mut (),
+    ) -> std::result::Result<Reply, String> {
         let done = match request {
             Request::Status => {
-                return serde_json::to_value(self.status()).map_err(|error| error.to_string());
+                let status = serde_json::to_value(self.status());
+                return status.map(Reply::from).map_err(|error| error.to_string());
             }
             Request::Metrics => {
                 let text = metrics::text(&self.status(), &self.volume.counters());
                 let server = self.server.status();
                 let text = text + &server.prometheus(&[("array", &self.name)]);
-                return Ok(json!(text));
+                return Ok(json!(text).into());
             }
-            Request::Stop { force } => return self.end(force).await,
+            Request::Stop { force } => return self.end(force).await.map(Reply::from),
             Request::Fault { member, words } => {
                 let text = self.fault(member.as_deref(), &words);
-                return text.map_err(|error| format!("{error:#}"));
+                return text.map(Reply::from).map_err(|error| format!("{error:#}"));
             }
             _ if self.stopping.get() => {
                 Err(Error::new(ErrorKind::Busy, "the array is being stopped"))
@@ -729,7 +737,7 @@ impl Handle for Daemon {
             Request::StopScrub => self.stop_scrub(),
             Request::Clear => self.clear(),
         };
-        done.map_err(|error| error.to_string())
+        done.map(Reply::from).map_err(|error| error.to_string())
     }
 
     fn is_over(&self) -> bool {

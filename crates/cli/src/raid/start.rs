@@ -1,7 +1,6 @@
 //! `furrow raid assemble`: assembles an array from its drives and serves it.
 
 use super::client;
-use super::control::Control;
 use super::devices::{self, same};
 use super::gather::{Chosen, Remark, UNUSABLE, Wanted, gather, in_brackets};
 use super::hook;
@@ -17,6 +16,8 @@ use crate::show;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 use furrow_console::program::misused;
+use furrow_control::place::{self, Kind};
+use furrow_control::socket::Listener as Socket;
 use furrow_drives::block_devices::tell_udev;
 use furrow_log::Uuid;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
@@ -254,9 +255,9 @@ fn serve(args: &Args) -> Result<()> {
     let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let hook = args.hook.as_deref().map(hook::program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
-    let socket = client::control_socket(&uuid);
+    let socket = Kind::Array.socket(&uuid);
     // Whoever owns the socket controls the array.
-    let control = Control::bind(&rt, &socket)?;
+    let control = furrow_control::Server::new(&rt, Socket::bind(&socket)?);
     let _named = client::NameFile::write(&uuid, &name)?;
     let (daemon, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
     if let Some(service) = service {
@@ -385,7 +386,7 @@ fn start(
     let described = format!("{} of {} drives", volume.config().level, members.len());
     let export = Export::new(name.clone(), Rc::new(volume.clone()));
     let exports = vec![export.describe(described).read_only(args.read_only)];
-    let default = [Listen::Unix(client::runtime_dir().join(format!("{name}.nbd")))];
+    let default = [Listen::Unix(place::directory().join(format!("{name}.nbd")))];
     let places = if places.is_empty() { &default[..] } else { places };
     let limits = furrow_nbd::Limits {
         connections: args.connections as usize,

@@ -304,7 +304,11 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
         return Ok(u8::from(!well));
     }
     if arrays.is_empty() && silent.is_empty() {
-        writeln!(out, "no arrays run (looked in {})", client::runtime_dir().display())?;
+        writeln!(
+            out,
+            "no arrays run (looked in {})",
+            furrow_control::place::directory().display()
+        )?;
     }
     for (index, status) in arrays.iter().enumerate() {
         if index > 0 {
@@ -317,7 +321,7 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
             writeln!(out)?;
         }
         writeln!(out, "  array: {}", silent.name())?;
-        writeln!(out, "  state: {}", if silent.dead { "DEAD" } else { "NO ANSWER" })?;
+        writeln!(out, "  state: {}", silent.state())?;
         show::fact(out, " status: ", &format!("{:#}", silent.error()))?;
     }
     Ok(u8::from(!well))
