@@ -12,11 +12,10 @@ use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Options, Store};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
+use furrow_zone::{Access, Error, ErrorKind};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Maximum number of pages for copies of callers' bytes, in addition to those of the engine.

@@ -111,7 +111,7 @@ const DOCUMENTS: &[Document] = &[
 /// Types and functions that are not documents of a command: requests and answers of sockets, and
 /// parts that another entry of [`DOCUMENTS`] shows.
 const OTHERS: &[(&str, &str)] = &[
-    ("cli/src/raid/serve.rs", "replace"),
+    ("cli/src/raid/host/members.rs", "replace"),
     ("capi/src/control.rs", "answer"),
     ("capi/src/control.rs", "scrub"),
     ("capi/src/control.rs", "zones"),

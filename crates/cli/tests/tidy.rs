@@ -16,15 +16,8 @@ const LINE_LENGTH_MAX: usize = 100;
 /// Longest Rust file, in lines. A longer file probably has more than one subject.
 const FILE_LINES_MAX: usize = 800;
 /// Largest import circle of crates, in files; 1: there is none.
-const CIRCLE_MAX: [(&str, u32); 7] = [
-    ("array", 2),
-    ("capi", 4),
-    ("emu", 1),
-    ("fs", 8),
-    ("kv", 1),
-    ("log", 2),
-    ("raid", 4),
-];
+const CIRCLE_MAX: [(&str, u32); 7] =
+    [("array", 2), ("capi", 4), ("emu", 1), ("fs", 8), ("kv", 1), ("log", 2), ("raid", 4)];
 
 /// One text file of the project.
 struct File {

@@ -1,13 +1,17 @@
 //! `furrow raid assemble`: assembles an array from its drives and serves it.
+//!
+//! Engine, NBD server and control socket are on one executor, on one thread. Order of starting:
+//! drives, array, sockets, and only then `ready`.
 
 use super::client;
 use super::devices::{self, same};
+use super::exports::{BlockDevice, Exports};
 use super::gather::{Chosen, Remark, UNUSABLE, Wanted, gather, in_brackets};
 use super::hook;
+use super::host::{Absent, ArrayHost, Drive, Parts, STOP_PATIENCE};
 use super::kept;
 use super::notice::Notices;
 use super::request::Request;
-use super::serve::{Absent, BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE};
 use super::wait::Wait;
 use crate::daemon;
 use crate::holds;
@@ -259,7 +263,7 @@ fn serve(args: &Args) -> Result<()> {
     // Whoever owns the socket controls the array.
     let control = furrow_control::Server::new(&rt, Socket::bind(&socket)?);
     let _named = client::NameFile::write(&uuid, &name)?;
-    let (daemon, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
+    let (host, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
     if let Some(service) = service {
         let page = move || {
             let text =
@@ -268,27 +272,27 @@ fn serve(args: &Args) -> Result<()> {
         };
         service.start(page)?;
     }
-    let handler = daemon.clone();
+    let handler = host.clone();
     let connections = control.connections();
     rt.spawn_detached(control.serve(handler));
-    let status = daemon.status();
+    let status = host.status();
     let text = format!("served at {}", status.listening.join(" "));
     let mut said = format!("{name}: {text}");
-    daemon.note("started", None, text);
+    host.note("started", None, text);
     for Remark { event, member, text } in remarks {
         said = format!("{said}\n{name}: {text}");
-        daemon.note(event, member, text);
+        host.note(event, member, text);
     }
     if status.state != "online" {
         said = format!("{said}\n{name}: what to do: furrow raid status {name}");
     }
     // For a drive in use udev's properties come from the array, so udev has to look again now.
-    daemon.drives().iter().for_each(tell_udev);
+    host.drives().iter().for_each(tell_udev);
     daemon::warn_of_refusals();
     if args.ready {
         daemon::say_ready(&said)?;
     }
-    let (engine, served) = (rt.clone(), daemon.clone());
+    let (engine, served) = (rt.clone(), host.clone());
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
@@ -298,7 +302,7 @@ fn serve(args: &Args) -> Result<()> {
         result
     });
     args.metrics.iter().for_each(metrics::end);
-    drop(daemon);
+    drop(host);
     rt.clear();
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
@@ -310,7 +314,7 @@ fn start(
     (chosen, wait): (Chosen, &Wait),
     (places, tls): (&[Listen], Tls),
     notices: Notices,
-) -> Result<(Rc<Daemon>, Vec<Remark>)> {
+) -> Result<(Rc<ArrayHost>, Vec<Remark>)> {
     let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
@@ -440,10 +444,9 @@ fn start(
         );
         remarks.push(Remark { event: "loss-accepted", member: None, text });
     }
-    let read_only = args.read_only;
-    let parts =
-        Parts { name, volume, server, block_device, read_only, drives, spares, notices, absent };
-    Ok((Daemon::start(rt, parts), remarks))
+    let service = Box::new(Exports::new(rt, server, block_device, args.read_only));
+    let parts = Parts { name, volume, service, drives, spares, notices, absent };
+    Ok((ArrayHost::start(rt, parts), remarks))
 }
 
 /// The members that the newest record counts on, but whose drives are not among the open ones.

@@ -1,6 +1,6 @@
 //! Waiting for drives, as at boot.
 
-use super::serve::{Drive, open_drive};
+use super::host::{Drive, open_drive};
 use anyhow::{Context as _, Result, bail};
 use furrow_rt::Rt;
 use furrow_zone::ErrorKind;

@@ -1,6 +1,6 @@
 //! Output of `furrow-lab`: tables, and a line of progress.
 
-use furrow_console::fit::{self, Table};
+use furrow_console::fit;
 use furrow_console::show;
 use furrow_lab::cache::Cache;
 use furrow_lab::catalogue::{Catalogue, Claim};

@@ -1,0 +1,295 @@
+//! The host of an array: its members, spares, scrubs, events and control socket.
+//!
+//! The array is there for a [`Service`], which the host begins and ends but does not know. Order of
+//! stopping: the service's clients finish, the volume is stopped cleanly, the sockets are removed,
+//! and the end of the process frees the drives.
+
+mod members;
+mod report;
+mod requests;
+mod scrub;
+
+use super::devices;
+use super::notice::{Notice, Notices, now};
+use super::refused::Quota;
+use super::status::{Requests, Scrub};
+use furrow_log::Uuid;
+use furrow_raid::{Event, MemberState, Volume};
+use furrow_rt::{Boxed, Nanos, Notify, Rt, within};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Result, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Maximum number of events in a status.
+const EVENTS: usize = 32;
+/// The event of refused clients; a status has at most [`REFUSED_KEPT`] of them.
+const REFUSED: &str = "client-refused";
+const REFUSED_KEPT: usize = 4;
+/// Nanoseconds that a volume, or its service, may take to stop; without its drives it may never
+/// manage.
+pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
+/// Longest time for hooks after the array has stopped.
+const HOOKS_AT_END: Duration = Duration::from_secs(10);
+
+/// Receives the name and the text of an event.
+pub type Note<'a> = &'a dyn Fn(&str, String);
+
+/// What the clients of an array use.
+pub trait Service {
+    /// Where clients find it.
+    fn places(&self) -> Vec<String>;
+
+    /// The number of connected clients.
+    fn clients(&self) -> usize;
+
+    /// Whether clients may only read.
+    fn is_read_only(&self) -> bool;
+
+    /// The requests of clients by kind.
+    fn requests(&self) -> BTreeMap<String, Requests>;
+
+    /// The metrics, for the array of this name.
+    fn metrics(&self, array: &str) -> String;
+
+    /// Waits until a client is refused. Returns the reason, and the number of clients that were
+    /// refused before and not returned.
+    fn next_refusal(&self) -> Boxed<'_, (String, u64)>;
+
+    /// Ends the service, when its clients have finished.
+    fn end<'a>(&'a self, note: Note<'a>) -> Boxed<'a, ()>;
+}
+
+/// A drive the daemon has open.
+#[derive(Clone)]
+pub struct Drive {
+    /// The drive's spec.
+    pub spec: DeviceSpec,
+    /// The open drive.
+    pub device: Rc<dyn ZonedDevice>,
+}
+
+/// A member that the array counted on, but was started without.
+pub struct Absent {
+    /// UUID of the member's drive.
+    pub uuid: Uuid,
+    /// The reason why the member is missing.
+    pub why: String,
+    /// The drive of the member, if it was seen although nobody named it.
+    pub unnamed: Option<DeviceSpec>,
+}
+
+/// An array and all that belongs to it, except what its clients use.
+pub struct ArrayHost {
+    rt: Rt,
+    name: String,
+    volume: Volume,
+    service: Box<dyn Service>,
+    /// The drive of each member, in the order of members; for a failed member its former drive.
+    drives: RefCell<Vec<Option<Drive>>>,
+    spares: RefCell<VecDeque<Drive>>,
+    absent: Vec<Absent>,
+    scrub: RefCell<Option<Scrub>>,
+    /// Notified when a scrub has ended.
+    scrub_over: Notify,
+    /// Damaged blocks that the last scrub found and could have repaired, but did not.
+    damaged: Cell<u64>,
+    /// Seconds since 1970: of the start, and of the moment since which errors and losses are known.
+    started: u64,
+    known_since: Cell<u64>,
+    events: RefCell<VecDeque<Notice>>,
+    notices: RefCell<Option<Notices>>,
+    /// Notified when the host is to stop.
+    pub stop: Notify,
+    stopping: Cell<bool>,
+    ended: RefCell<Option<std::result::Result<(), String>>>,
+    end: Notify,
+}
+
+/// The components of a host.
+pub struct Parts {
+    /// Name of the array.
+    pub name: String,
+    /// The array.
+    pub volume: Volume,
+    /// What clients use.
+    pub service: Box<dyn Service>,
+    /// The members' drives, by member.
+    pub drives: Vec<Option<Drive>>,
+    /// Spare drives.
+    pub spares: Vec<Drive>,
+    /// The recipients of events.
+    pub notices: Notices,
+    /// Members that the array was started without.
+    pub absent: Vec<Absent>,
+}
+
+impl ArrayHost {
+    /// Makes a host of `parts`. The host begins to monitor the array at once.
+    pub fn start(rt: &Rt, parts: Parts) -> Rc<ArrayHost> {
+        let Parts { name, volume, service, drives, spares, notices, absent } = parts;
+        let host = Rc::new(ArrayHost {
+            rt: rt.clone(),
+            name,
+            volume,
+            service,
+            drives: RefCell::new(drives),
+            spares: RefCell::new(spares.into()),
+            absent,
+            scrub: RefCell::default(),
+            scrub_over: Notify::new(),
+            damaged: Cell::new(0),
+            started: now(),
+            known_since: Cell::new(now()),
+            events: RefCell::default(),
+            notices: RefCell::new(Some(notices)),
+            stop: Notify::new(),
+            stopping: Cell::new(false),
+            ended: RefCell::default(),
+            end: Notify::new(),
+        });
+        rt.spawn_detached(host.clone().watch());
+        rt.spawn_detached(host.clone().watch_refusals());
+        host
+    }
+
+    /// The drives in service, and spares.
+    pub fn drives(&self) -> Vec<DeviceSpec> {
+        let (drives, spares) = (self.drives.borrow(), self.spares.borrow());
+        drives.iter().flatten().chain(spares.iter()).map(|drive| drive.spec.clone()).collect()
+    }
+
+    /// Sends a notice.
+    pub fn note(&self, event: &str, member: Option<u32>, text: String) {
+        let notice = Notice::new(event, member, text);
+        if let Some(notices) = &*self.notices.borrow() {
+            notices.tell(&notice);
+        }
+        keep(&mut self.events.borrow_mut(), notice);
+    }
+
+    /// Handles every event of the volume, and replaces failed members by spares.
+    async fn watch(self: Rc<ArrayHost>) {
+        self.use_spares().await;
+        loop {
+            let event = self.volume.next_event().await;
+            self.note(event.name(), event.member(), event.to_string());
+            if matches!(event, Event::MemberFailed { .. }) {
+                self.use_spares().await;
+            }
+        }
+    }
+
+    /// Reports refused clients.
+    async fn watch_refusals(self: Rc<ArrayHost>) {
+        let mut quota = Quota::default();
+        loop {
+            let next = self.service.next_refusal();
+            let next = match quota.left(self.rt.now()) {
+                None => Some(next.await),
+                Some(left) => within(&self.rt, left, next).await,
+            };
+            match next {
+                Some((text, before)) => {
+                    if quota.add(self.rt.now(), before) {
+                        self.note(REFUSED, None, text);
+                    }
+                }
+                None => match quota.end() {
+                    0 => {}
+                    many => {
+                        let text = format!(
+                            "{many} more clients were refused: the metrics count them by reason"
+                        );
+                        self.note(REFUSED, None, text);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Replaces failed members by spares, as long as there are any.
+    async fn use_spares(&self) {
+        let failed = |(index, (_, state, _)): (usize, &(_, MemberState, _))| {
+            (*state == MemberState::Failed).then_some(index as u32)
+        };
+        for member in self.volume.members().iter().enumerate().filter_map(failed) {
+            while self.volume.failed().is_none() && !self.stopping.get() {
+                let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
+                let name = spare.spec.to_string();
+                match self.volume.take_spare(member, spare.device.clone()).await {
+                    Ok(()) => {
+                        self.drives.borrow_mut()[member as usize] = Some(spare);
+                        let text = format!("the spare {name} takes the place of member {member}");
+                        self.note("spare-taken", Some(member), text);
+                        break;
+                    }
+                    Err(error) => {
+                        let text = format!("the spare {name} cannot be used: {error}");
+                        self.note("spare-refused", Some(member), text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the service: clients finish, then the volume is stopped cleanly.
+    ///
+    /// # Errors
+    /// Why the volume could not be stopped cleanly.
+    pub async fn shut_down(&self) -> std::result::Result<(), String> {
+        self.stopping.set(true);
+        self.volume.stop_scrub();
+        self.service.end(&|event, text| self.note(event, None, text)).await;
+        let _ = within(&self.rt, STOP_PATIENCE, self.scrub_ended()).await;
+        let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
+        let forgotten = super::status::describe_forgotten(self.volume.lost().0);
+        let forgotten = forgotten.map_or_else(String::new, |what| format!("; {what}"));
+        let result = match (stopped, self.volume.failed()) {
+            (Some(Ok(())), _) => Ok(()),
+            (_, Some(error)) | (Some(Err(error)), _) => Err(error.to_string()),
+            (None, None) => Err("it takes too long".to_owned()),
+        };
+        match &result {
+            Ok(()) => self.note("stopped", None, format!("stopped in order{forgotten}")),
+            Err(error) => {
+                let text = format!("stopped, not in order: {error}{forgotten}");
+                self.note("stopped", None, text);
+            }
+        }
+        // The array stays visible until its notices are delivered, since its daemon still exists.
+        let notices = self.notices.borrow_mut().take();
+        if let Some(ending) = notices.map(|notices| notices.end(HOOKS_AT_END)) {
+            while !ending.is_over() {
+                self.rt.sleep(Nanos::MILLI).await;
+            }
+        }
+        *self.ended.borrow_mut() = Some(result.clone());
+        self.end.notify_all();
+        result
+    }
+}
+
+/// Adds a notice to the list of the last ones. A refused client only replaces another refused
+/// client: since anybody can cause such notices, they must not displace other events.
+fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
+    let is_refused = |one: &Notice| one.event == REFUSED;
+    let refused = events.iter().filter(|one| is_refused(one)).count();
+    if is_refused(&notice) && refused == REFUSED_KEPT {
+        let oldest = events.iter().position(is_refused);
+        oldest.map(|oldest| events.remove(oldest));
+    } else if events.len() == EVENTS {
+        events.pop_front();
+    }
+    events.push_back(notice);
+}
+
+/// Opens the drives of members or spares for a daemon.
+///
+/// # Errors
+/// As [`devices::open`].
+pub fn open_drive(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Drive> {
+    Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec, patience)? })
+}
