@@ -105,9 +105,9 @@ pub(crate) struct Allocator {
     variant: FsVariant,
     zones: ZonePool,
     sit: Table<SitEntry>,
-    /// Valid blocks of each superzone: the sum over its segments.
+    /// Number of valid blocks of each superzone: the sum over its segments.
     superzone_valid: Vec<u32>,
-    /// Valid blocks of the main area: the sum over its superzones.
+    /// Number of valid blocks of the main area: the sum over its superzones.
     valid: u64,
     cursors: Vec<Cursor>,
     streams: Streams,
@@ -117,9 +117,9 @@ pub(crate) struct Allocator {
     dispatches: Dispatches,
     /// The time of day when the engine last read it: exact enough for the age of a segment.
     seconds: Cell<u32>,
-    /// Space that the cleaning under way will still need.
+    /// Number of blocks of space that the cleaning under way will still need.
     cleaning: u32,
-    /// Cleaning is writing: it may open the superzones that are kept for it.
+    /// True while cleaning writes: it may open the superzones that are kept for cleaning.
     for_cleaning: bool,
     actions: Vec<ZoneAction>,
     /// Records the first account that went below zero.

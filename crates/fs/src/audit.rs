@@ -1,12 +1,12 @@
-//! Audits: compares the accounts that the engine keeps in memory with each other.
+//! Audits: comparisons of the accounts that the engine keeps in memory with each other.
 //!
-//! The engine keeps several accounts of the same fact: a valid block is a bit in the SIT, a count
-//! in its segment, a share of its superzone and of the main area, and a pointer or a NAT entry that
-//! names it. A defect that changes one account but not the others loses data much later, somewhere
-//! else. [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation
-//! is being applied, that is at every await. The simulation audits after every operation.
-//! [`Core::audit_changed`], which compares the accounts that changed since the last checkpoint,
-//! runs before each checkpoint's snapshot in a debug build.
+//! The engine keeps several accounts of the same fact. A valid block is a bit in the SIT, and a
+//! pointer or a NAT entry names it; its segment, its superzone and the main area each count it. A
+//! defect that changes one account but not the others loses data much later, somewhere else.
+//! [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation is
+//! being applied, that is at every await. The simulation audits after every operation. In a debug
+//! build, [`Core::audit_changed`] runs before each checkpoint's snapshot, and compares the accounts
+//! that changed since the last checkpoint.
 //!
 //! An audit only reads memory, changes nothing, and does not count as work: a run with audits does
 //! the same as the run without them. Each structure checks its own accounts in its own file
@@ -46,7 +46,7 @@ impl Core {
         self.audit_valid()?;
         self.audit_nodes()?;
         self.audit_table_zones()?;
-        // A read-only mount never opens heads and logs.
+        // Skip these checks in a read-only mount, which opens no head and no log.
         if !self.env.options.read_only {
             self.audit_heads()?;
             self.audit_open_superzones(true)?;
@@ -79,8 +79,8 @@ impl Core {
 }
 
 impl Inner {
-    /// In a debug build, before the snapshot of a checkpoint, checks the changed accounts. The
-    /// engine fails rather than make inconsistent accounts durable.
+    /// Runs [`Core::audit_changed`] before the snapshot of a checkpoint, in debug builds only. If
+    /// two accounts contradict each other, the engine fails rather than make them durable.
     pub(crate) fn audit_before_snapshot(&self) -> Result<()> {
         let audited = {
             let core = self.core.borrow();

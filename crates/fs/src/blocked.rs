@@ -17,9 +17,9 @@ pub(crate) struct Fetch {
 /// The resource that an operation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// Space: blocks that can be written before anything is reset.
+    /// Blocks of the drive that can be written before any zone is reset.
     Space,
-    /// Blocks within the number that users may have in use.
+    /// Blocks within the number of blocks that users may have in use.
     Blocks,
     /// Free node ids.
     Nodes,
@@ -66,7 +66,7 @@ impl From<Blocked> for NotApplied {
     }
 }
 
-/// The error of an operation that is not retried.
+/// Converts `why` into an error, for an operation that is not retried.
 pub(crate) fn error_of(why: NotApplied) -> Error {
     match why {
         NotApplied::Failed(error) => error,

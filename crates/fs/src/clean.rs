@@ -95,9 +95,10 @@ struct Plan {
     items: Vec<Item>,
     /// Number of blocks moved at a time.
     batch: usize,
-    /// Nodes are written after each batch, to limit the number of dirty nodes.
+    /// True if nodes are written after each batch, to limit the number of dirty nodes.
     by_batch: bool,
-    /// Most space that the cleaning takes, for the valid blocks and the nodes that point to them.
+    /// Largest number of blocks that the cleaning writes: the valid blocks and the nodes that point
+    /// to them.
     needed: u32,
     /// Number of blocks gained; negative if the cleaning writes more nodes than it frees blocks.
     gain: i64,
@@ -191,10 +192,10 @@ impl Core {
         best.map(|(_, superzone)| superzone)
     }
 
-    /// At mount, notes the superzones with zones that the drive reports read-only or offline.
-    /// Emptying these superzones lets the zones leave them. The blocks of an offline zone are
-    /// lost; the blocks of the other zones of its superzone move too, as one of these zones may
-    /// fail next.
+    /// At mount, notes the superzones with zones that the drive reports read-only or offline. Once
+    /// such a superzone is emptied, the pool leaves these zones out of it. The blocks of an offline
+    /// zone are lost. The blocks of the superzone's other zones move too, because one of the other
+    /// zones may fail next.
     pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
         for report in reports {
             let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
@@ -467,8 +468,9 @@ impl Inner {
             if plan.by_batch {
                 self.flush_nodes(items).await?;
             }
-            // The nodes that the batch changed now have their promise. They may be more than
-            // planned, because nodes that were dirty at the time of planning may be clean again.
+            // The nodes that the batch changed are now dirty, and have space promised as such. They
+            // may be more than planned, because nodes that were dirty at the time of planning may
+            // be clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;

@@ -1,11 +1,11 @@
 //! The engine's state and how operations run on it.
 //!
-//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks up the
-//! pages it needs and, if a page is not in the cache or there is no space, stops with a
-//! [`NotApplied`] before it has changed anything. Then it *applies* its changes, and can no
-//! longer fail. [`Inner::run`] is the loop around an operation: it provides the missing page or
-//! space and retries. So no operation holds a borrow across an await, and a cancelled operation
-//! has changed nothing.
+//! An operation is a synchronous function over [`Core`]. The operation first *prepares*: it looks
+//! up the pages that it needs. If a page is not in the cache, or if there is no space, the
+//! operation stops with a [`NotApplied`] before it has changed anything. Then the operation
+//! *applies* its changes, and can no longer fail. [`Inner::run`] is the loop around an operation:
+//! it provides the missing page or space and retries. So operations hold no borrow across an await,
+//! and a cancelled operation has changed nothing.
 
 use crate::alloc::Allocator;
 use crate::blocked::{Blocked, NotApplied};
@@ -30,16 +30,17 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The state of a mounted file system. The fields of each part are private to the part's folder,
-/// except for the fields of [`Env`], which never change, the counters of [`Stats`], and the delta
-/// logs of [`Tables`].
+/// The state of a mounted file system. The fields of each part are private to the part's folder.
+/// Exceptions are the fields of [`Env`], which never change, the counters of [`Stats`], and the
+/// delta logs of [`Tables`].
 ///
 /// Invariants, while no operation is being applied ([`Core::audit`]):
 /// - The parts agree on each block: a valid block is a bit in the SIT, and a pointer or a NAT entry
 ///   that names it.
 /// - Each dirty page has a promised block of space: there are no more dirty pages than can
 ///   be written.
-/// - The pages that the cache has handed out are those that `durability` counts in flight.
+/// - The pages that the cache has handed to the writer are those that `durability` counts as
+///   in flight.
 /// - While requests wait in `space`, only the first of them, and removals, get space.
 pub(crate) struct Core {
     pub(crate) env: Env,
@@ -75,7 +76,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// A mounted file system: its state, and the means to wait for changes of it.
+/// A mounted file system: its state, and what tasks need to wait until the state changes.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -102,8 +103,8 @@ pub(crate) struct Inner {
     pub(crate) merge_running: Cell<bool>,
     /// The parts of a damaged file system that its read-only mount does not show.
     pub(crate) losses: RefCell<Vec<String>>,
-    /// On a watched drive: the command that has been unanswered for longest, and since when the
-    /// engine has known of it.
+    /// The number of the command that the drive has left unanswered for longest, and the time at
+    /// which the engine noticed that command. `None` if the drive owes no answer or is not watched.
     pub(crate) owed: Cell<Option<(u64, Nanos)>>,
 }
 
@@ -157,7 +158,7 @@ impl Core {
         ))
     }
 
-    /// The time of day.
+    /// Returns the time of day, and passes it to the allocator for the times in SIT entries.
     pub(crate) fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.env.rt.wall();
         self.alloc.set_seconds(seconds as u32);
@@ -263,7 +264,7 @@ impl Inner {
                     self.start_write_back();
                     self.progress.wait().await;
                 }
-                // The space that earlier requests gain may suffice.
+                // Wait in line first, because the space gained for earlier requests may suffice.
                 NotApplied::Blocked(Blocked::Space(_)) if turn.is_none() => {
                     turn = Some(self.wait_in_line().await)
                 }

@@ -175,8 +175,8 @@ fn what_was_not_synced_is_durable_when_damage_stops_writing() {
     });
 }
 
-/// Damage that prevents writing one file's changes: these changes are lost and reported; those of
-/// other files are not lost.
+/// If damage prevents the engine from writing one file's changes, these changes are lost and
+/// reported, and the changes of other files are not lost.
 #[test]
 fn what_damage_keeps_from_being_written_is_named() {
     on_drive(|rt, drive| async move {
@@ -202,7 +202,8 @@ fn what_damage_keeps_from_being_written_is_named() {
     assert_eq!(shown(11), "inodes 1, 2, 3, 4, 5, 6, 7, 8 and others");
 }
 
-/// If the drive accepts no writes either, the message says that data is lost.
+/// If damage stops writing and the drive then accepts no writes, the message says that data
+/// is lost.
 #[test]
 fn a_drive_that_takes_no_writes_loses_what_was_not_synced() {
     on_drive(|rt, drive| async move {

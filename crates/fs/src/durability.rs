@@ -34,7 +34,7 @@ pub(crate) struct Durability {
 /// Dispatched writes whose pages the cache still keeps.
 ///
 /// Invariants:
-/// - `in_flight` and `tickets` together are the pages that the cache handed out.
+/// - The number of pages that the cache has handed out is `in_flight` plus the length of `tickets`.
 /// - `watched` is set only within one stretch.
 #[derive(Default)]
 struct Dispatched {
@@ -42,12 +42,13 @@ struct Dispatched {
     watched: Option<Vec<WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     tickets: SmallVec<[Ticket; 8]>,
-    /// Pages of writes dispatched in earlier stretches that are not yet known to be complete.
+    /// Number of pages whose writes were dispatched in earlier stretches and are not yet known to
+    /// be complete.
     in_flight: usize,
 }
 
 impl Durability {
-    /// A state with nothing under way.
+    /// Builds the state from its parts, with no append, relocation or write under way.
     pub(crate) fn new(
         namespace_log: NamespaceLog,
         checkpoint: CheckpointState,
@@ -73,7 +74,8 @@ impl Durability {
         self.namespace_log.push(change);
     }
 
-    /// Notes that the next record must hold the content of `ino` too.
+    /// Notes that the sync record with the last change of a name must also hold the content
+    /// of `ino`.
     pub(crate) fn carry(&mut self, ino: Ino) {
         self.namespace_log.carry(ino);
     }
@@ -83,17 +85,17 @@ impl Durability {
         self.namespace_log.bytes()
     }
 
-    /// The number of the next change of a name.
+    /// The sequence number of the next change of a name.
     pub(crate) fn next_name(&self) -> u64 {
         self.namespace_log.next()
     }
 
-    /// At repair, leaves out the next change of a name.
+    /// At repair, skips the sequence number of a name change that cannot be replayed.
     pub(crate) fn skip_name(&mut self) {
         self.namespace_log.skip();
     }
 
-    /// Notes a change that needs a checkpoint.
+    /// Makes a checkpoint due, even if no page is dirty.
     pub(crate) fn require_checkpoint(&mut self) {
         self.checkpoint.forced = true;
     }
@@ -108,7 +110,7 @@ impl Durability {
         self.checkpoint.blocks
     }
 
-    /// Says whether the next checkpoint goes to the other zone of the ring.
+    /// Sets whether the next checkpoint goes to the other zone of the ring.
     pub(crate) fn leave_ring(&mut self, leave: bool) {
         self.checkpoint.leave_ring = leave;
     }
@@ -133,7 +135,8 @@ impl Durability {
         self.writes.tickets.push(ticket);
     }
 
-    /// Pages of writes dispatched before the present stretch that are not yet known to be complete.
+    /// Number of pages whose writes were dispatched before the present stretch and are not yet
+    /// known to be complete.
     pub(crate) fn in_flight(&self) -> usize {
         self.writes.in_flight
     }
@@ -156,7 +159,7 @@ impl Durability {
     /// Checks the accounts of each part.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, with the account that is wrong.
     pub(crate) fn audit(&self) -> Result<()> {
         self.namespace_log.audit()?;
         self.appends.audit()
@@ -185,7 +188,7 @@ impl Durability {
         self.sync.released(half)
     }
 
-    /// Counts pages as in flight that are not in flight.
+    /// Makes the count of pages in flight too large by `pages`.
     pub(crate) fn corrupt_in_flight(&mut self, pages: usize) {
         self.writes.in_flight += pages;
     }
@@ -194,8 +197,8 @@ impl Durability {
 /// The state of checkpoints and of their ring.
 ///
 /// Invariants:
-/// - `id` is the newest durable checkpoint that the pool knows.
-/// - The ring's zone in use is not empty.
+/// - The pool knows checkpoint `id` as the newest durable checkpoint.
+/// - Zone `ring` of the ring is not empty.
 #[derive(Clone, Default)]
 pub(crate) struct CheckpointState {
     /// Number of the newest durable checkpoint.
@@ -210,24 +213,24 @@ pub(crate) struct CheckpointState {
     blocks: u32,
     /// Bytes of table entries that the checkpoint under way is writing.
     snapshot_bytes: u64,
-    /// A change since the last snapshot needs a checkpoint, even if no page is dirty.
+    /// True if a change since the last snapshot needs a checkpoint, even if no page is dirty.
     forced: bool,
     /// True if the next checkpoint must go to the other zone of the ring.
     leave_ring: bool,
     /// Files whose dirty blocks the last snapshot left in memory, because nodes above these blocks
-    /// are damaged: the data of other files must not wait for them.
+    /// are damaged. Setting them aside lets the data of other files become durable.
     aside: BTreeMap<Ino, Error>,
 }
 
 /// The state of appends.
 #[derive(Default)]
 pub(crate) struct Appends {
-    /// The blocks whose appends are in flight.
+    /// Blocks whose appends are in flight: the inode, and the block's number in the file.
     blocks: BTreeSet<(Ino, u32)>,
     /// Number of appends in flight.
     flights: usize,
-    /// Number of callers that wait until no append is in flight; no append begins while there
-    /// are any.
+    /// Number of callers that wait until no append is in flight. While a caller waits, no
+    /// append begins.
     held: u32,
 }
 
@@ -236,7 +239,8 @@ pub(crate) struct Appends {
 /// Invariant: `any` is set if `lost` has an entry.
 #[derive(Default)]
 pub(crate) struct Relocation {
-    /// The mount can survive failures of zones: recovery has ended.
+    /// True once recovery has ended: from then on the engine relocates the blocks that a failed
+    /// zone lost.
     able: bool,
     /// True if a zone has failed since the mount.
     any: bool,
@@ -246,8 +250,9 @@ pub(crate) struct Relocation {
 }
 
 struct Lost {
-    /// Blocks of the zone from this one on were not written.
+    /// Number of blocks at the front of the zone that were written; no block behind them
+    /// was written.
     from: u32,
-    /// No write to the zone's superzone is in flight, and none of its zones is active.
+    /// True if no write to the zone's superzone is in flight, and none of its zones is active.
     closed: bool,
 }

@@ -2,9 +2,9 @@
 //!
 //! The blocks that an operation lacks are read, adjacent blocks in one command, and are pinned
 //! until the operation is applied. If another operation is reading a block already, the operation
-//! waits for that read instead of reading again. Readers that advance together all lack the same
-//! leaf of pointers, which is on one die: if each of ten readers read it, the last one would get
-//! the leaf only after the die had sensed it ten times.
+//! waits for that read instead of reading again. The reason: readers that advance together all lack
+//! the same leaf of pointers, which is on one die. If each of ten readers read the leaf, the last
+//! reader would get it only after the die had sensed it ten times.
 
 use crate::blocked::Fetch;
 use crate::core::{Core, Inner};
@@ -22,8 +22,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Most times that an operation waits for reads of other operations. The blocks they read can be
-/// evicted before the operation runs, so in the end it reads for itself.
+/// How often an operation waits for reads of other operations before it reads for itself. Without
+/// this limit the operation could wait forever, because the blocks can be evicted before it runs.
 const JOINS: u32 = 16;
 
 /// Runs of blocks that are being read, by first address: the number of blocks, and the operations
@@ -43,8 +43,7 @@ impl Fetches {
         self.0.borrow().keys().copied().collect()
     }
 
-    /// Lets other operations wait for `blocks` blocks from `start`, none of which is being
-    /// read yet.
+    /// Lets other operations wait for `blocks` blocks from `start`, which nobody is reading yet.
     fn begin(&self, start: u32, blocks: u32) -> Run<'_> {
         self.0.borrow_mut().insert(start, (blocks, Notify::new()));
         Run { fetches: self, start }
@@ -108,8 +107,8 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        // This cannot fail while the engine lives, because an operation is never dropped while it
-        // is applied. If the whole engine is dropped, nothing is evicted any more.
+        // The borrow cannot fail while the engine lives, because an operation is never dropped
+        // while it is applied. If the whole engine is dropped, nothing is evicted any more.
         if let Ok(mut core) = self.inner.core.try_borrow_mut() {
             for ticket in self.tickets.drain(..) {
                 core.cache.unpin(ticket);
@@ -129,8 +128,8 @@ impl Inner {
         fetches.dedup_by_key(|fetch| fetch.pointer.addr.get());
         let alone = pins.joins == JOINS;
         let joined = if alone { None } else { self.fetches.join(&mut fetches) };
-        // First read the blocks that nobody is reading: so no operation waits for one that itself
-        // waits for others.
+        // First read the blocks that nobody is reading, so that no operation waits for another
+        // operation that is itself waiting.
         self.read(&fetches, !alone, pins).await?;
         if let Some(joined) = joined {
             pins.joins += 1;

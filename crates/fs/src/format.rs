@@ -28,7 +28,7 @@ pub const NAME_MAX: usize = 255;
 pub const TARGET_MAX: usize = 4095;
 /// Largest file, in bytes: 2^32 blocks less one, as block numbers are 32 bits wide.
 pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
-/// Most log streams of a file system.
+/// Largest number of log streams in a file system.
 pub const STREAMS: usize = 6;
 
 /// Names of the log streams, by stream number, for a file system with `streams` of them.
@@ -40,9 +40,10 @@ pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     }
 }
 
-/// Most heads of a stream, that is superzones that it writes to at the same time.
+/// Largest number of heads of a stream, that is of superzones that the stream writes to at the
+/// same time.
 pub const HEADS_PER_STREAM: u32 = 8;
-/// Most zones in a superzone, because 32 bits mark the bad ones.
+/// Largest number of zones in a superzone: 32 bits mark the bad ones.
 pub const WIDTH_MAX: u32 = 32;
 /// Incompatible feature: inodes may have extended attributes, and files may be made without a name.
 pub const INCOMPAT_XATTRS: u64 = 1;
@@ -334,7 +335,7 @@ pub const NODE_MAGIC: u32 = 0x4e57_5246;
 pub const LEVEL_INODE: u8 = 255;
 /// `level` of a node that holds extended attributes.
 pub const LEVEL_XATTR: u8 = 254;
-/// Most levels of index nodes and leaves below an inode.
+/// Largest number of levels of index nodes and leaves below an inode.
 pub const HEIGHT_MAX: u8 = 3;
 
 layout! {
@@ -424,22 +425,22 @@ impl Pointer {
     }
 }
 
-/// Direct pointers of an inode of height 0.
+/// Number of direct pointers in an inode of height 0.
 pub const INODE_POINTERS: usize = (BLOCK - 512) / 8;
-/// Node ids of an inode of height 1 and more.
+/// Number of node ids in an inode of height 1 or more.
 pub const INODE_CHILDREN: usize = (BLOCK - 512) / 4;
-/// Bytes before the slots of a leaf or an index node.
+/// Number of bytes before the slots of a leaf or an index node.
 pub const NODE_HEAD: usize = 64;
-/// Pointers of a leaf.
+/// Number of pointers in a leaf.
 pub const LEAF_POINTERS: usize = (BLOCK - NODE_HEAD) / 8;
-/// Node ids of an index node.
+/// Number of node ids in an index node.
 pub const INDEX_CHILDREN: usize = (BLOCK - NODE_HEAD) / 4;
 
 /// Values of `class` in a node.
 pub mod class {
     /// A node of a directory.
     pub const DIRECTORY: u8 = 0;
-    /// A node of a file, or of anything else.
+    /// A node of a file with warm data, or of an inode that is neither a file nor a directory.
     pub const FILE: u8 = 1;
     /// A node of a file with cold data.
     pub const COLD: u8 = 2;
@@ -508,15 +509,16 @@ layout! {
     }
 }
 
-/// Bytes of extended attributes that fit into an inode.
+/// Largest number of bytes of extended attributes that fit into an inode.
 pub const XATTRS_INLINE: usize = 372;
-/// Bytes of extended attributes in a separate node.
+/// Number of bytes of extended attributes in a separate node.
 pub const XATTR_NODE: usize = BLOCK - 32;
-/// Most bytes of all extended attributes of an inode, packed.
+/// Largest number of bytes of all extended attributes of an inode, packed.
 pub const XATTRS_MAX: usize = 128 * 1024;
-/// Most bytes of one value (Linux's XATTR_SIZE_MAX).
+/// Longest value of an extended attribute, in bytes (Linux's XATTR_SIZE_MAX).
 pub const XATTR_VALUE_MAX: usize = 65_536;
-/// Most bytes of all names, each with a zero byte after it (Linux's XATTR_LIST_MAX).
+/// Largest number of bytes of all attribute names of an inode, each with a zero byte after it
+/// (Linux's XATTR_LIST_MAX).
 pub const XATTR_LIST_MAX: usize = 65_536;
 
 const _: () = assert!(XATTRS_MAX.div_ceil(XATTR_NODE) * 4 <= XATTRS_INLINE);

@@ -6,20 +6,22 @@
 //! but no code that reads, replays or recovers.
 //!
 //! The check covers the state of the newest whole checkpoint, which is complete and consistent even
-//! after a crash, and the later sync records that the next mount would replay: the records must be
-//! whole, and the nodes and blocks they lead to must match them. The check does not replay names,
-//! so the names that these records change are checked by the next run after a mount.
+//! after a crash. It also covers the later sync records that the next mount would replay: the
+//! records must be whole, and the nodes and blocks that they lead to must match them. The check
+//! does not replay names, so the names that these records change are checked by the next run after
+//! a mount.
 //!
 //! The order: superblocks, ring and checkpoint ([`ring`]); tables ([`tables`]); every inode's tree
 //! and its blocks ([`tree`]); directories and links ([`names`]); segments, summaries and zones
 //! ([`space`]); the sync log ([`sync`]).
 //!
-//! Some traces of a crash look like damage: a record whose last blocks never reached the drive is
-//! *torn*, not damaged, if the zone ends, or newer content begins, before its end.
+//! Some traces of a crash look like damage. A record is *torn*, not damaged, if its last blocks
+//! never reached the drive: its zone ends, or newer content begins, before the end of the record.
 //!
 //! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry. The report
-//! keeps 10,000 findings, at most 100 about one kind of structure of one inode. Beyond that limit
-//! it keeps one finding about each, at about 300 bytes, so that every damaged file is named.
+//! keeps 10,000 findings, at most 100 about one kind of structure of one inode. Beyond these limits
+//! the report keeps one finding about each kind of structure of each inode, at about 300 bytes, so
+//! that every damaged file is named.
 
 pub mod dump;
 mod names;
@@ -67,7 +69,7 @@ pub struct Finding {
     pub structure: &'static str,
     /// The inode that the finding concerns, if any.
     pub inode: Option<u32>,
-    /// The path of that inode, if names lead to it. If it has several paths, one of them.
+    /// A path of `inode`, if names lead to it.
     pub path: Option<String>,
     /// The place of the structure, and the field in it.
     pub place: String,
@@ -313,17 +315,17 @@ impl Fsck {
         read_blocks(&*self.device, QueueId(0), BlockAddr(addr), count, &self.pages).await
     }
 
-    /// Whether the write pointer of `zone` says nothing about its content: the zone is read-only,
-    /// or it is full, in which case a power cut or the drive itself may have made it full.
+    /// Whether the write pointer of `zone` says nothing about its content: a read-only zone has no
+    /// pointer, and a power cut or the drive itself may have made a zone full.
     fn is_doubtful(&self, zone: ZoneId) -> bool {
         let report = self.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
     }
 
     /// Whether a crash may have cut off one of the blocks in `bytes`, whose first `used` bytes have
-    /// content. This is possible only if the drive's sectors are smaller than a block: the last
-    /// sector of a block that should have content then holds zeros. The blocks may be in different
-    /// zones, so the block that was cut off need not be the last.
+    /// content. A block can be cut off only if the drive's sectors are smaller than a block: the
+    /// last sector that should have content then holds zeros. The blocks may be in different zones,
+    /// so the block that was cut off need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
         let ends_in_zeros =
@@ -331,8 +333,8 @@ impl Fsck {
         size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(ends_in_zeros)
     }
 
-    /// Reads one block. Returns zeros if the drive says that the block was never written, and the
-    /// write pointer of its zone does not show whether it was.
+    /// Reads one block. Returns zeros for a block that the drive says was never written, if the
+    /// write pointer of its zone does not show whether the block was written.
     async fn read_one(&self, addr: u32) -> Result<Page> {
         let mut pages = match self.read(addr, 1).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -360,7 +362,7 @@ impl Fsck {
         }
     }
 
-    /// Whether the drive has written block `addr`.
+    /// Whether block `addr` lies in the part of its zone that can be read.
     fn is_written(&self, addr: u32) -> bool {
         BlockAddr(addr)
             .locate(&self.geometry)
@@ -425,7 +427,8 @@ impl Volume {
         Some((index, index * self.plan.segments + segment, v % stripe.segment))
     }
 
-    /// Whether a block was written after the blocks of its stream that the checkpoint covers.
+    /// Whether the checkpoint may not cover block `addr`: the block lies behind the position of the
+    /// head in its superzone, or the checkpoint has no head in that superzone.
     fn is_behind(&self, addr: u32) -> bool {
         let zone = addr / self.plan.capacity;
         let index = zone.checked_sub(self.plan.main_start).map(|at| at / self.plan.width);

@@ -15,8 +15,8 @@ pub(crate) struct Health {
     /// The record of accounts that went below zero: the engine fails at the end of the step
     /// under way.
     broken: Broken,
-    /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
-    /// engine, because the structures of a damaged medium may contradict each other.
+    /// True if all accounts agreed at the end of recovery. Only then is a later contradiction a
+    /// defect of the engine, because the structures of a damaged medium may contradict each other.
     sound: bool,
     /// The reason why the engine no longer writes.
     failed: Option<Error>,
@@ -25,10 +25,10 @@ pub(crate) struct Health {
     stopping: Option<Error>,
     /// True if everything accepted was durable when the engine stopped writing.
     nothing_lost: bool,
-    /// Recovery has ended, and operations of users begin.
+    /// True once recovery has ended, and operations of users begin.
     in_use: bool,
-    /// Recovery is applying acknowledged changes: no such change is throttled, or refused because
-    /// space is short or the mount is read-only.
+    /// True while recovery applies acknowledged changes. Such a change is always applied, even if
+    /// writers would be throttled, space is short, or the mount is read-only.
     replaying: bool,
 }
 
@@ -46,7 +46,7 @@ impl Health {
         }
     }
 
-    /// Subtracts from an account: see [`Broken::less`].
+    /// Returns `from` less `by`: see [`Broken::less`].
     pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }

@@ -88,7 +88,7 @@ pub use types::*;
 /// no file system.
 ///
 /// # Errors
-/// If the drive does not report its zones, or the file system has another format.
+/// If the drive does not report its zones, or if this version cannot read the file system.
 pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<(furrow_log::Uuid, String)>> {
     durability::recover::read::identify(device).await
 }
@@ -119,8 +119,8 @@ impl Fs {
     ///
     /// # Errors
     /// `Invalid` if the drive is too small or has too few active zones (the message shows the
-    /// calculation), `Busy` if the drive is not empty and `force` is not set. Nothing has been
-    /// written then.
+    /// calculation), `Busy` if the drive is not empty and `force` is not set. In both cases nothing
+    /// has been written.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,
@@ -168,9 +168,9 @@ impl Fs {
         })
     }
 
-    /// Checks that the root directory of the file system on `device` is readable. If it is not, no
-    /// name leads anywhere, and the file system is unmounted. Without this check, inodes could
-    /// still be used by number.
+    /// Checks that the root directory of the file system on `device` is readable. If the root
+    /// cannot be read, no name can be looked up, and the file system is unmounted. Without this
+    /// check, inodes could still be used by number.
     ///
     /// # Errors
     /// `Corrupt`, with the commands that can help.
@@ -302,7 +302,7 @@ impl Fs {
     }
 
     /// Changes attributes; a new size truncates or extends. If a crash interrupts a truncation by
-    /// more than 126 MiB, the file may have a size in between.
+    /// more than 126 MiB, the file may have a size between the old and the new one.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory` or `Invalid` for an inode whose size cannot be set, `TooLarge`,
@@ -343,10 +343,10 @@ impl Fs {
         self.0.run(|core| core.create_inheriting(directory, &op, node.umask)).await
     }
 
-    /// Gives `ino`, which must not be a directory, another name.
+    /// Gives `ino` another name. `ino` must not be a directory.
     ///
     /// # Errors
-    /// As [`Fs::create`]; `IsDirectory`.
+    /// `IsDirectory` if `ino` is a directory; otherwise as [`Fs::create`].
     pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let time = self.0.core.borrow().now();
         self.0.run(|core| core.link(ino, parent, name, time)).await
@@ -365,19 +365,19 @@ impl Fs {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`Fs::unlink`]; `NotEmpty`.
+    /// `NotEmpty` if the directory has entries; otherwise as [`Fs::unlink`].
     pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let gone = self.remove(parent, name, true, LastName::Frees).await?;
         self.reap(gone).await;
         Ok(())
     }
 
-    /// As [`Fs::rmdir`] if `directory`, otherwise as [`Fs::unlink`], but an inode that loses its
-    /// last name stays and counts as opened once more, until [`Fs::release`] frees it. Returns
+    /// As [`Fs::rmdir`] if `directory`, otherwise as [`Fs::unlink`]. But an inode that loses its
+    /// last name stays, and counts as opened once more until [`Fs::release`] frees it. Returns
     /// that inode.
     ///
     /// # Errors
-    /// As [`Fs::rmdir`] or [`Fs::unlink`]; `TooManyOpen`.
+    /// `TooManyOpen` at the limit of open files; otherwise as [`Fs::rmdir`] or [`Fs::unlink`].
     pub async fn remove_open(
         &self,
         parent: Ino,
@@ -409,7 +409,8 @@ impl Fs {
     /// Renames an inode.
     ///
     /// # Errors
-    /// As [`Fs::create`] and [`Fs::unlink`]; `Invalid` if a directory would move below itself.
+    /// `Invalid` if a directory would move below itself; otherwise as [`Fs::create`]
+    /// and [`Fs::unlink`].
     pub async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -422,11 +423,11 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`Fs::rename`], but an inode that loses its last name stays and counts as opened once
-    /// more, until [`Fs::release`] frees it. Returns that inode.
+    /// As [`Fs::rename`], but an inode that loses its last name stays, and counts as opened once
+    /// more until [`Fs::release`] frees it. Returns that inode.
     ///
     /// # Errors
-    /// As [`Fs::rename`]; `TooManyOpen`.
+    /// `TooManyOpen` at the limit of open files; otherwise as [`Fs::rename`].
     pub async fn rename_open(
         &self,
         from: (Ino, &[u8]),
@@ -462,11 +463,11 @@ impl Fs {
     }
 
     /// Sets an extended attribute. Its name begins with `user.`, `trusted.` or `security.`, or is
-    /// that of one of the two POSIX access lists, which change permission bits too. The attribute
+    /// the name of a POSIX access list; an access list changes permission bits too. The attribute
     /// becomes durable in the same way as other attributes.
     ///
     /// # Errors
-    /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix, `NameTooLong`,
+    /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix; `NameTooLong`;
     /// `Invalid` or `Denied` for an access list that is malformed or not allowed here; `NoSpace`
     /// for a value above 65,536 bytes, for more than 128 KiB in all, and if the drive is full;
     /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
@@ -666,8 +667,9 @@ impl Fs {
     /// everything on the drive that is in use, and compares it with its checksums.
     ///
     /// # Errors
-    /// `Busy` if the order is to begin a scrub and one is running, or to change a scrub and none is
-    /// running; `ReadOnly` if the scrub is to repair and the mount cannot write.
+    /// `Busy` for an order to begin a scrub while one is running, and for an order to change
+    /// a scrub while none is running; `ReadOnly` if the scrub is to repair and the mount
+    /// cannot write.
     pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
         self.0.order_scrub(order)
     }
@@ -746,7 +748,7 @@ impl Fs {
         (core.memory(), core.stats.memory_peak())
     }
 
-    /// The log streams, each with the number of superzones that it may have and that it writes to.
+    /// The log streams, with their quotas and the superzones that they write to.
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.0.core.borrow().alloc.stream_infos()
     }

@@ -19,8 +19,8 @@ pub struct Memory {
     pub nodes: u64,
     /// Dirty pages not yet handed to the drive; they are already counted in `data` or `nodes`.
     pub dirty: u64,
-    /// Pages handed to the drive that the drive has not answered. Some are counted in `data` or
-    /// `nodes` too, the others in `writes`.
+    /// Pages handed to the drive that the drive has not answered. Pages that the cache holds
+    /// unchanged are counted in `data` or `nodes` too, all others in `writes`.
     pub in_flight: u64,
     /// The cache's index of its pages, and its lists of dirty pages.
     pub cache_index: u64,
@@ -63,8 +63,8 @@ pub(crate) fn map_bytes(capacity: usize, size: usize) -> u64 {
     if capacity == 0 { 0 } else { ((capacity * 8 / 7).next_power_of_two() * (size + 1)) as u64 }
 }
 
-/// Bytes of an ordered set of `len` entries of `size` bytes: its nodes have eleven places each, two
-/// thirds of which are used on average.
+/// Bytes of an ordered set of `len` entries of `size` bytes. Each node of the set has eleven
+/// places, and two thirds of the places are used on average.
 pub(crate) fn set_bytes(len: usize, size: usize) -> u64 {
     (len * size * 3 / 2 + len * 4) as u64
 }

@@ -91,7 +91,7 @@ async fn refuse_used(
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-/// The superzones, without zones that cannot be written.
+/// Describes the superzones of `layout`, leaving out zones that cannot be written.
 async fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<Descriptor>> {
     let bad: Vec<ZoneId> =
         report(device).await?.iter().filter(|r| broken(r.state)).map(|r| r.zone).collect();
@@ -138,7 +138,8 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     let now = stamp(Time { seconds, nanoseconds });
     (head.atime, head.mtime, head.ctime, head.btime) = (now, now, now, now);
     let crc = crc32c(root.bytes());
-    // The stream of directory nodes owns the first superzone.
+    // The number of the stream of directory nodes, which gets the first superzone without
+    // missing zones.
     let stream = match layout.streams {
         6 => 3,
         4 => 2,

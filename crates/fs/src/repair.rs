@@ -1,17 +1,17 @@
 //! Repairs a file system that is not mounted, without ever making it worse.
 //!
 //! A repair is first made on a copy-on-write view of the drive ([`Overlay`]), and the view is
-//! checked like any file system ([`fsck`]). The repair is applied only if the view has no findings,
-//! or only findings that were there before: [`Repair::apply`] sends the writes of the repair to the
-//! drive, command by command.
+//! checked like any file system ([`fsck`]). The repair is applied only if this check finds nothing,
+//! or only faults that were there before. To apply it, [`Repair::apply`] sends the writes of the
+//! repair to the drive, command by command.
 //!
-//! The repair goes **through the engine**. A mount that tolerates faults for which an ordinary
-//! mount is refused ([`mount`]) takes the readable part of the tables, searches for nodes that
-//! the tables no longer know ([`tables`]) and replays the records that can be replayed. Then
-//! changes of nodes and directories correct the trees ([`trees`]) and names ([`names`]), and a
-//! checkpoint makes the changes durable. Nothing is ever changed in place, so a power cut at any
-//! command leaves the state before the repair, the state after it, or a state from which the next
-//! repair continues.
+//! The repair goes **through the engine**. First, a mount that tolerates more faults than an
+//! ordinary mount ([`mount`]) takes the readable part of the tables, searches for nodes that the
+//! tables no longer know ([`tables`]) and replays the records that can be replayed. Then changes
+//! of nodes and directories correct the trees ([`trees`]) and names ([`names`]), and a
+//! checkpoint makes the changes durable. Nothing is ever changed in place. So a power cut at any
+//! command leaves the state before the repair, the state after it, or a state from which the
+//! next repair continues.
 //!
 //! Invariants
 //! - Intact files stay as they are: a file that could be read has the same content after the
@@ -207,8 +207,8 @@ impl Log {
 }
 
 impl Repair {
-    /// Checks the file system on `device`, which must not be mounted, and repairs its faults on a
-    /// view. Nothing is written to `device`.
+    /// Checks the file system on `device`, and repairs its faults on a view. The file system must
+    /// not be mounted, and nothing is written to `device`.
     ///
     /// # Errors
     /// As [`fsck`]: no repair can be planned then.
@@ -243,8 +243,8 @@ impl Repair {
             (repair.more_actions, repair.losses) = (log.more, log.losses);
             repair.verdict = match made {
                 Err(error) if offline => {
-                    // The content of a metadata zone has a fixed place, so nothing can be written
-                    // elsewhere instead.
+                    // An offline metadata zone cannot be replaced, because its structures have
+                    // fixed places.
                     let error = error.to_string();
                     let why = error.trim_end_matches(": replace the drive");
                     let choice = "copy the files out of a mount with ro, and replace the drive";
@@ -313,7 +313,7 @@ impl Repair {
         .into()
     }
 
-    /// Number of commands needed to apply the repair, and of bytes that it writes.
+    /// Number of commands that apply the repair, and number of bytes that these commands write.
     pub fn size(&self) -> (usize, u64) {
         self.view.as_ref().map_or((0, 0), |view| (view.changes(), view.bytes()))
     }
@@ -343,7 +343,7 @@ fn quietly() -> MountOptions {
     }
 }
 
-/// Whether the file system can be mounted, and has no findings after that.
+/// Whether the file system can be mounted, and whether a check after the unmount finds no fault.
 async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     let Ok(view) = Overlay::new(rt, device.clone()).await else { return false };
     let view: Rc<dyn ZonedDevice> = Rc::new(view);
@@ -426,7 +426,7 @@ async fn mend(
     Ok(())
 }
 
-/// The first number in a place, which is that of the inode, node, table page or zone.
+/// The first number in a place: the number of the inode, node, table page or zone.
 fn number(place: &str) -> Option<u64> {
     let digits = place.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?;
     digits.parse().ok()

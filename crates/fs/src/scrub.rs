@@ -5,9 +5,9 @@
 //! checkpoint, tables, delta logs, sync records. Checkpoints may change these structures during the
 //! reading. So if something seems damaged, it is read again while no checkpoint can begin, and
 //! counts as damaged only if two readings agree. The scrub then reads all nodes in the order of
-//! their ids, each with the blocks it points to, in small batches: the owner of each block is
-//! confirmed, and the block is compared with the checksum in its pointer, as in cleaning. Between
-//! two batches the scrub rests while requests are served.
+//! their ids, each with the blocks it points to, in small batches. As in cleaning, the owner of
+//! each block is confirmed, and the block is compared with the checksum in its pointer. Between two
+//! batches the scrub rests while requests are served.
 //!
 //! A repair rewrites what memory still holds. A damaged block that the cache holds with the right
 //! checksum is moved. For damaged records of the engine itself, all tables and two checkpoints are
@@ -55,8 +55,8 @@ impl Core {
         (next > from).then_some((items, next))
     }
 
-    /// The blocks that a node points to. If the node is not in the cache, `page`, which was just
-    /// read, is put there first.
+    /// The blocks that a node points to. `page` is the node as just read: it is put into the cache
+    /// first, if the cache does not have the node.
     fn blocks_of(&mut self, nid: u32, page: Option<Page>) -> Vec<Item> {
         let entry = self.tables.nat().get(nid);
         if let Some(page) = page {
@@ -211,7 +211,8 @@ impl Inner {
         Ok(pages)
     }
 
-    /// Writes damaged blocks that the cache holds to new places, and makes them durable.
+    /// Writes those damaged blocks whose content the cache holds to new places, and makes the
+    /// blocks durable.
     async fn move_copies(self: &Rc<Self>, damaged: &[(Item, Owner, String)]) -> Result<()> {
         let items: Vec<Item> = {
             let core = self.core.borrow();

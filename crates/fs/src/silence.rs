@@ -9,9 +9,9 @@ use furrow_log::address::BlockAddr;
 use furrow_rt::Nanos;
 use std::rc::Rc;
 
-/// Time between two looks at the drive.
+/// Interval between two looks at the drive, in nanoseconds.
 const LOOK_EVERY: u64 = Nanos::SECOND;
-/// The drive is reported when an answer has been owed for this time.
+/// Time after which an unanswered command is reported, in nanoseconds.
 const SILENT: u64 = 5 * Nanos::SECOND;
 
 /// The state of a drive that owes an answer.
@@ -19,7 +19,7 @@ const SILENT: u64 = 5 * Nanos::SECOND;
 pub struct Silence {
     /// Time for which the engine has known that the answer is owed, in seconds.
     pub seconds: u64,
-    /// The commands that wait for the drive.
+    /// The commands that wait for the drive, in words.
     pub waiting: String,
 }
 

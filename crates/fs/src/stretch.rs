@@ -4,8 +4,8 @@
 //! operation runs in steps, each applied completely, and other tasks can run between two steps. The
 //! length of a step is measured in *units*: blocks, nodes and names looked at in the cache, and
 //! blocks that become garbage. Each kind of step has its own limit (`LEAVES_PER_STEP` and similar
-//! constants). The tests bound every stretch, whatever a user does (`tests/stretches.rs`), except
-//! one that writes all dirty pages: that one is bounded by the limit of dirty pages.
+//! constants). The tests bound every stretch, whatever a user does (`tests/stretches.rs`). Only a
+//! stretch that writes all dirty pages may be longer, up to the limit of dirty pages.
 //!
 //! This file counts units. [`Inner::run`](crate::core::Inner::run) begins no step in a stretch that
 //! has already taken [`UNITS_BEFORE_OTHERS`] units, so loops of steps need not check.
@@ -33,8 +33,8 @@ impl Stretch {
         looked - self.base > UNITS_BEFORE_OTHERS && self.turn == turn
     }
 
-    /// Notes that a step begins when `looked` units are counted. It begins a new stretch, unless
-    /// the executor's turn is still the same.
+    /// Notes that a step begins when `looked` units are counted. The step begins a new stretch,
+    /// unless the executor's turn is still the same.
     pub(crate) fn begin_step(&mut self, looked: u64, rt: &Rt) {
         let turn = rt.turn();
         if self.turn != turn {

@@ -1,5 +1,5 @@
-//! The tables: addresses of nodes (NAT), valid blocks of segments (SIT), free node ids; the zones
-//! of the tables, and the merging of delta logs into them.
+//! The tables: addresses of nodes (NAT), valid blocks of segments (SIT), free node ids. Also their
+//! zones, and the merging of delta logs into the tables.
 
 pub(crate) mod delta_merge;
 pub(crate) mod table;
@@ -200,7 +200,8 @@ impl Tables {
         self.write_all = true;
     }
 
-    /// Notes that the unused halves of delta logs without extents in them were reset.
+    /// Notes, for each delta log whose extents are all in the current half, that the other half
+    /// was reset.
     pub(crate) fn delta_released(&mut self) {
         for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
             let other = 1 - log.delta.position().0;
@@ -242,7 +243,7 @@ pub(crate) struct Log {
     pub(crate) merging: bool,
     /// Table pages that the merge writes although they are not stale.
     moved: BTreeSet<(usize, u32)>,
-    /// The zone that is being written.
+    /// The table zone to which this log's table pages are being written, if there is one.
     pub(crate) open: Option<ZoneId>,
 }
 
@@ -273,9 +274,9 @@ enum Use {
 /// The zones of the tables.
 ///
 /// Invariants:
-/// - A zone that holds a table page, or that a log writes, is not empty; an empty zone has not been
-///   written since its reset.
-/// - The pool has `superzones` in use for tables.
+/// - A zone that holds a table page, or that a log writes, is not empty. An empty zone has been
+///   reset, and not written since.
+/// - The pool counts the superzones in `superzones` as used for tables.
 #[derive(Default)]
 pub(crate) struct TableZones {
     zones: BTreeMap<ZoneId, Use>,
@@ -283,7 +284,7 @@ pub(crate) struct TableZones {
     superzones: BTreeSet<u32>,
     /// Superzones taken from the main area that no durable checkpoint lists yet.
     pending: Vec<u32>,
-    /// The zone that was taken last.
+    /// The table zone that was last taken into use.
     last: ZoneId,
     /// True if the tables have more zones than they need. Zones set aside by mkfs are then
     /// taken first.
@@ -316,7 +317,7 @@ impl ChangedNodes {
         self.wrote(ino, nid);
     }
 
-    /// Nodes that changed since the last snapshot and that no record covers.
+    /// Nodes that changed since the last snapshot and that no sync record covers.
     pub(crate) fn since_snapshot(&self) -> impl Iterator<Item = u32> + '_ {
         self.now.values().flatten().copied()
     }

@@ -105,7 +105,8 @@ impl Tree {
         self.generation
     }
 
-    /// Notes that an inode was made with `generation`, or with the current one if that is later.
+    /// Raises the generation of the next inode above its present value and above `generation`,
+    /// which a new inode has taken.
     pub(crate) fn take_generation(&mut self, generation: u32) {
         self.generation = self.generation.max(generation).wrapping_add(1);
     }

@@ -118,7 +118,7 @@ pub struct SetAttr {
     pub atime: Option<Time>,
     /// Time of the last change of the content.
     pub mtime: Option<Time>,
-    /// Time of the last change of anything; if `None`, the present time is used.
+    /// Time of the last change of the inode; if `None`, the present time is used.
     pub ctime: Option<Time>,
 }
 
@@ -206,7 +206,7 @@ pub enum Seek {
 /// When reading updates the time of the last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTime {
-    /// If that time is not after the last change, or is a day old (`relatime`).
+    /// If the time of the last access is not after the last change, or is a day old (`relatime`).
     #[default]
     Relative,
     /// On every access (`strictatime`).
@@ -245,8 +245,8 @@ pub struct DirEntry {
     pub kind: Kind,
     /// The name of the entry.
     pub name: Vec<u8>,
-    /// The place at which a listing continues after this entry. It stays valid while other entries
-    /// are added or removed.
+    /// The place at which a listing continues after this entry. The cookie stays valid while other
+    /// entries are added or removed.
     pub cookie: u64,
 }
 
@@ -263,7 +263,7 @@ pub struct StatFs {
     pub blocks_available: u64,
     /// Blocks of `blocks_available` that can be written at once, before anything is cleaned.
     pub blocks_now: u64,
-    /// Garbage: blocks whose content is no longer valid, in zones that are not yet reset.
+    /// Garbage: blocks whose content is stale, in zones that still have to be reset.
     pub blocks_stale: u64,
     /// Number of blocks set aside for the checkpoint ring, delta logs, tables and sync log.
     pub blocks_logs: u64,
@@ -271,10 +271,10 @@ pub struct StatFs {
     pub blocks_logs_used: u64,
     /// Blocks for segment summaries, one in each segment.
     pub blocks_summaries: u64,
-    /// Number of inodes in use, and of those that can still be made. If space ends before ids do,
-    /// space limits the number.
+    /// Number of inodes in use plus `inodes_free`.
     pub inodes: u64,
-    /// Number of inodes that can still be made.
+    /// Number of inodes that can still be made. If space ends before ids do, space limits
+    /// the number.
     pub inodes_free: u64,
     /// Longest name, in bytes.
     pub name_max: u32,
@@ -291,7 +291,7 @@ pub struct WriteData {
     pub(crate) pages: Pages,
     /// CRC32C of each page that the write covers completely.
     pub(crate) crcs: smallvec::SmallVec<[Option<u32>; 4]>,
-    /// True if the caller sets the times for this change.
+    /// True if the write must leave mtime and ctime unchanged, because the caller sets them.
     pub(crate) keeps_times: bool,
 }
 
@@ -320,8 +320,8 @@ impl WriteData {
         data
     }
 
-    /// With `keep`, lets the write leave mtime and ctime as they are: the program that made the
-    /// change earlier sets them with a [`SetAttr`].
+    /// With `keep`, the write leaves mtime and ctime unchanged: a program made the change earlier,
+    /// and the caller sets the times with a [`SetAttr`].
     #[must_use]
     pub fn keeping_times(self, keep: bool) -> WriteData {
         WriteData { keeps_times: keep, ..self }
@@ -405,8 +405,8 @@ pub struct MkfsOptions {
     /// Blocks per table page, at most a zone. If absent, 1 to 64 depending on the size of the
     /// drive. With [`furrow_policy::Metadata::Pair`], 1 or a whole zone.
     pub unit_blocks: Option<u32>,
-    /// Least number of blocks in half a delta log, which is rounded up to whole zones. If absent,
-    /// chosen from the size of the drive.
+    /// Least number of blocks in each half of a delta log; the number is rounded up to whole zones.
+    /// If absent, chosen from the size of the drive.
     pub delta_blocks: Option<u32>,
     /// Number of delta logs, and of table zones written at the same time: 1, which NAT and SIT
     /// share, or 2. If absent, chosen from the drive's active zones.
@@ -435,7 +435,7 @@ pub struct MkfsReport {
     pub width: u32,
     /// Number of superzones in the main area.
     pub superzones: u32,
-    /// Number of bytes for data and nodes.
+    /// Number of bytes of the main area, for data and nodes.
     pub main_bytes: u64,
     /// The permit budget as lines: purpose, and the number of active zones it needs.
     pub budget: Vec<(String, u32)>,
@@ -447,10 +447,10 @@ pub struct MkfsReport {
     pub log_zones: u32,
 }
 
-/// Most blocks in one write. A write is applied as a whole, so it must fit within the limit of
-/// dirty pages.
+/// Largest number of blocks in one write. A write is applied as a whole, so it must fit within the
+/// limit of dirty pages.
 pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
-/// Most bytes of one [`crate::Fs::write`].
+/// Largest number of bytes in one [`crate::Fs::write`].
 pub const WRITE_MAX: usize = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
 
 /// Mount options.
@@ -511,15 +511,15 @@ impl Default for MountOptions {
     }
 }
 
-/// Reaction to a block that cannot be read, or differs from what was written. After a failed write
-/// that cannot be made elsewhere either, the engine becomes read-only in any case.
+/// Reaction to a block that cannot be read, or differs from what was written. Whatever the choice,
+/// the engine becomes read-only if a write fails and its blocks cannot be written elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// The operation that needs the block fails; other operations continue.
     #[default]
     Continue,
-    /// From then on every change is refused. Changes accepted earlier are made durable, and then
-    /// nothing more is written; reading continues.
+    /// Once damage is found, every change is refused. Changes accepted earlier are made durable,
+    /// and then nothing more is written; reading continues.
     ReadOnly,
 }
 
@@ -532,9 +532,10 @@ pub struct StreamInfo {
     pub quota: u32,
     /// Number of superzones that the stream writes to alternately.
     pub open: u32,
-    /// Number of these superzones that other streams lend to the stream.
+    /// Number of the `open` superzones that other streams lend to the stream.
     pub lent: u32,
-    /// Number of superzones left partly written, which are still active on the drive.
+    /// Number of superzones that the stream has left partly written and that are still active on
+    /// the drive.
     pub parked: u32,
     /// Number of blocks (4 KiB) written since the mount.
     pub blocks: u64,
@@ -547,74 +548,79 @@ pub struct Counters {
     pub user_bytes: u64,
     /// Bytes that callers read.
     pub read_bytes: u64,
-    /// Bytes of file data.
+    /// Bytes written as file data.
     pub data_bytes: u64,
-    /// Bytes of nodes (inodes and pointer blocks).
+    /// Bytes written as nodes (inodes and pointer blocks).
     pub node_bytes: u64,
-    /// Bytes of segment summaries.
+    /// Bytes written as segment summaries.
     pub summary_bytes: u64,
-    /// Bytes of checkpoints and superblocks.
+    /// Bytes written as checkpoints and superblocks.
     pub checkpoint_bytes: u64,
-    /// Bytes of the delta logs.
+    /// Bytes written to the delta logs.
     pub delta_bytes: u64,
-    /// Bytes of the tables.
+    /// Bytes written as table pages.
     pub table_bytes: u64,
-    /// Bytes of the sync log.
+    /// Bytes written to the sync log.
     pub sync_bytes: u64,
-    /// Bytes of padding.
+    /// Bytes written as padding.
     pub padding_bytes: u64,
-    /// Zone resets.
+    /// Number of zone resets.
     pub zone_resets: u64,
-    /// Merges of the delta log into the tables that have begun.
+    /// Number of merges of the delta log into the tables that have begun.
     pub merges: u64,
     /// Bytes of table pages that merges wrote.
     pub merge_bytes: u64,
     /// Bytes of table pages that merges wrote although the pages had not changed, so that zones
     /// could be reset.
     pub merge_moved_bytes: u64,
-    /// Checkpoints that had to write table pages themselves, because the delta log was full before
-    /// a merge had ended.
+    /// Number of checkpoints that had to write table pages themselves, because the delta log was
+    /// full before a merge had ended.
     pub merge_throttles: u64,
-    /// Superzones that the tables took from the main area.
+    /// Number of superzones that the tables took from the main area.
     pub table_superzones_taken: u64,
-    /// Superzones that the tables gave back to the main area.
+    /// Number of superzones that the tables gave back to the main area.
     pub table_superzones_returned: u64,
     /// The longest time by which writing table pages delayed a checkpoint, in nanoseconds.
     pub longest_merge_stall_ns: u64,
-    /// Zones that failed while they were written, and whose blocks were then written elsewhere.
+    /// Number of zones that failed while they were written, and whose blocks were then
+    /// written elsewhere.
     pub zone_failures: u64,
-    /// Superzones emptied because the drive has closed some of their zones, or one failed.
+    /// Number of superzones emptied because the drive has closed some of their zones, or
+    /// one failed.
     pub superzones_evacuated: u64,
-    /// Superzones left before they were full, because their permits were needed.
+    /// Number of superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
-    /// Parked superzones finished in the background, because that paid.
+    /// Number of parked superzones finished in the background, because permits were short and
+    /// little of the superzone was unwritten.
     pub superzones_finished: u64,
-    /// Write commands sent.
+    /// Number of write commands sent.
     pub write_commands: u64,
-    /// Checkpoints written.
+    /// Number of checkpoints written.
     pub checkpoints: u64,
-    /// fsyncs acknowledged.
+    /// Number of fsyncs acknowledged.
     pub fsyncs: u64,
-    /// Look-ups that found a page in the cache.
+    /// Number of look-ups that found a page in the cache.
     pub cache_hits: u64,
-    /// Look-ups that did not find a page in the cache.
+    /// Number of look-ups that did not find a page in the cache.
     pub cache_misses: u64,
-    /// Superzones cleaned.
+    /// Number of superzones cleaned.
     pub clean_victims: u64,
-    /// Blocks of file data that cleaning moved.
+    /// Number of blocks of file data that cleaning moved.
     pub clean_data_blocks: u64,
-    /// Nodes that cleaning moved.
+    /// Number of nodes that cleaning moved.
     pub clean_node_blocks: u64,
-    /// Blocks that cleaning could not read, or whose content differed from what was written.
+    /// Number of blocks that cleaning could not read, or whose content differed from what
+    /// was written.
     pub clean_failed_blocks: u64,
-    /// Requests that failed because a block could not be read, or differed from what was written.
+    /// Number of requests that failed because a block could not be read, or differed from what
+    /// was written.
     pub damaged_reads: u64,
-    /// Times an operation had to wait for space.
+    /// How often an operation had to wait for space.
     pub space_waits: u64,
     /// Largest number of blocks, nodes and names looked at in one stretch before other tasks could
-    /// run; stretches with fewer than 512 are not recorded.
+    /// run; stretches with 512 or fewer are not recorded.
     pub longest_stretch_units: u64,
-    /// Duration of the longest such stretch, in nanoseconds.
+    /// Duration of the longest stretch of more than 512 units, in nanoseconds.
     pub longest_stretch_ns: u64,
 }
 

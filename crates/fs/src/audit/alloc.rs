@@ -100,8 +100,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks a head's loan, its position if no stream writes through it, the state of its
-    /// superzone, and its permits.
+    /// Checks a head: it must be lent rightly, its superzone must be active, and it must hold the
+    /// right permits. If no stream writes through the head, it must be at the start of a segment.
     fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
         let turn = self.alloc.turn(index);
         let account = format_args!("Cursor::lent of head {index}");
@@ -159,7 +159,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that the SIT marks no block valid that the head has not written yet.
+    /// Checks that the SIT marks only blocks valid that the head has already written.
     fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
         let (stripe, segments) = (self.alloc.stripe(superzone), self.env.layout.segments);
         let first = superzone * segments;
@@ -178,8 +178,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the owners of the blocks of an open segment, which are all in memory, against its map
-    /// of valid blocks.
+    /// Checks that the owner of each valid block of an open segment names the block. All owners are
+    /// in the head's summary, in memory.
     fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
         let segment = self.env.layout.segment_blocks;
         let entry =
@@ -220,7 +220,7 @@ impl Core {
         at_most("dirty pages, by the space left for them", left, dirty)
     }
 
-    /// Checks that blocks set aside for appends belong to appends in flight.
+    /// Checks that no segment is set aside for appends if no append is in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
         equal(

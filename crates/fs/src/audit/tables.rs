@@ -109,8 +109,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the accounts that changed since the last checkpoint, which are dirty entries of NAT
-    /// and SIT, and the small accounts.
+    /// Checks the accounts that changed since the last checkpoint, that is the dirty entries of NAT
+    /// and SIT. Also checks the small accounts.
     ///
     /// # Errors
     /// `Internal`, as [`Core::audit`].

@@ -1,6 +1,6 @@
 //! Tests: an audit notices each corruption of memory that `docs/inside/structure/corruptions.md`
-//! lists for the file system (F1 to F16), and dirty pages that exceed the space left (F17); an
-//! audit finds nothing wrong in a working file system.
+//! lists for the file system (F1 to F16), and dirty pages that exceed the space left (F17). In a
+//! working file system, an audit finds nothing wrong.
 
 use super::alloc::is_set;
 use crate::alloc::heads::Head;
@@ -66,7 +66,7 @@ fn corrupt(fs: &Fs, account: &str, mutate: impl FnOnce(&mut Core)) {
     fs.0.fail(&error);
 }
 
-/// Runs `test` on the narrow drive.
+/// Runs `test` on a file system on the drive [`NARROW`].
 fn corrupted<F: Future<Output = Result<()>> + 'static>(test: impl FnOnce(Fs) -> F + 'static) {
     mounted(NARROW, quiet(), test);
 }

@@ -47,7 +47,7 @@ impl Core {
             let account = format_args!("open, inode {ino}");
             equal(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
-        // When all nodes are in memory, all valid blocks are known.
+        // Only if all nodes are in memory are the pointers to all valid blocks known.
         let all = self.tables.nat().iter().filter(|(_, entry)| entry.ino.get() != 0).count();
         if nodes == all {
             let placed = self
@@ -61,8 +61,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks a node in memory: whether it is an orphan, and whether the blocks it points to are
-    /// valid. Returns the number of these blocks.
+    /// Checks a node in memory: an inode must be an orphan exactly if it has no links, and the
+    /// blocks that the node points to must be valid. Returns the number of these blocks.
     fn audit_page(&self, nid: u32, page: &Page) -> Result<u64> {
         let head = header(page);
         equal(format_args!("number of the page of node {nid}"), nid, head.nid.get())?;

@@ -1,12 +1,12 @@
 //! Data written by Zone Append: blocks get their addresses from the drive's answers.
 //!
 //! With `Order::Append`, data blocks go to the drive before any metadata refers to them. A batch
-//! sets aside the blocks that writes would take from the head of its stream, and appends. When an
-//! append is answered, its blocks get their pointers, their places in the segment's summary and
-//! their bits in the SIT. Nodes and records are still written by write, after that: the price of
-//! not knowing addresses beforehand is one wait. A page stays dirty until it is placed. So code
-//! that reads dirty pages in the meantime need not know about appends: at worst it writes a page
-//! that is in flight, and the block appended for the page becomes garbage.
+//! sets aside the blocks that writes would take from the head of its stream, and then appends. When
+//! the drive answers an append, its blocks get their pointers, their places in the segment's
+//! summary and their bits in the SIT. Only then are nodes and records written, by ordinary writes:
+//! the price of not knowing addresses beforehand is one wait. A page stays dirty until it is
+//! placed. So code that reads dirty pages in the meantime need not know about appends: at worst it
+//! writes a page that is in flight, and the block appended for the page becomes garbage.
 //!
 //! Invariants
 //! - Appends in flight together fill exactly the blocks set aside for them; only the order is open.
@@ -39,7 +39,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Most blocks in one batch.
+/// Largest number of blocks in one batch of appends.
 const BATCH: usize = 256;
 
 /// One block to be appended.
@@ -71,7 +71,7 @@ impl Appends {
         self.flights == 0
     }
 
-    /// Number of blocks in flight.
+    /// Number of blocks whose appends are in flight.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -245,9 +245,9 @@ impl Core {
         Ok(())
     }
 
-    /// Handles the failure of an append to `zone`: the places of other appends to it are no longer
-    /// certain. Segments of its superzone with appends in flight get no summary, and the superzone
-    /// is no longer written.
+    /// Handles the failure of an append to `zone`, after which the places of other appends to the
+    /// zone are no longer certain. Segments of the zone's superzone with appends in flight get no
+    /// summary, and the superzone is no longer written.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         self.alloc.abandon_segments(zone);
         self.carry_out();

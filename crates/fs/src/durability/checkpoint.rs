@@ -3,8 +3,8 @@
 //! In one stretch without an await, every dirty page is dispatched, and a *snapshot* is taken of
 //! dirty table entries, stream positions, open summaries and the other small state. Operations then
 //! continue. The checkpoint waits for the writes dispatched before the snapshot and flushes them.
-//! It then writes and flushes the table deltas, and writes the checkpoint record with FUA. Zones
-//! are released only after that.
+//! Next, the checkpoint writes and flushes the table deltas, and writes the checkpoint record with
+//! FUA. Zones are released only after that.
 //!
 //! When a delta log has no space for the deltas of another checkpoint, `merge` takes over.
 
@@ -57,7 +57,8 @@ struct Snapshot {
     image: Image,
     nat: Vec<(u32, NatEntry)>,
     sit: Vec<(u32, SitEntry)>,
-    /// For each delta log, the plan for the deltas.
+    /// For each delta log, whether the checkpoint appends deltas to it or writes table
+    /// pages instead.
     plans: Vec<Plan>,
     /// For each delta log, the table pages to write instead of deltas.
     writes: Vec<Write>,
@@ -240,8 +241,8 @@ impl Core {
         self.durability.checkpoint.snapshot_bytes = 0;
     }
 
-    /// Writes changed table entries, or table pages, which checkpoint `id` with this snapshot will
-    /// list. If table pages were written, returns the time at which that began.
+    /// Writes the snapshot's changed table entries, or table pages, for checkpoint `id` to list. If
+    /// table pages were written, returns the time at which writing them began.
     fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
         let mut held_up = None;
         for index in 0..self.tables.logs().len() {
@@ -374,7 +375,7 @@ impl Core {
         self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
     }
 
-    /// Applies what the durable checkpoint `id` allows; `names` is the number of the first name
+    /// Tells all parts that checkpoint `id` is durable; `names` is the number of the first name
     /// operation that the checkpoint does not include.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.durability.checkpoint.id = id;
@@ -501,7 +502,7 @@ impl Inner {
     /// Writes a checkpoint of the accepted changes, and then stops writing. Called after damage,
     /// with `errors=remount-ro`.
     pub(crate) async fn stop_after_checkpoint(self: &Rc<Self>, error: Error) {
-        // Hold the lock: until writing has stopped, no other checkpoint may begin, above all not
+        // Hold the lock: no other checkpoint may begin before writing has stopped, above all not
         // that of an unmount.
         let _one = self.checkpoint_lock.acquire(1).await;
         if self.ended.get() || self.core.borrow().health.failed().is_some() {
@@ -658,7 +659,7 @@ impl Inner {
         {
             let mut core = self.core.borrow_mut();
             let given_back = core.resize_tables();
-            // These superzones hold no tables any more: all their zones were reset.
+            // The superzones given back hold no tables any more: all their zones were reset.
             given_back.iter().for_each(|id| durable.note_empty(*id));
             releasable.extend(given_back);
         }

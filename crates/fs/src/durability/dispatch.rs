@@ -91,8 +91,8 @@ impl Core {
         self.send(zone, pages, kind, durability)
     }
 
-    /// Hands pages to the writer. The dispatch was counted by the allocator or
-    /// by [`Core::dispatch`].
+    /// Hands pages to the writer. The allocator or [`Core::dispatch`] has already counted
+    /// the dispatch.
     fn send(&mut self, zone: ZoneId, pages: Pages, kind: WriteKind, durability: Durability) -> u32 {
         let write = ZoneWrite { durability, ..ZoneWrite::pages(zone, kind, pages) };
         let written = self.env.writer.submit(write);

@@ -2,8 +2,8 @@
 //!
 //! Every change of a name is noted here, encoded as an item of a later sync record. An fsync logs
 //! all operations that are not in a record yet, so the names on the drive are always the names
-//! after some prefix of the operations. Operations are numbered. A checkpoint names the number
-//! below which it contains all operations, and replay skips those.
+//! after some prefix of the operations. Operations are numbered. A checkpoint contains all
+//! operations below a certain number and names that number, and replay skips these operations.
 //!
 //! A file that replaces another file in a rename is *carried*: the record with the rename includes
 //! the file's content too. So after a crash the name never leads to an empty file in place of the
@@ -31,7 +31,7 @@ pub(crate) enum NameOp {
         time: Time,
         name: Vec<u8>,
         target: Vec<u8>,
-        /// The first extended attributes of the inode, packed.
+        /// The extended attributes that the inode has from the start, packed.
         xattrs: Vec<u8>,
     },
     Link {

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of a word.
+/// Number of bytes in a word, the unit of changes.
 const WORD: usize = 8;
 /// Bytes that are compared at a time before words are compared. In most nodes only a few words
 /// have changed.
@@ -38,7 +38,7 @@ pub(crate) type Places = SmallVec<[Range<usize>; 4]>;
 pub(crate) struct NodeChange {
     pub(crate) nid: u32,
     pub(crate) ino: u32,
-    /// The node is new: the change is made against an empty node.
+    /// True if the node is new: the change is made against an empty node.
     pub(crate) new: bool,
     /// CRC32C of the node after the change.
     crc: u32,
@@ -178,7 +178,7 @@ impl NodeChange {
     /// which a new node does not have.
     ///
     /// # Errors
-    /// A reason if the change does not belong to this content.
+    /// A reason if the change does not belong to the content `logged`.
     pub(crate) fn applied(&self, logged: Option<&Page>) -> Result<Page, String> {
         let mut page = match (self.new, logged) {
             (true, _) => empty(self.pointers),

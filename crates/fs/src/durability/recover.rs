@@ -48,7 +48,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Number of commands that keep the dies of a zone busy, if the zone spans many dies.
+/// Number of commands that keep the dies of a zone busy at the same time, if the zone spans
+/// many dies.
 const PIECES: u32 = 4;
 /// Number of hardware queues that zones are distributed over.
 const QUEUES: u16 = 8;
@@ -120,7 +121,7 @@ fn writer(
     Writer::with_options(rt, device.clone(), writer)
 }
 
-/// Builds the superzone pool of the checkpoint, with the changes from the records.
+/// Builds the superzone pool of the checkpoint, updated by the sync records.
 fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     let mut descriptors = scan.descriptors.clone();
     for chain in &scan.chains {
@@ -168,8 +169,8 @@ fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
         epoch: found.id.epoch + 1,
         ring: found.ring,
         ring_used: [0, 1].map(|ring| is_used(found, geometry, ZoneId(start + ring))),
-        // The next checkpoint then goes to the other zone of the ring, where a new superblock copy
-        // is written first.
+        // If only checkpoints hold a whole superblock, the next checkpoint goes to the other zone
+        // of the ring, where a new superblock copy is written first.
         leave_ring: found.alone,
         ..CheckpointState::default()
     }
@@ -184,8 +185,8 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     SyncLog::new(scan.half, scan.next, scan.replay_end, [0, 1].map(used))
 }
 
-/// Builds the state of the checkpoint, part by part, with the changes that the records make to
-/// the pool.
+/// Builds the state of the checkpoint, part by part. The pool includes the changes that sync
+/// records make to it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) async fn assemble(
     rt: &Rt,
@@ -241,7 +242,8 @@ pub(crate) async fn name_replay_end(
         let core = inner.core.borrow();
         core.encode_image(&image, core.tables.pages())
     };
-    // If the current zone of the ring lacks space, reset the other zone: it holds nothing newer.
+    // If the current zone of the ring lacks space, reset the other zone, which holds only
+    // older checkpoints.
     let (other, needed) = {
         let core = inner.core.borrow();
         let span = core.env.layout.checkpoint_span(record::blocks_for(body.len()));
@@ -249,7 +251,8 @@ pub(crate) async fn name_replay_end(
     };
     if needed && inner.core.borrow().durability.checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
-        // The state found must be durable before older state is reset.
+        // Flush first: the checkpoint found must be durable before the zone with older checkpoints
+        // is reset.
         let durable = pool.snapshot().flushed().await?;
         pool.release_zone(zone, &durable).await?;
         inner.core.borrow_mut().durability.checkpoint.ring_used[usize::from(other)] = false;
@@ -486,12 +489,12 @@ async fn reopen_superzone(
     let goal = goal.max(known.map_or(0, |known| known.next));
     let broken =
         |zone: &ZoneId| matches!(report(zone).state, ZoneState::ReadOnly | ZoneState::Offline);
-    // Damaged tables or nodes can mark blocks valid that were never written: these addresses must
-    // not be given to other blocks.
+    // Damaged tables or nodes can mark blocks valid that were never written. The addresses of such
+    // blocks must not be given to other blocks.
     let taken = inner.core.borrow().alloc.has_valid_from(superzone, goal);
     if taken || zones.iter().any(broken) {
-        // The superzone can no longer be written evenly, or its unwritten blocks are marked valid:
-        // it stays unchanged until it has no valid block.
+        // The superzone can no longer be written evenly, or its unwritten blocks are marked valid.
+        // It stays unchanged until all its blocks are invalid.
         for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
             writer.finish(*zone).await?;
         }
@@ -504,7 +507,7 @@ async fn reopen_superzone(
     let start = known.map_or(0, |known| known.next);
     let mut summary: Vec<SummaryEntry> =
         known.map(|known| known.summary.clone()).unwrap_or_default();
-    // Walk in striping order from the point up to which the checkpoint knows all owners: skip
+    // Walk in striping order from the point up to which the checkpoint knows all owners. Skip
     // blocks that are on the drive, pad missing blocks, and build missing summaries from the
     // known owners.
     for v in start..goal {

@@ -1,31 +1,31 @@
 //! Relocation: the blocks that a failed zone lost are written elsewhere.
 //!
 //! A write may fail for good (an error, a torn write, a zone that the drive made full, read-only or
-//! offline). From then on, no operation that waits for later writes is answered, and the task that
+//! offline). From then on, operations that wait for later writes stay unanswered. The task that
 //! sees the failure does the following, in order:
 //!
 //! 1. *Close.* Nothing more is written to the superzone: its head continues in another one. When
-//!    none of the superzone's writes is in flight, its zones are finished, so that they hold no
-//!    resources of the drive; only then is the head's next superzone opened.
+//!    all writes in flight to the superzone have ended, its zones are finished, so that they hold
+//!    no resources of the drive. Only then is the head's next superzone opened.
 //! 2. *Take back.* A page stays in the cache until the page and everything dispatched before it are
-//!    on the drive. So the cache has every block that the zone lost: the lost pages are those in
-//!    flight whose pointer, or NAT entry, leads to a block that the zone did not take. They become
-//!    dirty again.
+//!    on the drive. So the cache has every block that the zone lost. The lost pages are those in
+//!    flight whose pointer, or NAT entry, leads to a block that the zone did not take. The lost
+//!    pages become dirty again.
 //! 3. *Checkpoint.* Its snapshot writes these pages, and the nodes that point to them, to new
 //!    places. A checkpoint that was in progress when the zone failed is undone and made again as
 //!    this checkpoint.
 //! 4. *Answer.* The checkpoint is durable, and so is everything that operations waited for.
 //!
 //! A crash before step 4 finds the previous checkpoint, and the sync records from before the
-//! failure: a record states which write pointers must be reached or, where the zone is finished,
-//! which blocks must be in it. As records count in order, a record that lost a block ends the log;
-//! no record behind it was acknowledged.
+//! failure. A record states which write pointers must be reached or, where the zone is finished,
+//! which blocks must be in it. Records count in order, so a record that lost a block ends the log.
+//! No record behind that record was acknowledged.
 //!
 //! Cleaning empties the superzone as soon as possible, and the superzone is then released like
 //! any other.
 //!
 //! A half of the sync log with a failed zone is closed in the same way; records continue in the
-//! other half. Other failures cannot be survived, and make the engine read-only: a failed zone of
+//! other half. The engine cannot survive other failures, and becomes read-only: a failed zone of
 //! the checkpoint ring, a delta log or the tables, a sync log zone that became read-only, a failed
 //! flush, a lost drive.
 
@@ -169,9 +169,9 @@ impl Core {
 }
 
 impl Inner {
-    /// From now on, lets zones fail: starts a task that watches for failures. The task is needed
-    /// because operations may wait only for writes held back behind the failed zone, and none for
-    /// the failed write itself.
+    /// Makes the engine survive failures of zones from now on, by a task that watches for them. The
+    /// task is needed because operations may wait only for writes held back behind the failed zone,
+    /// and none for the failed write itself.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();
@@ -294,7 +294,7 @@ impl Inner {
         }
     }
 
-    /// Closes all zones in parallel, because one may wait for another.
+    /// Closes all zones in parallel, because the close of one zone may wait for that of another.
     async fn close_zones(self: &Rc<Self>, closing: Closing) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let close = |zone: ZoneId| {

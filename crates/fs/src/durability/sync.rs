@@ -1,16 +1,16 @@
 //! fsync and the sync log.
 //!
 //! An fsync dispatches, in one stretch without an await, the file's data, then the nodes with large
-//! changes, then one record in the sync log. It answers when all three *and everything dispatched
-//! earlier* are durable. The record holds the changes of the file's other nodes
-//! ([`node_change`](super::node_change)), the new places of the nodes that were written, the
+//! changes, then one record in the sync log. The fsync answers when data, nodes, record *and
+//! everything dispatched earlier* are durable. The record holds the changes of the file's other
+//! nodes ([`node_change`](super::node_change)), the new places of the nodes that were written, the
 //! namespace operations that are not in a record yet, and the superzones that the streams took.
 //! Because nothing orders the three kinds of writes on the drive, the record also holds the write
-//! pointers that zones with writes in flight must have reached for the record to count. It never
-//! carries SIT entries: recovery derives them by comparing old and new nodes.
+//! pointers that zones with writes in flight must have reached for the record to count. A record
+//! never carries SIT entries: recovery derives them by comparing old and new nodes.
 //!
 //! A rename over an existing file is in the next record, no matter which file is fsynced. This
-//! record also carries the content of the moved file, as if that file had been fsynced: programs
+//! record also carries the content of the moved file, as if that file had been fsynced. Programs
 //! that replace a file in this way expect the old or the new content, and the old content no
 //! longer exists. Truncating a file is not a name change, so only a record of the file itself
 //! contains the truncation.
@@ -35,14 +35,14 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Most records in flight; further fsyncs share the next records. With 16 records in flight, the
-/// lab's J5100 made 1.2 times as many fsyncs for 16 clients, but the lab's ZN540 only two thirds as
-/// many, because each command has a cost there.
+/// Largest number of records in flight; further fsyncs share the next records. With 16 records in
+/// flight, the lab's J5100 made 1.2 times as many fsyncs for 16 clients, but the lab's ZN540 only
+/// two thirds as many, because each command has a cost there.
 ///
-/// The number of fsyncs that share a record is limited too. A record of many fsyncs takes long,
-/// while the others end and start again, each alone: 12 of 16 clients then kept sharing one record,
-/// which took 82 us on the J5100, while the other three records had one fsync each. In equal shares
-/// all four records take 60 us.
+/// The number of fsyncs that share a record is limited too. A record of many fsyncs takes long; in
+/// that time, records of one fsync end and start again. So 12 of 16 clients kept sharing one
+/// record, which took 82 us on the J5100, while the other three records had one fsync each. In
+/// equal shares all four records take 60 us.
 pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 
 /// Largest size of a record, in blocks. An fsync that would need a longer record makes a checkpoint
@@ -54,22 +54,22 @@ const RECORD_BLOCKS_MAX: u32 = 1_024;
 pub(crate) fn record_blocks_max(capacity: u32) -> u32 {
     RECORD_BLOCKS_MAX.min(capacity / 2)
 }
-/// Most bytes that the changes of a file's nodes may take in a record. A node whose change does
-/// not fit is written. That costs one block; making the record a block longer instead would
-/// gain nothing.
+/// Largest number of bytes that the changes of a file's nodes may take in a record. A node whose
+/// change does not fit is written, which costs one block; a record that is one block longer would
+/// cost as much.
 const CHANGES_MAX: usize = 1_024;
 /// After this many consecutive records of a single fsync, the next record is expected to be of a
 /// single fsync too.
 const ALONE: u32 = 8;
-/// Most dirty blocks of a file that an fsync dispatches in one stretch with its record. The other
-/// blocks are dispatched earlier, and other operations can run in between.
+/// Largest number of dirty blocks of a file that an fsync dispatches in one stretch with its
+/// record. The other blocks are dispatched earlier, and other operations can run in between.
 const AHEAD: usize = 256;
 
 /// The state of the sync log.
 ///
 /// Invariants:
 /// - `next` is the writer's position in the zones of `half`.
-/// - A half that was written since its reset is used.
+/// - `used` is true for each half that was written since its reset.
 /// - An fsync waits for a record to begin only while a record is in flight.
 /// - `sharing` is the number of fsyncs that the records in flight answer.
 /// - `durable` is at most [`RECORDS_IN_FLIGHT`] below `sequence`.
@@ -272,17 +272,17 @@ impl Core {
         self.durability.sync.sequence += 1;
     }
 
-    /// Files whose content must be in the next record because it contains a rename that replaced
-    /// another file with them, in ascending order. Only files with changes that are not in a
-    /// record are included. Files in the sorted list `asked` are left out: the record includes
-    /// them anyway.
+    /// Files whose content the next record must hold, because the record holds a rename by which
+    /// the file replaced another file. In ascending order. Files without changes since their last
+    /// record are left out, and so are files in the sorted list `asked`, which the record
+    /// includes anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
             let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
             dirty.next().is_some() || self.tables.changed_nodes().has(ino.0)
         };
-        // A freed file, or one without a name, needs nothing. Do not read its inode, which may not
-        // be in the cache.
+        // A freed file, or one without a name, need not be in a record. Do not read its inode,
+        // which may not be in the cache.
         let named = |ino: Ino| {
             self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.files().is_orphan(ino)
         };
@@ -348,7 +348,7 @@ impl Core {
             }
             Err(stop) => return Err(stop),
         };
-        // An inode without a name that cannot get one needs nothing.
+        // An inode that has no name and cannot get one need not be in a record.
         if head.links.get() == 0 && !self.tree.files().is_unnamed(ino) {
             return Ok(false);
         }
@@ -402,9 +402,9 @@ impl Core {
         Ok(true)
     }
 
-    /// Most nodes whose changes may be in records at a time. Recovery makes these nodes dirty and
-    /// writes them. A quarter of a superzone is always available for that, even if the power fails
-    /// repeatedly during recovery on a full drive.
+    /// Largest number of nodes whose changes may be in records at a time. Recovery makes these
+    /// nodes dirty and writes them. A quarter of a superzone is always available for that, even if
+    /// the power fails repeatedly during recovery on a full drive.
     fn recorded_max(&self) -> usize {
         (self.alloc.superzone_blocks() / 4) as usize
     }
@@ -427,7 +427,7 @@ impl Core {
         let logged = entry.logged();
         let (node, at) = ((nid, entry.owner()), self.tables.nat().get(nid).addr.get());
         // A node with a place but no logged content must be written: a failed zone lost it, or the
-        // file system lacks the feature.
+        // file system lacks the feature `INCOMPAT_CHANGES`.
         let new = at == HOLE && self.cache.keeps_logged();
         if logged.is_none() && !new {
             return false;
@@ -501,8 +501,8 @@ impl Inner {
     }
 
     /// Starts records while fsyncs wait and fewer than [`RECORDS_IN_FLIGHT`] records are in flight.
-    /// Each record runs in a separate task, which ends even if a caller is dropped, because other
-    /// fsyncs share the record.
+    /// Each record runs in a separate task. The task ends even if a caller is dropped, because
+    /// other fsyncs share the record.
     fn start_records(self: &Rc<Self>) {
         while let Some(group) = self.core.borrow_mut().durability.sync.next_group() {
             let inner = self.clone();
@@ -529,8 +529,8 @@ impl Inner {
             let alone = records == 1 && group.len() == 1 && sync.waiters.is_empty();
             sync.alone = if alone { sync.alone.saturating_add(1) } else { 0 };
             for (ino, ticket) in group {
-                // Every fsync must have a result; without one its data is not durable, and it must
-                // not succeed.
+                // Every fsync must have a result: without a result its data is not durable, and the
+                // fsync must fail.
                 let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
                 core.durability.sync.answers.complete(ticket, results[at].clone());
             }
@@ -566,7 +566,7 @@ impl Inner {
         }
         let dispatched = self
             .run(|core| {
-                // An inode that was removed in the meantime needs nothing.
+                // An inode that was removed in the meantime need not be in the record.
                 let mut alive = Vec::with_capacity(inos.len());
                 for ino in inos {
                     match core.inode(*ino) {
@@ -661,8 +661,8 @@ impl Inner {
 
     /// Sends a flush before the writes that it covers are answered
     /// ([`furrow_log::Writer::flush_early`]), if one client fsyncs at a time and at most `own`
-    /// records are in flight. With many clients, about half of them write while a flush for the
-    /// others is under way, and that flush must not wait for these writes.
+    /// records are in flight. With many clients, about half of the clients write while a flush for
+    /// the other half is under way, and that flush must not wait for these writes.
     pub(crate) async fn flush_early(&self, own: u32) -> Option<EarlyFlush> {
         let writer = {
             let core = self.core.borrow();

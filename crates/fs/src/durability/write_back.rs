@@ -12,8 +12,9 @@ use std::rc::Rc;
 /// Number of blocks that write-back dispatches before it yields.
 const BATCH: usize = 256;
 
-/// Bytes of name changes since the last checkpoint after which the next checkpoint is due. Renaming
-/// a file back and forth makes no page dirty, so the dirty limit alone would not bound the log.
+/// The next checkpoint is due when the name changes since the last checkpoint take more than this
+/// number of bytes. Renaming a file back and forth makes no page dirty, so the dirty limit alone
+/// would not bound the log.
 const NAMES_MAX: u64 = 8 << 20;
 
 impl Env {
@@ -123,9 +124,9 @@ impl Inner {
         });
     }
 
-    /// Writes dirty data until it is at most a quarter of the dirty limit. If too many nodes
-    /// are dirty, or too many node changes are in records, or the namespace log is too long,
-    /// makes a checkpoint.
+    /// Writes dirty data until it is at most a quarter of the dirty limit. Makes a checkpoint if
+    /// too many nodes are dirty, too many node changes are in records, or the namespace log is
+    /// too long.
     async fn write_back(self: &Rc<Self>) -> Result<()> {
         loop {
             let (dirty, nodes, limit, many) = {
@@ -159,8 +160,8 @@ impl Inner {
             // The writes in flight must end before any waiting operation can continue.
             let point = self.core.borrow().env.writer.sequence_point();
             self.wait_durable_or_relocated(point).await?;
-            // Tasks that wait for a relocation are queued for this lock, and their writes are still
-            // in flight.
+            // Wait behind the tasks that wait for a relocation: they are queued for this lock, and
+            // their writes are still in flight.
             if self.core.borrow().durability.relocation.waiting > 0 {
                 drop(self.checkpoint_lock.acquire(1).await);
             }

@@ -14,11 +14,11 @@ const DIRECTORY: &str = "directory";
 const ENTRY: &str = "directory entry";
 const INODE: &str = "inode";
 
-/// Most directories that are followed upwards from an inode. Deeper inodes, and those in a cycle,
-/// get no path.
+/// Largest number of directories that are followed upwards from an inode. Deeper inodes, and those
+/// in a cycle, get no path.
 const DEPTH_MAX: usize = 256;
 
-/// The link from a directory to an inode that a name makes.
+/// The link that a name makes from a directory to an inode.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ref {
     pub(super) child: u32,
@@ -204,8 +204,8 @@ fn check_reachable(fsck: &mut Fsck, walk: &Walk) {
 }
 
 /// Gives each finding about an inode a path, if names lead to the inode. The walk has recorded in
-/// `refs`, sorted, which directory leads to which inode, but no names. So this reads the
-/// directories above the inode again.
+/// the sorted list `refs` which directory leads to which inode, but no names. So this function
+/// reads the directories above the inode again.
 pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables, refs: &[Ref]) {
     let concerned: BTreeSet<u32> = fsck.report.findings.iter().filter_map(|f| f.inode).collect();
     if concerned.is_empty() {

@@ -123,7 +123,7 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Layout>> {
 }
 
 /// A superblock with an empty label, for comparison. After a crash that interrupted a change of the
-/// label, the copies may differ in it; the label in the newest checkpoint counts.
+/// label, the labels of the copies may differ; the label in the newest checkpoint counts.
 fn but_label(body: &SuperblockBody) -> SuperblockBody {
     SuperblockBody { label: [0; 64], ..*body }
 }
@@ -258,7 +258,7 @@ pub(crate) async fn lost_checkpoint(
     for (zone, scanned) in &zones {
         let Some(offset) = scanned.damaged_behind else { continue };
         // The ring is written zone by zone: if the other zone has a newer whole checkpoint, that
-        // one is newer than every record here.
+        // checkpoint is newer than every record here.
         if number(scanned).is_some() && number(scanned) < best {
             continue;
         }
@@ -387,9 +387,9 @@ async fn judge(fsck: &Fsck, plan: &Layout, zone: ZoneId, at: u32, end: u32) -> F
         let zeros = block.bytes().iter().all(|b| *b == 0);
         return if zeros { Found::Padding } else { Found::Damaged(why) };
     };
-    // A crash cut the record off if there are fewer blocks than it needs before the next whole
-    // record or the end. The record needs the smaller of its length and the size computed from its
-    // own counts, as damage may have changed one of them.
+    // A crash cut the record off if fewer blocks than it needs lie before the next whole record or
+    // the end. The record needs the smaller of its length and the size computed from its own
+    // counts, as damage may have changed one of them.
     let needed = needed_blocks(block.bytes()).unwrap_or(u32::MAX).min(header.blocks());
     if needed > end - at {
         return Found::Torn;
@@ -406,7 +406,7 @@ async fn judge(fsck: &Fsck, plan: &Layout, zone: ZoneId, at: u32, end: u32) -> F
 }
 
 /// True if a crash cut off the record at `at` within its last block, and recovery filled the rest
-/// of that block with zeros: the block then has only zeros where the record should end.
+/// of that block with zeros. The block then has only zeros where the record should end.
 async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> bool {
     let mut all = Vec::new();
     for block in at..at + blocks.max(1) {
@@ -526,7 +526,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     range("sync_next", body.sync_next.get(), plan.sync_stripe().blocks());
     let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
     let unlimited = body.sync_limit.get() == u64::MAX;
-    // Only recovery sets a limit, and it has already begun a new epoch.
+    // Only recovery sets a limit, in the first checkpoint of its new epoch.
     if (unlimited && sync_epoch != epoch) || (!unlimited && sync_epoch >= epoch) {
         let expected = if unlimited { format!("{epoch}") } else { format!("below {epoch}") };
         fsck.add(CHECKPOINT, "sync_epoch", expected, sync_epoch);

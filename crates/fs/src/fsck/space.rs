@@ -22,7 +22,7 @@ type Map = [u8; 64];
 /// The blocks that have owners, by address, and the maps of valid blocks that result from them.
 struct Space {
     owners: Vec<Owner>,
-    /// The inode of each first leaf, by node id.
+    /// The inode of each leaf that covers block 0 of its file, by the leaf's node id.
     first_leaves: BTreeMap<u32, u32>,
     maps: BTreeMap<u32, Map>,
     /// Number of valid blocks in each superzone.
@@ -68,7 +68,7 @@ fn check_owned_once(fsck: &mut Fsck, owners: &[Owner]) {
 }
 
 /// Compares the SIT with the maps. If the walk is not `complete`, blocks of damaged files are
-/// unknown, so set bits without an owner are not reported.
+/// unknown, so a set bit without an owner is ignored.
 fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
     let empty = [0; 64];
     let compare = |fsck: &mut Fsck, segment: u32, entry: &SitEntry| {
@@ -179,7 +179,7 @@ fn check_entries(
             fsck.add(SUMMARY, place(), expected, format!("node {node} slot {slot}"));
         }
     }
-    // Valid blocks for which the summary has no entry.
+    // Report valid blocks for which the summary has no entry.
     for block in entries.len()..512 {
         if map[block / 8] >> (block % 8) & 1 == 1 {
             let place = format!("superzone {superzone} segment {k} block {block}");
@@ -243,11 +243,11 @@ async fn check_summary(
     let written = fsck.is_written(addr);
     let segment = index * volume.plan.segments + k;
     let read = fsck.read_one(addr).await;
-    // Tolerate a missing summary in these cases, as the nodes still name the owners of all blocks.
-    // A power cut may leave a zone full although its last blocks, including a summary, were lost.
-    // The drive itself may make a zone full or read-only, so that it cannot be written any more.
-    // The engine itself leaves zeros where appends failed, and closes a superzone with a dead zone
-    // without further writes.
+    // Tolerate a missing summary in the following cases, as the nodes still name the owners of all
+    // blocks. A power cut may leave a zone full although its last blocks, including a summary, were
+    // lost. The drive itself may make a zone full or read-only, so that it cannot be written any
+    // more. The engine itself leaves zeros where appends failed, and closes a superzone with a dead
+    // zone without further writes.
     let dead = |zone: &ZoneId| {
         let report = fsck.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))

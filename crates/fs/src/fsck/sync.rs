@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 const RECORD: &str = "sync record";
 
-/// The search for records ends after this many blocks without one.
+/// The search for records ends after this many blocks without a record.
 const GAP: u32 = 4096;
 
 /// The position in the log, and the content of the records read so far.
@@ -34,8 +34,8 @@ struct Log<'a> {
     nat: &'a Table<NatEntry>,
     /// Nodes after the changes in the records; `None` for a freed node.
     nodes: BTreeMap<u32, Option<Logged>>,
-    /// Places of nodes that a later record replaces. They are checked too, because the replay
-    /// reads them.
+    /// Places of nodes that a later record replaces. These places are checked too, because the
+    /// replay reads them.
     replaced: Vec<(u32, NatEntry)>,
     /// True once a record is known to be lost.
     damaged: bool,
@@ -48,7 +48,7 @@ impl Log<'_> {
         self.replaced.extend(before.and_then(|logged| logged.entry).map(|entry| (nid, entry)));
     }
 
-    /// Describes the user of node id `nid`, if a new node must not have this id.
+    /// Describes what uses node id `nid`; `None` if a new node may have this id.
     fn user(&self, nid: u32) -> Option<String> {
         match self.nodes.get(&nid) {
             Some(logged) => logged.as_ref().map(|_| "one that an item before uses".to_owned()),
@@ -75,7 +75,7 @@ enum Found {
     Damaged(String),
 }
 
-/// Checks every record that a mount would replay, and the blocks that these lead to.
+/// Checks every record that a mount would replay, and the blocks that the records lead to.
 pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry>) {
     let body = &volume.body;
     let mut log = Log {
@@ -157,8 +157,8 @@ async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u3
     let turns = match &there {
         Found::Whole(header, _) => next(header),
         Found::End => false,
-        // A damaged record there counts only if it is the next one: otherwise it is an old record
-        // that was about to be reset.
+        // A damaged record in the other half counts only if it is the next record. Otherwise it is
+        // an old record that was about to be reset.
         Found::Damaged(_) => {
             let addr = block_addr(fsck, volume, other.0, other.1);
             let block = fsck.read_one(addr.unwrap_or_default()).await;
@@ -218,8 +218,9 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: 
     }
 }
 
-/// Finds a place where the zones show that something was written but no record is left: zeros where
-/// a record would have had space or, behind a full half, another half without any record.
+/// Finds a place where something was written, as the zones show, but no record is left. Such a
+/// place holds zeros where a record would have had space or, behind a full half, is the front of
+/// another half without any record.
 async fn wiped(
     fsck: &Fsck,
     volume: &Volume,
@@ -361,9 +362,9 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     }
 }
 
-/// Whether other content begins after the first block of a record. If so, a crash cut the
-/// record off, and the mount after the crash filled the half with zeros or continued there with
-/// its own records.
+/// Whether one of the record's later blocks holds only zeros or the header of another record. If
+/// so, a crash cut the record off, and the mount after the crash filled the half with zeros or
+/// continued there with its own records.
 fn ends_early(bytes: &[u8]) -> bool {
     let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
@@ -392,8 +393,8 @@ fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
     (crc32c_append(crc32c(bare.as_bytes()), body) == header.crc.get()).then_some(length)
 }
 
-/// Checks a record's items and adds them to `log`. Returns false, which ends the log, if the items
-/// cannot be read, or if blocks that the record depends on never reached the drive.
+/// Checks a record's items and adds them to `log`. Returns false if the items cannot be read, or if
+/// blocks that the record depends on never reached the drive: the log then ends before the record.
 async fn accept(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -507,9 +508,9 @@ fn holds(
     }
 }
 
-/// Whether the drive has the nodes that a record names, and the blocks that these nodes and
-/// the record's changes point to. Only blocks in `doubtful` zones that the checkpoint does not
-/// know count.
+/// Whether the drive has the nodes that a record names, and the blocks that these nodes and the
+/// record's changes point to. Only blocks in the zones `doubtful` are checked, and only those that
+/// the checkpoint does not cover.
 async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
     let is_doubtful = |addr: u32| doubtful.contains(&(addr / volume.plan.capacity));
     for item in items {
@@ -520,8 +521,8 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
                 // A node that cannot be read is reported where nodes are checked.
                 let Ok(page) = fsck.read_one(addr).await else { continue };
                 if crc32c(page.bytes()) != entry.crc.get() {
-                    // A node with wrong content is reported there too, unless the block was
-                    // never written.
+                    // A node with wrong content is reported where nodes are checked, unless its
+                    // block was never written.
                     if is_doubtful(addr) && never_written(fsck, &page) {
                         return false;
                     }
@@ -545,7 +546,8 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
     true
 }
 
-/// True if the block's last sector is zeros, because writes are torn between sectors.
+/// True if the block's last sector is zeros, so that the block was not completely written: writes
+/// are torn between sectors.
 fn never_written(fsck: &Fsck, block: &Page) -> bool {
     let sector = (fsck.geometry.block_size.0 as usize).min(block.bytes().len());
     block.bytes()[block.bytes().len() - sector..].iter().all(|byte| *byte == 0)
@@ -579,7 +581,8 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                     let changes = format!("name changes {expected} to {}", number - 1);
                     fsck.add(RECORD, changes, "in a record", "in none that can be read");
                 }
-                // Earlier operations are in the checkpoint.
+                // The operation is the first one after the checkpoint, or the checkpoint already
+                // contains it.
                 Some(expected) if log.damaged && Some(expected) == first => {}
                 Some(expected) => {
                     fsck.expect(RECORD, || format!("{place}: number"), expected, number);

@@ -178,7 +178,7 @@ impl Input<'_> {
 pub(super) struct Change {
     pub(super) nid: u32,
     pub(super) ino: u32,
-    /// The node is new: the change is made to an empty node.
+    /// True if the node is new: the change is made to an empty node.
     pub(super) new: bool,
     pub(super) crc: u32,
     /// Offset at which the node's block pointers begin.
@@ -187,7 +187,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The fault of the change that shows without the node, if there is one.
+    /// The fault of the change that can be found without reading the node; `None` if there is no
+    /// such fault.
     pub(super) fn fault(&self) -> Option<String> {
         let mut end = 0;
         for (at, bytes) in &self.pieces {

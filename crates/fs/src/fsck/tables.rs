@@ -13,7 +13,7 @@ const UNIT: &str = "table page";
 const DELTA: &str = "delta log";
 const EXTENT: &str = "delta log extent";
 
-/// A table, stored as those of its pages that are not all zero.
+/// A table as read from the drive. Pages that consist only of zeros are not stored.
 pub(super) struct Table<E> {
     len: u32,
     per_unit: u32,

@@ -23,12 +23,12 @@ pub(super) const INODE: &str = "inode";
 const POINTER: &str = "pointer";
 const DATA: &str = "data";
 
-/// Slot number of an owner that is the node itself.
+/// Value of [`Owner::slot`] for a block that is the node itself.
 pub(super) const NODE_SLOT: u16 = u16::MAX;
-/// Most blocks in one read.
+/// Largest number of blocks in one read.
 const RUN_MAX: usize = 256;
 
-/// The owner of a block.
+/// The owner of block `addr`: the node, and the slot of the node that points to the block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub(super) addr: u32,
@@ -51,7 +51,8 @@ pub(super) struct Walk {
     pub(super) inodes: Vec<Inode>,
     pub(super) owners: Vec<Owner>,
     pub(super) refs: Vec<Ref>,
-    /// Inodes that are partly unreadable: faults that follow from this are not reported again.
+    /// Inodes that are partly unreadable. Faults that follow from the unreadable parts are not
+    /// reported again.
     pub(super) damaged: BTreeSet<u32>,
     /// Leaves that cover block 0 of a file, each with its inode.
     pub(super) first_leaves: BTreeMap<u32, u32>,
@@ -82,7 +83,7 @@ struct Slot {
     pointer: Pointer,
 }
 
-/// Views a page as an inode. This cannot fail: a page is 4 KiB, and all fields are unaligned.
+/// Views a page as an inode. The view cannot fail: a page is 4 KiB, and all fields are unaligned.
 pub(super) fn inode_of(page: &Page) -> &InodeBlock {
     InodeBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an inode's size")
 }

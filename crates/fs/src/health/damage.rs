@@ -48,9 +48,9 @@ impl Inner {
         }
     }
 
-    /// Stops accepting changes, and stops writing once everything accepted is durable: no damaged
+    /// Stops accepting changes, and stops writing once everything accepted is durable. No damaged
     /// content is in memory, so the checkpoint is as safe as with `errors=continue`. Recovery has
-    /// accepted nothing that is not durable, and stops at once.
+    /// accepted only what is durable already, and stops at once.
     fn stop_writing(self: &Rc<Self>, error: &Error) {
         {
             let core = &mut *self.core.borrow_mut();

@@ -1,7 +1,7 @@
 //! The mount of a repair: uses the readable structures, leaves out the damaged ones, reports both.
 //!
 //! The steps are those of an ordinary mount (`recover`), and use the same code except where that
-//! code would give up. They end with a checkpoint that lists no damaged table.
+//! code would give up. The last step is a checkpoint that lists only intact tables.
 
 use super::tables;
 use super::{Log, RepairOptions, quietly};
@@ -108,8 +108,8 @@ fn plausible(number: u64) -> u64 {
     if number < 1 << 48 { number } else { 0 }
 }
 
-/// Finds the checkpoint to use and its place, and the header of the newest checkpoint if the
-/// content of that one is impossible.
+/// Finds the checkpoint to use and its place. Also returns the header of the newest checkpoint if
+/// the content of the newest checkpoint is impossible.
 async fn find(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -367,21 +367,23 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
         if let Err(error) = done {
             log.lost("sync record", (0, format!("name change {number}")), error, "left out");
         }
-        // A change that was made in another way, or left out, has not advanced the number yet.
+        // A change that was made in another way, or left out, has not advanced the number of the
+        // next change.
         if inner.core.borrow().durability.next_name() == *number {
             inner.core.borrow_mut().durability.skip_name();
         }
     }
 }
 
-/// Makes a name change that failed with `error`, in another way if the state explains the error.
-/// After damage to tables, the search may have found nodes that are newer than the change. And a
-/// lost change may have taken the name from the inode that still has it.
+/// Makes a name change whose replay failed with `error` in another way, if the present names and
+/// inodes explain the error. After damage to tables, the search for nodes may have found nodes that
+/// are newer than the change. And a lost change may have taken the name from the inode that still
+/// has it.
 async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut Log) -> Result<()> {
     let (parent, name, ino, kind) = match op {
         NameOp::Create { parent, name, ino, kind, .. } => (Ino(*parent), name, *ino, Some(*kind)),
         NameOp::Link { parent, name, ino, .. } => (Ino(*parent), name, *ino, None),
-        // The inode that loses its name may be unreadable.
+        // Remove the name without reading its inode, which may be unreadable.
         NameOp::Remove { parent, name, .. } => {
             let gone = inner.run(|core| core.unlist(Ino(*parent), name)).await?;
             return gone.map_or(Err(error), |_| Ok(()));
@@ -428,8 +430,8 @@ fn blocks(record: &Record, ino: u32) -> String {
     if ranges.is_empty() { String::new() } else { format!(", blocks {}", ranges.join(", ")) }
 }
 
-/// The record without the nodes that cannot be read. Such a node still replaces the older node: its
-/// file loses the content in it rather than show an earlier state.
+/// The record without the nodes that cannot be read. A node that cannot be read still replaces its
+/// older version: the file loses the content in the node rather than show an earlier state.
 async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Record {
     let mut readable = Record::default();
     readable.freed.clone_from(&record.freed);

@@ -28,7 +28,7 @@ struct Name {
     name: Vec<u8>,
     ino: u32,
     kind: u8,
-    /// The name is in the wrong place for its hash, or is stored with another hash.
+    /// True if the name is in the wrong place for its hash, or is stored with another hash.
     misplaced: bool,
     /// The reason why the name is removed, if it is.
     gone: Option<&'static str>,
@@ -195,7 +195,7 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
     }
 }
 
-/// Adds to the actions for directories that are given up that their content is in `lost+found`.
+/// Notes, in the action for each directory that is given up, that its content is in `lost+found`.
 fn tell_directories(names: &Names, actions: &mut [Action]) {
     let is_directory = |name: &&Name| name.kind == Kind::Directory.code();
     let directories = names.all.iter().filter(is_directory).map(|name| name.ino);
@@ -402,7 +402,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
         if orphans.contains(&Ino(*ino)) {
             (count, parent) = (0, found.parent);
         }
-        // Creating lost+found may have changed counts, so compare with the present ones.
+        // Creating lost+found may have changed counts, so compare with the present counts.
         let now = inner.run(|core| {
             let head = &core.inode(Ino(*ino))?.head;
             Ok((head.links.get(), head.parent.get()))

@@ -95,7 +95,8 @@ pub(super) fn without(
     }
 }
 
-/// A line for each zone, about a state that goes back to `checkpoint`.
+/// Describes what each offline zone loses, one line for each zone. `checkpoint` is the number of
+/// the checkpoint that is used.
 pub(super) fn losses(zones: &[(ZoneId, &'static str)], checkpoint: u64) -> Vec<String> {
     let line = |(zone, what): &(ZoneId, &'static str)| {
         let lost = match *what {

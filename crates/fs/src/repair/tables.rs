@@ -1,6 +1,6 @@
 //! Repair of tables: reads the readable parts, and finds nodes that the tables no longer know.
 //!
-//! A node names itself (`NodeHeader`), so a lost table can be rebuilt: every block of the main area
+//! A node names itself (`NodeHeader`), so a lost table can be rebuilt. Every block of the main area
 //! that holds a node is a candidate, and the newest candidate for each id counts. If the SIT is
 //! intact, only a block that it marks valid can be a node in use, so the search finds exactly the
 //! lost nodes. If deltas are lost too, the search may bring back a node that had been removed; its
@@ -123,7 +123,7 @@ async fn apply(
     *from = since.min(*from);
 }
 
-/// The number of the checkpoint that wrote an extent, if one of its blocks still names it.
+/// The number of the checkpoint that wrote an extent, if a block of the extent still names it.
 async fn written_by(
     device: &dyn ZonedDevice,
     delta: &DeltaLayout,
@@ -194,9 +194,9 @@ struct Candidate {
     valid: bool,
 }
 
-/// Checks the node of every entry, searches for nodes that are not at their addresses, and marks
-/// the blocks that nodes lead to as in use, so that none of them is reset. Returns the owners of
-/// blocks in superzones that are being written.
+/// Checks the node of every entry, and searches for nodes that are not at their addresses. Marks
+/// the blocks that nodes lead to as in use, so that their zones are not reset. Returns the owners
+/// of blocks in superzones that are being written.
 pub(super) async fn settle(
     inner: &Rc<Inner>,
     found: &Found,
@@ -242,8 +242,8 @@ pub(super) async fn settle(
     Ok(owners)
 }
 
-/// Marks blocks that the drive has not written as not in use: without its lost deltas, the SIT is
-/// from a time before their zones were reset.
+/// Marks blocks that the drive has not written as free. The SIT calls such blocks in use if its
+/// deltas are lost: it is then from a time before their zones were reset.
 fn forget_unwritten(inner: &Rc<Inner>, found: &Found, log: &mut Log) {
     let mut blocks = 0;
     let core = &mut *inner.core.borrow_mut();

@@ -1,8 +1,8 @@
 //! Repair of trees: every inode, the nodes below it, and the blocks they point to.
 //!
-//! References in a node that cannot be followed are removed, so the file has a hole there. An inode
-//! that cannot be read is given up, and so are nodes that nothing leads to. Content is read only
-//! where directories and repairs need it, or if damaged blocks are to become holes.
+//! A reference that cannot be followed is removed from its node, so the file has a hole there. An
+//! inode that cannot be read is given up, and so are nodes that nothing leads to. Content is read
+//! only where directories and repairs need it, or if damaged blocks are to become holes.
 
 use super::{Log, RepairOptions};
 use crate::alloc::place::NODE_SLOT;
@@ -271,7 +271,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Finds the fault of node `nid`, which should be at `at` in the file, if it has one.
+    /// Finds the fault of node `nid`, which should be at `at` in the file; `None` if there is none.
     async fn child(&mut self, file: &File, nid: u32, at: NodePos) -> Result<Option<String>> {
         let nodes = self.inner.core.borrow().tables.nat().len();
         let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
@@ -393,7 +393,8 @@ impl Walker<'_> {
         Ok(None)
     }
 
-    /// True if `addr` is a block in a segment that the drive has written.
+    /// True if `addr` is in a segment, and in the written part of its zone. All blocks of an
+    /// offline zone count as written.
     fn is_written(&self, addr: u32) -> bool {
         let core = self.inner.core.borrow();
         let Some((zone, offset)) = BlockAddr(addr).locate(&core.env.geometry) else { return false };
@@ -517,7 +518,8 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
         }
         let by_levels = u64::from(dirent::blocks(head.levels)) * BLOCK as u64;
         if set("size", size != by_levels) {
-            // Use the larger of the two block counts: a surplus block is just a hole.
+            // Use the larger of the block counts by `size` and by `levels`: a surplus block is just
+            // a hole.
             let blocks = size.div_ceil(BLOCK as u64).min(u64::from(u32::MAX)) as u32;
             head.levels = head.levels.max(dirent::levels_of(blocks));
             head.size = (u64::from(dirent::blocks(head.levels)) * BLOCK as u64).into();

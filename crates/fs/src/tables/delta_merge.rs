@@ -1,21 +1,23 @@
 //! Merging: writes the changes in delta logs to the tables, in the background.
 //!
-//! A delta log has two halves. When the current half has no space for another checkpoint's deltas,
-//! the checkpoint continues in the other half, and the *stale* table pages are written from memory,
-//! a few at a time, while operations continue. The first checkpoint after the last of these pages
-//! lists no extent of the old half, which is then reset. Table pages that did not change are not
-//! written, unless few are left in their zone (see [`crate::tables::table_zones`]).
+//! A delta log has two halves. When the current half has no space for another checkpoint's
+//! deltas, the checkpoint continues in the other half. The *stale* table pages are then
+//! written from memory, a few at a time, while operations continue. The first checkpoint
+//! after the last stale page was written lists no extent of the old half, which is then
+//! reset. Table pages that did not change are written only if few pages are left in their
+//! zone (see [`crate::tables::table_zones`]).
 //!
 //! NAT and SIT share a log, or have one each and write to separate zones, as mkfs decided.
 //!
 //! Invariants
-//! - A table page holds the content that memory had when the page was written. Checkpoints list
-//!   addresses as of their snapshot, so every entry in a table page that is newer than the tables
-//!   of the previous checkpoint is among the deltas of the checkpoint that first lists the page.
-//! - A checkpoint never depends on space in the log: if it finds the second half full before the
+//! - A table page holds the content that memory had when the page was written, so it may be newer
+//!   than the tables of the previous checkpoint. Checkpoints list addresses as of their snapshot:
+//!   the checkpoint that first lists the page has every such newer entry among its deltas.
+//! - A checkpoint never depends on space in the log: if it finds the other half full before the
 //!   merge has ended, it writes the stale pages itself and needs no deltas. Such a checkpoint takes
-//!   longer, which slows writers down, but they never fail. If it would leave too few zones empty,
-//!   it writes all table pages, to empty zones: then only these zones are in use.
+//!   longer, which slows writers down, but they never fail. If writing the stale pages would leave
+//!   too few zones empty, the checkpoint writes all table pages to empty zones, and all other zones
+//!   of the tables can then be reset.
 
 use crate::core::{Core, Inner};
 use crate::format::{HOLE, NatEntry, SitEntry, UnitRef, kind, table};
@@ -76,7 +78,7 @@ impl Tables {
     /// Continues `log` in its other half.
     ///
     /// # Errors
-    /// If that half is not empty.
+    /// If the other half is not empty.
     pub(crate) fn switch_half(&mut self, log: usize) -> Result<()> {
         self.logs[log].delta.fill_and_switch_half()
     }
@@ -188,8 +190,8 @@ impl Core {
     }
 
     /// Takes the table pages that a checkpoint writes itself according to `plans`, as of its
-    /// snapshot. Ends the merges of these logs. If too few zones would stay empty, all table pages
-    /// of all logs are written to empty zones instead.
+    /// snapshot. Ends the merges of the logs whose pages are taken. If too few zones would stay
+    /// empty, all table pages of all logs are written to empty zones instead.
     pub(crate) fn take_unmerged(&mut self, plans: &mut [Plan]) -> Vec<Write> {
         let mut writing: Vec<usize> =
             (0..plans.len()).filter(|log| plans[*log] == Plan::Write).collect();
@@ -226,7 +228,7 @@ impl Core {
     }
 
     /// Whether enough zones stay empty if the stale table pages of the logs `writing` are written,
-    /// and all table pages of those logs that are also in `whole`.
+    /// and all table pages of the logs in both `writing` and `whole`.
     fn leaves_enough(&self, writing: &[usize], whole: &[usize]) -> bool {
         let residents =
             crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
@@ -253,9 +255,9 @@ impl Core {
         begun <= empty && after >= begun + self.table_zones_kept()
     }
 
-    /// With pairs of zones (`Metadata::Pair`): true if writing the stale table pages would take
-    /// more zones than one half of the pair has. A half has just enough zones for all table pages.
-    /// If true, all table pages are copied to the other half.
+    /// True if, with pairs of zones (`Metadata::Pair`), writing the stale table pages would take
+    /// more zones than one half of the pair has. All table pages are then copied to the other half,
+    /// because a half has just enough zones for all of them.
     fn pair_is_full(&self, log: usize) -> bool {
         if self.env.options.variant.metadata != Metadata::Pair {
             return false;
@@ -288,9 +290,9 @@ impl Core {
         table_pages
     }
 
-    /// Writes the table pages `write`, which checkpoint `id` takes from the tables of `log`, and
-    /// notes their addresses in `places`, which the checkpoint lists. The extents of the log are
-    /// then no longer needed.
+    /// Writes the table pages `write` of the tables of `log` for checkpoint `id`. Notes their
+    /// addresses in `places`, for the checkpoint to list. The extents of the log are then no
+    /// longer needed.
     ///
     /// # Errors
     /// `NoSpace` if no zone is empty, which the plan excludes.

@@ -2,8 +2,8 @@
 //!
 //! A table is an array of fixed-size entries, divided into *table pages*, in which it is written to
 //! the table area. Table pages that were never touched take no memory. Entries changed since the
-//! last checkpoint are *dirty* and go to the delta log; table pages with entries in the delta log
-//! are *stale* (their copy in the table area is older) and are written by the next merge.
+//! last checkpoint are *dirty* and go to the delta log. Table pages with entries in the delta log
+//! are *stale*: their copy in the table area is older, and the next merge writes them.
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies the page.
 
@@ -223,7 +223,7 @@ impl<E: Entry> Table<E> {
         self.stale.extend(left);
     }
 
-    /// Shares the stale table pages. They are no longer stale, as a checkpoint writes them.
+    /// Shares the stale table pages with the checkpoint that writes them; they are no longer stale.
     pub(crate) fn take_stale(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         let stale = std::mem::take(&mut self.stale);
         stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
@@ -256,12 +256,13 @@ impl<E: Entry> Table<E> {
 /// Invariants:
 /// - `count` is the number of bits in `used`.
 /// - `free` is the number of clear bits below `limit`, except that of id 0.
-/// - An id that waits is used, waits once, and has no NAT entry; any other used id has one.
+/// - A freed id that waits for a checkpoint is in `used`, waits only once, and has no NAT entry.
+///   Every other id in `used` has a NAT entry.
 /// - No free id is below `next`, except ids that are held.
 pub(crate) struct NodeIds {
     used: Vec<u64>,
     len: u32,
-    /// Ids from this one on are not taken: the tables have no space for them yet.
+    /// Ids from `limit` on are not taken, because the tables have no space for them yet.
     limit: u32,
     /// Number of ids in use.
     count: u32,

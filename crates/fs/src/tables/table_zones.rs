@@ -6,12 +6,12 @@
 //! zones with few table pages elsewhere, so that these zones become empty.
 //!
 //! mkfs sets aside only a few zones. When half of the node ids that these zones have space for are
-//! in use, the tables take a superzone from the main area, use its zones one by one, and give it
-//! back when it is no longer needed.
+//! in use, the tables take a superzone from the main area. They use its zones one by one, and give
+//! the superzone back when they no longer need it.
 //!
 //! Invariants
 //! - Enough zones are empty to write every table page once more, including pages for node ids not
-//!   yet used: a checkpoint can always write all stale pages, and never has to wait for space.
+//!   yet used. So a checkpoint can always write all stale pages, and never has to wait for space.
 //! - So node ids are taken only as far as the zones suffice ([`NodeIds::limit`]), and a superzone
 //!   counts only once a durable checkpoint lists it. mkfs provides the space for the table pages of
 //!   the SIT.
@@ -172,7 +172,7 @@ impl Core {
         logs.map(|log| self.zones_begun(log, self.tables.merging(log, self.alloc.sit()))).sum()
     }
 
-    /// Zones that are being written.
+    /// For each log, the table zone that the log's pages are being written to, if there is one.
     pub(crate) fn open_table_zones(&self) -> Vec<ZoneId> {
         self.tables.logs.iter().filter_map(|log| log.open).collect()
     }
@@ -193,8 +193,8 @@ impl Core {
     }
 
     /// Chooses table pages of `log` that a merge should write in addition to `stale`, so that zones
-    /// become empty: first those in zones that the tables should leave, then those in the zones
-    /// with the fewest pages to move. The number of empty zones stays sufficient throughout.
+    /// become empty. Pages in zones that the tables should leave come first, then pages in the
+    /// zones with the fewest pages to move. The number of empty zones stays sufficient throughout.
     pub(crate) fn table_pages_to_move(
         &self,
         log: usize,

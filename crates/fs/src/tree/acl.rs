@@ -3,8 +3,8 @@
 //!
 //! A list is the value of one of two extended attributes, in the form that Linux passes (version 2,
 //! little-endian): a u32 version, then 8 bytes for each entry: tag u16, permissions u16, id u32.
-//! The permission bits of an inode with an access list are part of the list: its owner's entry, its
-//! mask (or its group's entry, if there is no mask) and its others' entry.
+//! The permission bits of an inode with an access list are part of the list. They are the entries
+//! of the owner, of the mask (of the group, if there is no mask) and of others.
 //!
 //! The kernel decides from a list which access is allowed; everything here is pure.
 
@@ -16,7 +16,7 @@ pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory whose list is inherited by new inodes in the directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Most entries in a list.
+/// Largest number of entries in a list.
 const ENTRIES_MAX: usize = 1024;
 const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
@@ -83,8 +83,9 @@ pub(crate) fn check_set(
 }
 
 impl Acl {
-    /// Parses a list and checks it as Linux does: entries in order, exactly one for each of owner,
-    /// group and others, and a mask if there are entries for other users or groups.
+    /// Parses a list and checks it as Linux does. Entries must be in order. There must be exactly
+    /// one entry for each of owner, group and others, and a mask if there are entries for other
+    /// users or groups.
     pub(crate) fn parse(value: &[u8]) -> Result<Acl, &'static str> {
         let (version, rest) = value.split_first_chunk::<4>().ok_or("shorter than its version")?;
         if u32::from_le_bytes(*version) != VERSION {

@@ -1,9 +1,9 @@
 //! Access times.
 //!
-//! Reading changes access times according to the mount options; no operation waits for this or
-//! fails because of it. A new time goes into the inode, which is then dirty as after any other
-//! change. With `lazytime` the time stays in [`Tree`](crate::tree::Tree) until the inode is written
-//! anyway, the inode is synced, or the whole file system is synced.
+//! Reading changes access times according to the mount options; no operation waits for such a
+//! change or fails because of it. A new time goes into the inode, which is then dirty as after any
+//! other change. With `lazytime` the time stays in [`Tree`](crate::tree::Tree) until the inode is
+//! written anyway, the inode is synced, or the whole file system is synced.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
@@ -13,11 +13,12 @@ use crate::types::{AccessTime, Attr, Ino, Kind, Time};
 
 /// Age in seconds after which a relative access time is always updated.
 const DAY: i64 = 24 * 60 * 60;
-/// Most times kept in memory. If there are more, all of them go into their inodes.
+/// Largest number of access times kept in memory. If there are more, all of them go into
+/// their inodes.
 const LAZY_MAX: usize = 4096;
 
 impl Core {
-    /// The attributes of `ino`, whose inode is in the cache, including the newest access time.
+    /// The attributes of `ino`, including the newest access time. The inode must be in the cache.
     pub(crate) fn attr(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
         let mut attr = attr(&self.inode(ino)?.head);
         if let Some(time) = self.tree.accessed.get(&ino) {
@@ -26,7 +27,7 @@ impl Core {
         Ok(attr)
     }
 
-    /// Notes that `ino`, which is in the cache, was read.
+    /// Notes that `ino` was read. The inode must be in the cache.
     pub(crate) fn note_access(&mut self, ino: Ino) {
         let mode = self.env.options.access_time;
         if mode == AccessTime::Never || self.writable().is_err() || self.health.replaying() {
@@ -78,8 +79,8 @@ impl Core {
         self.inode_mut(ino).head.atime = stamp(time);
     }
 
-    /// Moves the access time of `ino` into its inode, which is about to be written, if the inode is
-    /// in the cache.
+    /// Moves the access time of `ino` into its inode, if the inode is in the cache. The inode is
+    /// then dirty.
     pub(crate) fn take_access(&mut self, ino: Ino) {
         if self.inode(ino).is_ok()
             && let Some(time) = self.tree.accessed.remove(&ino)

@@ -3,10 +3,10 @@
 //!
 //! **States.** A page is *clean*, *dirty* (changed since it was last handed to a device) or *in
 //! flight* (being written; it may be dirty again at the same time), and it can be *pinned*. Only
-//! pages that are clean, not in flight and not pinned can be evicted, and only they are on the
-//! eviction list; so an eviction takes constant time for any number of dirty pages. Dirty and
-//! in-flight pages may exceed the capacity: the engine slows writers down ([`Cache::dirty_pages`],
-//! [`Cache::len`]).
+//! pages that are clean, not in flight and not pinned can be evicted. Only these pages are on the
+//! eviction list, so an eviction takes constant time for any number of dirty pages. Dirty and
+//! in-flight pages may exceed the capacity: the engine slows writers down
+//! ([`Cache::dirty_pages`], [`Cache::len`]).
 //!
 //! **Invariants.** Eviction never loses a change. A reader that fills the cache never overwrites a
 //! page in it ([`Cache::insert`] of a clean page keeps the present one). A page handed out for
@@ -46,8 +46,8 @@ impl Key {
     }
 }
 
-/// A fixed multiplicative hasher. Keys are small integers that the engine itself chooses, and its
-/// behaviour must not depend on a random seed.
+/// A fixed multiplicative hasher. Keys are small integers that the engine itself chooses, and the
+/// engine's behaviour must not depend on a random seed.
 #[derive(Default)]
 pub struct FixedHasher(u64);
 
@@ -83,8 +83,8 @@ type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>
 
 const NIL: u32 = u32::MAX;
 
-/// In a cache of at least four times as many pages, this many evictable pages stay even beyond the
-/// capacity: more than any one operation needs at the same time.
+/// Number of evictable pages that stay even beyond the capacity, more than any one operation needs
+/// at the same time. A cache with a capacity below four times this number has no such minimum.
 const EVICTABLE_MIN: usize = 64;
 
 /// A page with its state in the cache.
@@ -142,8 +142,8 @@ impl Entry {
     }
 
     /// For a dirty node, the content that the drive has, including the changes in sync records.
-    /// `None` if the drive does not have the node at the node's address, for nodes of directories,
-    /// and without the feature.
+    /// `None` for a node that the drive does not have at the node's address, for nodes of
+    /// directories, and if [`Cache::keep_logged_contents`] was not called.
     pub(crate) fn logged(&self) -> Option<&Page> {
         self.logged.as_ref()
     }
@@ -187,12 +187,12 @@ pub struct Stats {
 struct Slot {
     key: Key,
     entry: Entry,
-    /// The write in flight carries the present content of the page.
+    /// True if the write in flight carries the present content of the page.
     shared: bool,
     generation: u32,
-    /// The page was hit since it was last at the cold end.
+    /// True if the page was hit since it was last at the cold end.
     marked: bool,
-    /// The slot is on the eviction list, where `colder` and `warmer` are its neighbours.
+    /// True if the slot is on the eviction list, where `colder` and `warmer` are its neighbours.
     listed: bool,
     colder: u32,
     warmer: u32,
@@ -229,7 +229,8 @@ struct Family {
 /// - Each node in `moved_below` is dirty.
 /// - Only dirty nodes have a logged content; `logged` counts them.
 /// - The eviction list holds the entries that can be evicted, and `evictable` counts them.
-/// - `nodes`, `shared` and `families` count slots; `out` is at least the writes of all slots.
+/// - `nodes`, `shared` and `families` count slots; `out` is at least the number of writes in flight
+///   of all slots.
 pub struct Cache {
     capacity: usize,
     index: Map<Key, u32>,
@@ -370,8 +371,8 @@ impl Cache {
         }
     }
 
-    /// The place of the page of `key`, for [`Cache::at`]. This needs one look-up where the borrow
-    /// rules would otherwise require two.
+    /// The place of the page of `key`, for [`Cache::at`]. With a place, a caller needs one look-up
+    /// where the borrow rules would otherwise require two.
     pub(crate) fn find(&self, key: &Key) -> Option<Place> {
         self.look(1);
         self.index.get(key).copied().map(Place)
@@ -468,8 +469,7 @@ impl Cache {
         self.held = true;
     }
 
-    /// Sets the part of the capacity, in pages and at most half of it, that is used outside
-    /// the cache.
+    /// Sets aside `pages` pages of the capacity, at most half of it, for use outside the cache.
     pub(crate) fn lend(&mut self, pages: usize) {
         self.lent = pages.min(self.capacity / 2);
     }

@@ -1,11 +1,12 @@
 //! An index in memory of the names in large directories.
 //!
 //! A name can be in two blocks of each level of its directory. A search for a missing name reads
-//! all of these blocks: fourteen for a million names. A search for an existing name needs only the
-//! block of the name, but the block's page, its frame and its entry in the page cache are all cold
-//! in the processor's caches. So the index keeps the names of each block that was once searched
-//! (`name_table`), with their inodes, and the block's largest gap. A look-up then touches two
-//! places in one page of memory. Whole names are compared, so a look-up is as exact as a search.
+//! both blocks of every level: fourteen blocks for a million names. A search for an existing name
+//! needs only the block of the name. But the block's page, its frame and its entry in the page
+//! cache are all cold in the processor's caches. So the index keeps the names of each block that
+//! was once searched (`name_table`), with their inodes, and the block's largest gap. A look-up then
+//! touches two places in one page of memory. Whole names are compared, so a look-up is as exact as
+//! a search.
 //!
 //! Invariant: what the index holds of a block equals the block's present content. Every change of a
 //! directory block goes through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
@@ -56,8 +57,8 @@ struct Index {
 /// Number of blocks whose gaps are stored together.
 const GAPS: usize = 512;
 
-/// The largest gap of each block, in bytes. A directory of many levels uses few blocks, which are
-/// far apart.
+/// The largest gap of each block, in bytes. Gaps are stored in groups, because a directory of many
+/// levels uses few blocks, which are far apart.
 #[derive(Default)]
 struct Gaps {
     of: Vec<Option<Box<[u16; GAPS]>>>,
@@ -150,7 +151,7 @@ impl DirectoryIndexes {
         blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
     }
 
-    /// Changes the index of directory `ino`, and updates the count of bytes. The change reports
+    /// Changes the index of directory `ino`, and updates the count of bytes. `change` reports
     /// accounts of the index that go below zero to the [`Broken`] that it is given.
     fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index, &Broken)) {
         let before = self.of.get(&ino).map_or(0, Index::bytes);
@@ -186,8 +187,8 @@ impl DirectoryIndexes {
         Some(Known { block: place / STEPS, ino, kind })
     }
 
-    /// The first of `blocks` that has space for a name of `length` bytes; the content of all of
-    /// them is known.
+    /// The first of `blocks` that has space for a name of `length` bytes. The index must know the
+    /// content of all `blocks`.
     pub(crate) fn block_with_space(
         &self,
         ino: u32,

@@ -1,11 +1,11 @@
 //! Directory files: a multi-level hash of packed records in 4 KiB blocks.
 //!
-//! **Placement.** Level l has 4^min(l, 8) buckets of 2 blocks; the levels lie one after the other
-//! in the directory file, so the block of a (level, bucket) is computed, and a block never written
-//! is a hole of the file and means "empty". On level l, a name of hash h belongs to bucket `h mod
-//! buckets(l)`. It is stored on the first level whose bucket has space. If the name's buckets on
-//! all levels in use are full, another level comes into use. A lookup probes two blocks per level
-//! in use, except blocks whose content is known already (`directory_index`).
+//! **Placement.** Level l has 4^min(l, 8) buckets of 2 blocks. The levels lie one after the other
+//! in the directory file, so the block of a (level, bucket) is computed. A block never written is a
+//! hole of the file and means "empty". On level l, a name of hash h belongs to bucket `h mod
+//! buckets(l)`. A name is stored on the first level whose bucket has space. If the name's buckets
+//! on all levels in use are full, another level comes into use. A lookup probes two blocks per
+//! level in use, except blocks whose content is known already (`directory_index`).
 //!
 //! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
 //!
@@ -49,7 +49,7 @@ pub const MAX_NAME: usize = 255;
 pub const BUCKET_BLOCKS: u32 = 2;
 /// Level from which the number of buckets no longer grows.
 pub const MAX_GROWTH_LEVEL: u8 = 8;
-/// Most levels a directory can have in use.
+/// Largest number of levels that a directory can have in use.
 pub const MAX_LEVELS: u8 = 32;
 /// First cookie of a stored record. Smaller cookies stand for the start, `.` and `..`.
 pub const FIRST_COOKIE: u64 = 4;
@@ -277,8 +277,8 @@ struct Record {
 }
 
 impl Record {
-    /// Reads the header at `offset`. `None`, which ends every walk, at the end of the block or
-    /// where `len` points outside the block.
+    /// Reads the header at `offset`. `None` at the end of the block, or where `len` points outside
+    /// the block: every walk ends there.
     fn read(block: &[u8; BLOCK], offset: usize) -> Option<Record> {
         let h = block.get(offset..offset + HEADER)?;
         let record = Record {
@@ -292,7 +292,7 @@ impl Record {
         (record.len >= record.used() && offset + record.len <= BLOCK).then_some(record)
     }
 
-    /// Bytes of the header and the name, aligned.
+    /// Number of bytes of the header and of the name with its padding to a multiple of 4.
     fn used(&self) -> usize {
         if self.ino == 0 { HEADER } else { space(self.name_len) }
     }
@@ -315,7 +315,7 @@ impl Record {
     }
 }
 
-/// Bytes of a record with a name of `len` bytes.
+/// Number of bytes of a record with a name of `len` bytes, without slack.
 pub(crate) fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(4)
 }
@@ -368,8 +368,8 @@ pub fn is_empty(block: &[u8; BLOCK]) -> bool {
     iter(block).next().is_none()
 }
 
-/// Finds the record of `name`, and the offset of the record before it. This is the inner loop of
-/// every look-up: it reads only lengths and hashes until a hash matches.
+/// Finds the record of `name`, and the offset of the record before it. The search is the inner loop
+/// of every look-up: it reads only lengths and hashes until a hash matches.
 fn find_record(block: &[u8; BLOCK], hash: u32, name: &[u8]) -> Option<(Option<usize>, Record)> {
     let hash = hash.to_le_bytes();
     let (mut previous, mut offset) = (None, 0);
@@ -407,7 +407,7 @@ pub enum Probe<'a> {
     Full,
 }
 
-/// Searches for `name`, whose hash is `hash`, and for space for it, in one walk.
+/// Searches in one walk for `name`, whose hash is `hash`, and for space to add it.
 pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
     let (hash, need) = (hash.to_le_bytes(), space(name.len()));
     let (mut offset, mut room) = (0, block[..HEADER] == [0; HEADER]);
@@ -491,7 +491,8 @@ pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, K
     Some((record.ino, kind))
 }
 
-/// Points `name`, whose hash is `hash`, to another inode, in place; returns the previous inode.
+/// Points `name`, whose hash is `hash`, to another inode, without moving the record. Returns the
+/// previous inode.
 pub fn replace(
     block: &mut [u8; BLOCK],
     hash: u32,
@@ -552,8 +553,8 @@ pub fn check(block: &[u8; BLOCK]) -> Result<(), Error> {
     Ok(())
 }
 
-/// In addition to [`check`], checks that each stored hash is right in a file system with `seed`,
-/// that each name belongs to block `index` of its directory, and that no name occurs twice.
+/// In addition to [`check`], checks the names: each stored hash must be right in a file system with
+/// `seed`, each name must belong to block `index` of its directory, and no name may occur twice.
 pub fn check_names(block: &[u8; BLOCK], seed: u64, index: u32) -> Result<(), Error> {
     let mut seen: Vec<(u32, &[u8], u16)> = Vec::new();
     for Entry { hash: found, name, offset, .. } in iter(block) {

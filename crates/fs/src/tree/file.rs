@@ -185,8 +185,8 @@ impl Core {
         for (index, crc) in data.crcs.iter().enumerate() {
             nodes += self.prepare_block(ino, first + index as u32, crc.is_none())?;
         }
-        // `prepare_block` counted a new leaf once for each of its blocks: limit the count to one
-        // leaf per leaf's range of blocks.
+        // `prepare_block` counts a new leaf once for each block in the leaf, so the sum is limited
+        // to the number of leaves that this many blocks can touch.
         let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
         let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
         let added = self.added_by(ino, first, blocks, nodes)?;

@@ -16,8 +16,9 @@ use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::little_endian::U32;
 
-/// Most leaves in one step of a truncation, so that a step never needs more pages than the cache
-/// can hold. A crash between two steps of a longer truncation leaves a size in between.
+/// Largest number of leaves in one step of a truncation, so that a step never needs more pages than
+/// the cache can hold. A crash between two steps of a longer truncation leaves a size between the
+/// old and the new one.
 const LEAVES_PER_STEP: u64 = 64;
 
 impl Core {
@@ -82,8 +83,8 @@ impl Core {
         self.cache.get_mut(&key).expect("invariant: inserted just now")
     }
 
-    /// Replaces the whole content of the prepared `block` of `ino` by `page`. The checksum `crc` of
-    /// the page may be known.
+    /// Replaces the whole content of the prepared `block` of `ino` by `page`, whose checksum is
+    /// `crc` if it is known.
     pub(crate) fn replace_data(&mut self, ino: Ino, block: u32, page: Page, crc: Option<u32>) {
         self.account_block(ino, block);
         let key = Key::Data(ino.0, block);

@@ -22,11 +22,11 @@ use furrow_zone::{Error, ErrorKind};
 use std::ops::Range;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Most blocks in one step of punching.
+/// Largest number of blocks in one step of punching.
 const PUNCH_BLOCKS: u64 = 4 * LEAF_POINTERS as u64;
-/// Most blocks in one step of filling holes or searching for one.
+/// Largest number of blocks in one step of filling holes or searching for one.
 const STEP_BLOCKS: u64 = 512;
-/// Most leaves that one step of a search for data reads.
+/// Largest number of leaves that one step of a search for data reads.
 const LEAVES_LOOKED_AT: u32 = 8;
 
 /// The result of one step of a search.
@@ -160,7 +160,7 @@ impl Core {
         if range.start >= end {
             return Ok(range.end);
         }
-        // A part of a block: at the front, or the rest after whole blocks.
+        // Zero a part of a block: the front of the range, or what is left after its whole blocks.
         let (block, within) = (range.start / PAGE, range.start % PAGE);
         if within != 0 || end - range.start < PAGE {
             let stop = end.min((block + 1) * PAGE);
@@ -284,7 +284,8 @@ impl Core {
         let has = self.getattr(ino)?.blocks;
         if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
             if self.cache.dirty_pages() > 0 {
-                // Dirty blocks are counted in addition to the blocks that they replace.
+                // Retry once dirty blocks are written: until then they are counted in addition to
+                // the blocks that they replace.
                 return Err(Blocked::Space(Lack::Blocks).into());
             }
             let message = format!("no space left on the drive for {bytes} bytes");

@@ -12,7 +12,7 @@
 //! | `medium`, `long` | warm |
 //! | `extreme` | cold |
 //!
-//! The choice is stored as the inode's `class` (`format`), which a node copies when one of its
+//! The choice is stored as the inode's `class` (`format`). A node copies the class when one of its
 //! blocks is written, so placing a block needs no further look-up. A block that is already on the
 //! drive stays in its place until it is written again. Blocks of directories are always hot, and
 //! blocks moved by cleaning are always cold.

@@ -544,8 +544,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes one link of `victim`. Returns true if it was the last one, in which case `last`
-    /// was applied.
+    /// Removes one link of `victim`, and applies `last` if it was the last link. Returns true in
+    /// that case.
     pub(super) fn drop_link(
         &mut self,
         parent: Ino,
@@ -593,7 +593,7 @@ impl Core {
         Ok(gone.then_some(found.ino))
     }
 
-    /// For repair, adds `name` for an existing inode without counting the link.
+    /// For repair, adds `name` for an existing inode, but leaves the inode's link count as it is.
     pub(crate) fn relink(
         &mut self,
         directory: Ino,
@@ -610,7 +610,8 @@ impl Core {
         Ok(())
     }
 
-    /// For repair, takes `name` out of a directory without counting the link; returns the inode.
+    /// For repair, takes `name` out of a directory, but leaves the inode's link count as it is.
+    /// Returns the inode.
     pub(crate) fn unlist(
         &mut self,
         parent: Ino,

@@ -27,8 +27,8 @@ pub(crate) struct Holder {
     pub(crate) slot: u16,
 }
 
-/// Views a node's page as an inode. This cannot fail, because the page is 4 KiB and every field is
-/// unaligned little-endian.
+/// Views a node's page as an inode. The view cannot fail, because the page is 4 KiB and every field
+/// is unaligned little-endian.
 pub(crate) fn as_inode(page: &Page) -> &InodeBlock {
     InodeBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an inode's size")
 }
@@ -83,8 +83,8 @@ pub(crate) fn first_pointer(page: &Page) -> u16 {
     first as u16
 }
 
-/// Checks that a page read from the drive is the expected node, so that views of it can be trusted:
-/// magic, id, kind, height and slots must be in range.
+/// Checks that a page read from the drive is the expected node: magic, id, kind, height and slots
+/// must be in range. After the check, views of the page can be trusted.
 pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
     let head = header(page);
     let found = (head.magic.get(), head.nid.get(), head.ino.get());
@@ -205,7 +205,7 @@ impl Core {
         }]))
     }
 
-    /// The bytes of node `nid`, which is in the cache, for changing them.
+    /// The bytes of node `nid`, for changing them. The node must be in the cache.
     pub(crate) fn node_mut(&mut self, nid: u32) -> &mut [u8; 4096] {
         self.cache.get_mut(&Key::Node(nid)).expect("invariant: prepared before")
     }
@@ -227,14 +227,14 @@ impl Core {
         NotApplied::Failed(Error::new(ErrorKind::NotFound, format!("no inode {ino}")))
     }
 
-    /// Inode `ino`, which is in the cache, for changing it.
+    /// Inode `ino`, for changing it. The inode must be in the cache.
     pub(crate) fn inode_mut(&mut self, ino: Ino) -> &mut InodeBlock {
         as_inode_mut(self.node_mut(ino.0))
     }
 
-    /// Subtracts `blocks` freed blocks from the count of inode `ino`, which is in the cache. The
-    /// count comes from the medium and may be wrong until `fsck` checks it, so a count that is too
-    /// low becomes zero.
+    /// Subtracts `blocks` freed blocks from the count of inode `ino`. The inode must be in the
+    /// cache. The count comes from the medium and may be wrong until `fsck` checks it, so a count
+    /// that is too low becomes zero.
     pub(crate) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) {
         let count = &mut self.inode_mut(ino).head.blocks;
         *count = count.get().saturating_sub(blocks).into();
@@ -273,7 +273,7 @@ impl Core {
         Ok(None)
     }
 
-    /// The pointer in `holder`, whose node is in the cache.
+    /// The pointer in `holder`. The holder's node must be in the cache.
     pub(crate) fn slot(&mut self, holder: Holder) -> Pointer {
         let entry = self.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
         let page = entry.page();
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Sets the pointer in `holder`, whose node is in the cache.
+    /// Sets the pointer in `holder`. The holder's node must be in the cache.
     pub(crate) fn set_slot(&mut self, holder: Holder, pointer: Pointer) {
         let bytes = self.node_mut(holder.nid);
         if bytes[size_of::<[u32; 4]>()] == LEVEL_INODE {
@@ -396,8 +396,8 @@ impl Core {
         self.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
     }
 
-    /// Frees the block and the id of node `nid`, which is in the cache and no longer referenced.
-    /// The caller has already released the blocks that the node points to.
+    /// Frees the block and the id of node `nid`. The node must be in the cache, and nothing may
+    /// refer to it. The caller has already released the blocks that the node points to.
     pub(crate) fn drop_node(&mut self, nid: u32) {
         let entry = self.tables.nat().get(nid);
         self.cache.remove(&Key::Node(nid));

@@ -1,10 +1,11 @@
 //! Open files: a removed file keeps its content until its last close.
 //!
-//! A checkpoint lists such files, so that a mount after a crash frees them, and it has space for
-//! only a limited number of them. Therefore the number of open files is limited: opening one more
-//! file is refused, while removing a file or renaming over it is not. In a mount, however, the
-//! removal of a file's last name also opens the file ([`LastName::Opens`]), so there the removal is
-//! refused. Recovery has no limit: it frees a file as soon as it has replayed the removal.
+//! A checkpoint lists removed files that are open, so that a mount after a crash frees them. A
+//! checkpoint has space for only a limited number of such files. Therefore the number of open files
+//! is limited: opening one more file is refused, while removing a file or renaming over it is not.
+//! In a mount, however, the removal of a file's last name also opens the file
+//! ([`LastName::Opens`]), so there the removal is refused. Recovery has no limit: it frees a file
+//! as soon as it has replayed the removal.
 
 use crate::types::Ino;
 use furrow_log::audit::expect;
@@ -163,8 +164,8 @@ mod tests {
     use furrow_zone::{ErrorKind, Result};
     use std::rc::Rc;
 
-    /// At the largest number of open files, only opening is refused: all of the files can be
-    /// removed, and the checkpoint that lists them fits its zone and can be read back.
+    /// At the largest number of open files, only opening is refused. All open files can be removed,
+    /// and the checkpoint that lists them fits its zone and can be read back.
     #[test]
     fn as_many_files_are_open_as_can_be_removed() {
         let rt = Rt::new(Config::simulated(1));

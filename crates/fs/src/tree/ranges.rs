@@ -208,8 +208,8 @@ impl Fs {
     }
 
     /// Writes the dirty blocks of `len` bytes from `offset` on to the drive and waits for the
-    /// writes (sync_file_range with all three flags). This makes nothing durable: see
-    /// [`Fs::fsync`].
+    /// writes (sync_file_range with all three flags). The writes need not be durable afterwards:
+    /// see [`Fs::fsync`].
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.

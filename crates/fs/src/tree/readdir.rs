@@ -9,7 +9,7 @@ use crate::tree::dirent;
 use crate::tree::holes::Sought;
 use crate::types::{DirEntry, Ino};
 
-/// Most blocks of a directory read in one step of a listing.
+/// Largest number of blocks of a directory read in one step of a listing.
 const LISTED_BLOCKS: u32 = 32;
 
 /// The result of one step of a listing.

@@ -1,8 +1,8 @@
 //! Renames: replacing another name, exchanging two names, and leaving a whiteout behind.
 //!
 //! As in [`super::namespace`], one function prepares and then applies. A rename that leaves a
-//! whiteout is two operations in the namespace log, the rename and the creation of the whiteout,
-//! with nothing between them: every record and every checkpoint has both or neither.
+//! whiteout is two operations in the namespace log: the rename, followed directly by the creation
+//! of the whiteout. So every record and every checkpoint has both operations or neither.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;

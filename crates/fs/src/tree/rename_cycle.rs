@@ -21,7 +21,7 @@ const STEPS: u32 = 256;
 
 /// Counts the moves of directories to another parent, and queues the long climbs.
 pub(crate) struct DirectoryMoves {
-    /// Number of such moves since the mount.
+    /// Number of moves of a directory to another parent since the mount.
     done: u64,
     /// A single permit, whose holder climbs alone.
     line: Semaphore,
@@ -106,7 +106,7 @@ impl Core {
                 check.clear.push((ino, ancestor));
                 return Ok(Below::No);
             }
-            // No tree is deeper than the number of inodes. This check ends the climb if the medium
+            // No tree is deeper than the number of inodes. The limit ends the climb if the medium
             // contains a cycle.
             if check.steps > self.tree.inodes {
                 return Err(self.corrupt(format!("directory {ino} is in a cycle")));

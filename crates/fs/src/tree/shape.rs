@@ -7,9 +7,9 @@
 //! [`Shape::index_nids`] ids of nodes of level l − 1. A node is named by its level and its *base*,
 //! the first file block it covers.
 //!
-//! Growth keeps every node in its place: at 0 → 1 the inode's pointers become the first entries of
-//! leaf 0; at h → h + 1 (h ≥ 1) the inode's ids become the first entries of one new index node of
-//! level h. Hence `inode_ptrs ≤ leaf_ptrs` and `inode_nids ≤ index_nids`.
+//! Growth keeps every node in its place. From height 0 to 1, the inode's pointers become the first
+//! entries of leaf 0. From height h ≥ 1 to h + 1, the inode's ids become the first entries of one
+//! new index node of level h. Hence `inode_ptrs ≤ leaf_ptrs` and `inode_nids ≤ index_nids`.
 //!
 //! Not here: nodes themselves and their bytes. No function here can panic or loop endlessly for any
 //! `height`, `level` or block number; arithmetic saturates.

@@ -371,7 +371,7 @@ impl Core {
         Ok((mode, xattrs.pack()))
     }
 
-    /// Stores the first attributes of a new inode.
+    /// Stores the attributes that a new inode has from the start.
     pub(crate) fn store_first_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         if packed.is_empty() {
             return Ok(());

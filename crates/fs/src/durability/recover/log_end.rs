@@ -2,13 +2,13 @@
 //!
 //! A power cut leaves the last records in any state: the log ends at the first record that is
 //! missing, torn, or depends on a block that did not arrive. A durable record that was damaged
-//! later looks the same. The records behind the place make the difference. Each record says up to
-//! which sequence the earlier records were durable when it was written. Records that were written
-//! before that number existed give a weaker bound, because only a few records are in flight at a
-//! time. So a whole record behind the place proves damage if it says that the missing record was
-//! durable. A checkpoint that names the end of the log proves damage too: recovery writes it after
-//! reading everything before that end. A record that was written after a checkpoint newer than the
-//! newest whole one proves that the newer checkpoint is damaged.
+//! later looks the same. There are three proofs of damage. First, a whole record behind the place
+//! says that the missing record was durable: each record names the sequence below which all records
+//! were durable when it was written. A record from before that field existed gives a weaker bound,
+//! because only a few records are in flight at a time. Second, a checkpoint names an end of the log
+//! behind the place: recovery writes such a checkpoint after reading everything before that end.
+//! Third, a record was written after a checkpoint newer than the newest whole one: then the newer
+//! checkpoint is damaged.
 //!
 //! Even without such a proof, a record counts as damaged if all of its blocks are on the drive.
 //! When a power cut interrupts a write, a zone keeps only the beginning of it, as the write
@@ -28,7 +28,7 @@ use std::fmt;
 
 /// The search ends after this many blocks without a record; records in flight take fewer blocks.
 const GAP: u32 = 4096;
-/// Most parts of a damaged record that a message lists.
+/// Largest number of parts of a damaged record that a message lists.
 const SAID: usize = 4;
 
 /// Data that was durable and is no longer on the drive.
@@ -186,9 +186,10 @@ async fn look(
 
 /// Finds a record that the drive has lost after acknowledging it: its place, and the evidence of
 /// the loss. Returns `None` if the log ends at `place`, where the caller has found no record. The
-/// evidence is a write pointer behind `place`: a power cut keeps the first blocks of a write, the
-/// engine writes only records to these zones, and writes zeros only where no record fits. So an
-/// unreadable block in front of the write pointer held a record.
+/// evidence is a write pointer behind blocks without a record: zeros from `place` on or, if this
+/// half is full, another half without any record. Such blocks held a record: a power cut keeps the
+/// first blocks of a write, the engine writes only records to these zones, and writes zeros only
+/// where no record fits.
 pub(super) async fn wiped(
     log: &mut LogReader<'_>,
     place: Place,

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 /// Number of blocks of the log read in one batch.
 const AHEAD: u32 = 128;
 
-/// Most node or data blocks read at the same time.
+/// Largest number of node or data blocks read at the same time.
 const READS: usize = 64;
 
 /// A block of a half of the log, in striping order.
@@ -33,7 +33,7 @@ pub(super) struct LogReader<'a> {
     first: u32,
     blocks: Vec<Option<Page>>,
     /// Address and CRC of nodes known to be whole, together with all their blocks that may have
-    /// been lost. They are read many at a time, and only once.
+    /// been lost. These nodes were read many at a time, and are not read again.
     whole: BTreeSet<(u32, u32)>,
     /// Address and CRC of blocks that may have been lost and were found whole.
     data: BTreeSet<(u32, u32)>,
@@ -95,9 +95,9 @@ impl<'a> LogReader<'a> {
         matches!(self.state(zone), ZoneState::Full | ZoneState::ReadOnly)
     }
 
-    /// Whether the log may continue in the other half. If the first zone of that half is offline,
-    /// the half can hold an acknowledged record only if `half` has no space left: `half` is
-    /// filled first.
+    /// Whether the log may continue in the other half. If the first zone of the other half is
+    /// offline, the other half can hold an acknowledged record only if `half` is full, because
+    /// `half` is filled first.
     pub(super) fn may_continue(&self, half: u8) -> bool {
         let first = self.found.layout.sync_zone(1 - half, 0);
         self.state(first) != ZoneState::Offline || !self.has_room(half)
@@ -238,8 +238,9 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Decides about a record of which the drive has only `bytes`: a crash cut it off, unless its
-    /// items show that the record is complete and its length field is damaged.
+    /// Decides about a record of which the drive has only the blocks in `bytes`. A crash cut
+    /// the record off, unless its items show that the record is complete and its length field
+    /// is damaged.
     fn cut_off(&self, header: Option<&RecordHeader>, bytes: Vec<u8>) -> Read {
         let Some(header) = header else { return Read::Nothing };
         let mut input = Decoder(&bytes[RecordHeader::SIZE..]);
@@ -262,7 +263,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// True if a power cut may have torn one of the blocks in `bytes`, whose first `used` bytes
-    /// have content: in such a block, the last sector that should have content holds zeros.
+    /// have content. In a torn block, the last sector that should have content holds zeros.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = self.device.geometry().block_size.0 as usize;
         let torn = |block: &[u8]| block[(block.len() - 1) / size * size..].iter().all(|b| *b == 0);
@@ -366,14 +367,15 @@ impl<'a> LogReader<'a> {
     }
 }
 
-/// Whether other content begins after the first block of a record.
+/// Whether one of the record's later blocks holds only zeros or the header of another record.
 fn ends_early(bytes: &[u8]) -> bool {
     let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
-/// True if a block was written after the part of its stream that the checkpoint covers. Only such
-/// blocks may be lost in a power cut: an older block that was damaged must not end the log.
+/// True if the checkpoint may not cover a block: the block lies behind the position of the head in
+/// its superzone, or the checkpoint has no head in that superzone. Only such blocks may be lost in
+/// a power cut: an older block that was damaged must not end the log.
 pub(super) fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some((zone, offset)) = addr.locate(geometry) else { return true };
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };

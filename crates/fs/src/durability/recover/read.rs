@@ -19,7 +19,7 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneSta
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
-/// The state of a drive as found: mount and fsck both start from it.
+/// The state of a drive as found: mount and repair both start from it.
 pub(crate) struct Found {
     pub(crate) layout: Layout,
     pub(crate) reports: Vec<ZoneReport>,
@@ -29,12 +29,12 @@ pub(crate) struct Found {
     /// Extents of each delta log.
     pub(crate) extents: Vec<Vec<Extent>>,
     pub(crate) table_pages: TablePages,
-    /// The only whole copies of the superblock are those inside checkpoints.
+    /// True if no superblock copy is whole except those inside checkpoints.
     pub(crate) alone: bool,
     /// Zones of the ring whose copy of the superblock is damaged.
     pub(crate) bad_copies: Vec<ZoneId>,
-    /// A newer checkpoint is damaged and was given up, so records written after that checkpoint do
-    /// not count.
+    /// True if a newer checkpoint is damaged and was given up: records written after that
+    /// checkpoint do not count.
     pub(crate) older: bool,
 }
 
@@ -194,7 +194,8 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
     let (header, body, ring) = newest_of_ring(device, &layout, &reports, pages).await?;
-    // A crash while the label was changed may leave two superblocks with different labels.
+    // Take the label from the checkpoint: a crash while the label was changed may leave two
+    // superblocks with different labels.
     if let Some((superblock, _)) = body
         .get(CheckpointBody::SIZE..)
         .and_then(|rest| SuperblockBody::read_from_prefix(rest).ok())
@@ -212,8 +213,8 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
 
 /// The age of a checkpoint: number and epoch. Recovery rewrites the checkpoint that it found, with
 /// the next number and in a new epoch. So if two checkpoints have the same number, the one with the
-/// newer epoch counts. The other was torn, and recovery may have made it whole by filling one of
-/// its blocks with zeros.
+/// newer epoch counts. The checkpoint with the older epoch was torn, and recovery may have made it
+/// whole by filling one of its blocks with zeros.
 pub(crate) fn age(header: &RecordHeader) -> (u64, u64) {
     (header.checkpoint.get(), header.epoch.get())
 }
@@ -280,9 +281,9 @@ async fn newest_of_ring(
     }
 }
 
-/// Finds an offline zone of the ring that may hold the newest checkpoint. `None` if the newest
-/// checkpoint must be in the other zone, because that zone has space left: the ring enters a zone
-/// only when the other one is full.
+/// Finds an offline zone of the ring that may hold the newest checkpoint. The ring enters a zone
+/// only when its other zone is full. So if the zone that is not offline has space left, it holds
+/// the newest checkpoint, and the result is `None`.
 pub(crate) fn lost_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -319,9 +320,9 @@ pub(crate) fn offline_superblock(
 pub(crate) struct RingZone {
     /// The last whole checkpoint.
     pub(crate) newest: Option<(RecordHeader, Vec<u8>)>,
-    /// The error of a block after that checkpoint that could not be read.
+    /// The error of a block after `newest` that could not be read.
     pub(crate) unread: Option<Error>,
-    /// A damaged checkpoint after that one: its block, and its header if that can be read.
+    /// A damaged checkpoint after `newest`: its block, and its header if that can be read.
     damaged: Option<(u32, Option<RecordHeader>)>,
 }
 
@@ -371,10 +372,11 @@ pub(crate) async fn scan_ring(
     scanned
 }
 
-/// Decides whether the record at block `at` of a ring zone, which is not whole, is damaged rather
-/// than cut off by a crash. A record was cut off if the zone, which is written up to `end`, ends or
-/// other content begins before the end of the record. Returns the header of a damaged record, if
-/// that can be read. `first` says that a record must begin at `at`.
+/// Decides whether a record that is not whole, at block `at` of a ring zone, is damaged rather
+/// than cut off by a crash. The zone is written up to `end`. A crash cut the record off if the
+/// written part of the zone ends before the end of the record, or if other content begins there.
+/// Returns the header of a damaged record, if that can be read. `first` says that a record must
+/// begin at `at`.
 async fn damaged(
     device: &dyn ZonedDevice,
     expect: &Expect,

@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Most nodes read before the records that name them are replayed.
+/// Largest number of nodes read in advance, before the records that name them are replayed.
 const AHEAD: usize = 512;
-/// Most node reads in flight.
+/// Largest number of node reads in flight.
 const READS: usize = 64;
 
 /// Blocks of nodes read in advance, by address.
@@ -30,9 +30,9 @@ pub(crate) type Ahead = BTreeMap<u32, Page>;
 
 /// Replays records. `owners` collects the owners of the blocks that the records add.
 ///
-/// The files that a record removes are freed at once, as in the original run: if they were kept to
-/// the end, all their nodes would be dirty at the same time, and the cache has no space for that. A
-/// file that was created without a name and never gets one is freed at once too.
+/// The files that a record removes are freed at once, as in the original run. If the files were
+/// kept to the end, all their nodes would be dirty at the same time, and the cache has no space for
+/// that. A file that was created without a name and never gets one is freed at once too.
 pub(crate) async fn replay(
     inner: &Rc<Inner>,
     mut records: Vec<Record>,
@@ -207,7 +207,7 @@ pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
 }
 
 /// The error for a name change that could not be replayed. The change succeeded when it was logged,
-/// so the state before it must be different now.
+/// so a failure other than that of the drive or of space means that the medium is damaged.
 fn unexpected(error: Error, what: String) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what),
@@ -253,7 +253,7 @@ async fn read_node_ahead(
 }
 
 /// Frees nodes that replay itself made for `ino`, as the creation of a file with extended
-/// attributes does: the inode in the record replaces the replayed inode, and refers to the nodes of
+/// attributes does. The inode in the record replaces the replayed inode, and refers to the nodes of
 /// the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();

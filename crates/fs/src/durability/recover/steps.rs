@@ -1,9 +1,9 @@
 //! The steps of a mount: a table, executed in order.
 //!
 //! [`mount`] runs [`STEPS`] one after the other and notes each of them in the trace. [`Mount`]
-//! keeps the results of a step for later steps. After each step, the audit of the step compares the
-//! state in memory. It checks only accounts of the engine: the content of a damaged medium may
-//! contradict itself, and is checked where it is read.
+//! keeps the results of a step for later steps. After each step, the step's audit compares accounts
+//! of the engine in memory. Audits do not check the content of the medium, because a damaged medium
+//! may contradict itself: the code that reads it checks it.
 
 use super::read::{Found, find, tables};
 use super::replay::replay;

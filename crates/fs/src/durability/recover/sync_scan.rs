@@ -16,7 +16,7 @@ use furrow_log::record::{self, RecordHeader};
 use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
 
-/// A sync record that counts.
+/// A sync record that recovery replays.
 #[derive(Default)]
 pub(crate) struct Record {
     /// Zones that the record depends on and whose write pointers say nothing about their content.
@@ -27,7 +27,7 @@ pub(crate) struct Record {
     pub(crate) changes: Vec<NodeChange>,
     pub(crate) freed: Vec<u32>,
     pub(crate) attributes: Vec<(Ino, SetAttr)>,
-    /// All extended attributes of directories.
+    /// Directories with all of their extended attributes, packed.
     pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
     /// Blocks of files that were written: inode, first block, number of blocks.
     pub(crate) ranges: Vec<(u32, u32, u32)>,
@@ -45,7 +45,7 @@ impl Record {
 /// The result of reading the sync log.
 pub(crate) struct SyncScan {
     pub(crate) records: Vec<Record>,
-    /// The first sequence that does not count.
+    /// The sequence of the first record that is not replayed.
     pub(crate) replay_end: u64,
     /// The half and the block where the next record goes.
     pub(crate) half: u8,
@@ -131,7 +131,7 @@ pub(crate) async fn scan_sync_log(
         };
         let mut lacks = accepted.lacks.clone();
         // If write pointers show that blocks are missing, the record cannot be used at all: the
-        // zone is written again from there.
+        // zone is written again from its write pointer on.
         let usable = lacks.is_none();
         if usable {
             lacks = arrived(&log, &accepted.record, &mut scan.lost).await?;
@@ -224,7 +224,8 @@ async fn missing(
     if let Some(header) = later.newer(found) {
         scan.note_newer(found, &header);
     }
-    // When a power cut interrupts a write, a zone keeps the beginning of it.
+    // A record that is complete but not whole is damaged: when a power cut interrupts a write, a
+    // zone keeps only the beginning of it.
     let complete = matches!(read, Read::Damaged(..));
     let proof = later.proof(found, first);
     if proof.is_none() && !complete {
@@ -250,13 +251,14 @@ async fn missing(
     Ok(next.is_some())
 }
 
-/// Checks that the blocks that a record depends on are really on the drive, in zones whose write
-/// pointers say nothing: a power cut may leave a zone full although its last blocks were lost, and
-/// a read-only zone has no pointer. For such zones, this reads the nodes that the record names, and
-/// the blocks that these nodes and the record's changes point to. A lost block has no content. A
-/// block with wrong content was damaged, which is noted in `lost` if the block is a node.
+/// Checks that the blocks that a record depends on are really on the drive, if they are in zones
+/// whose write pointers say nothing. A power cut may leave a zone full although its last blocks
+/// were lost, and a read-only zone has no pointer. In such zones, the check reads the nodes that
+/// the record names, and the blocks that these nodes and the record's changes point to. A lost
+/// block has no content. A block with wrong content was damaged, which is noted in `lost` if the
+/// block is a node.
 ///
-/// Returns a description of the lost blocks.
+/// Returns a description of the lost blocks, if any are lost.
 async fn arrived(
     log: &LogReader<'_>,
     record: &Record,
@@ -377,8 +379,8 @@ fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> O
     for (zone, generation, end) in depends {
         let superzone = layout.superzone_of(ZoneId(zone))? as usize;
         // Blocks of a superzone that was full at the checkpoint's snapshot were durable before the
-        // checkpoint. So were the blocks of one that has been released since: its zones may now be
-        // empty, or hold other data.
+        // checkpoint. So were the blocks of a superzone that has been released since: its zones may
+        // now be empty, or hold other data.
         let then = &found.image.descriptors[superzone];
         let full = then.state == SuperzoneState::Full as u8;
         if then.generation.get() > generation || (full && then.generation.get() == generation) {

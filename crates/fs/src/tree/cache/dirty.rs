@@ -15,7 +15,7 @@ impl Cache {
     }
 
     /// Notes that only cleaning made the nodes `nids` dirty, by moving blocks that they point to.
-    /// The note about a node is removed by any other change of the node, and when it is written.
+    /// Any other change of a node removes the note about the node, and so does writing the node.
     pub(crate) fn note_moved_below(&mut self, nids: impl IntoIterator<Item = u32>) {
         for nid in nids {
             if self.peek(&Key::Node(nid)).is_some_and(Entry::is_dirty) {

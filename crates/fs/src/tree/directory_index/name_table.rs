@@ -4,7 +4,7 @@
 //! pages, which is small enough to stay in the processor's caches. A full page is split, so that no
 //! operation ever moves more than about a hundred names. In a page, slots with a tag of the hash
 //! point to the records. A look-up of a name touches two cold cache lines: its slot and its record.
-//! Both are in one page of memory, which the kernel maps together with its neighbours.
+//! Slot and record are in one page of memory, which the kernel maps together with its neighbours.
 //!
 //! Names whose hashes share more first bits than chance explains would split pages endlessly, and
 //! double the directory of pages each time. Such names are kept in a separate list, by hash.
@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 
 /// Number of slots in a page.
 const SLOTS: usize = 128;
-/// Most slots in use. Some slots must stay empty, because a search ends at the first empty slot.
+/// Largest number of slots in use. Some slots must stay empty, because a search ends at the first
+/// empty slot.
 const SLOTS_MOST: u16 = (SLOTS - SLOTS / 8) as u16;
 /// Marks a slot whose record was removed: no record begins at this offset.
 const GONE: u32 = 1;
@@ -33,10 +34,10 @@ const HEADER: usize = SLOTS * 4;
 const RECORDS: usize = HEADER + 8;
 /// Number of bytes of a record before its name.
 const RECORD: usize = 14;
-/// Most bits of a hash that may choose a page.
+/// Largest number of bits of a hash that may choose a page.
 const DEPTH_MOST: u32 = 24;
-/// Most entries in the directory of pages for each page; `ENTRIES_MIN` entries are always allowed.
-/// Beyond this limit a full page is not split: further names go to a list.
+/// Largest number of entries in the directory of pages for each page; `ENTRIES_MIN` entries are
+/// always allowed. Beyond this limit a full page is not split: further names go to a list.
 const ENTRIES_PER_PAGE: usize = 16;
 const ENTRIES_MIN: usize = 1_024;
 /// A full page is cleaned instead of split if it has at least this many bytes of removed records,
@@ -201,9 +202,9 @@ struct Crowded {
 
 /// The names of one directory.
 ///
-/// Invariant: all entries whose first bits agree, up to the depth of their page, lead to the same
-/// page. The page has all names whose hashes begin with these bits, except those in `crowd`. There
-/// are `2^depth` entries.
+/// Invariants: `entries` has `2^depth` elements. All elements whose indexes agree in the first
+/// bits, up to the depth of their page, name the same page. The page has all names whose hashes
+/// begin with these bits, except those in `crowd`.
 #[derive(Default)]
 pub(super) struct NameTable {
     depth: u32,
@@ -289,7 +290,8 @@ impl NameTable {
         !doubles || self.entries.len() < most
     }
 
-    /// Moves half of the names of page `at`, which is the page of `hash`, to a new page.
+    /// Moves half of the names of page `at` to a new page. `hash` is a hash that leads to
+    /// page `at`.
     fn split(&mut self, hash: u32, at: usize) {
         let depth = u32::from(self.leaves[at].get(Field::Depth));
         if depth == self.depth {

@@ -18,7 +18,8 @@ fn empty() -> [u8; BLOCK] {
 
 #[test]
 fn the_hash_is_the_documented_one() {
-    // Computed from the module's header with big integers, outside this code.
+    // The expected hashes were computed from the module's header with big integers, outside
+    // this code.
     assert_eq!(hash(0, b"a"), 0xae92_3956);
     assert_eq!(hash(SEED, b"Makefile"), 0x8b71_2309);
     assert_eq!(hash(SEED, b"furrow-file-system"), 0x5b78_aafa);
@@ -165,7 +166,7 @@ fn a_million_names() {
     let misses = dir.probes as f64 / sampled;
     let used = dir.blocks.len();
     let fill = f64::from(n) * space(names(0).len()) as f64 / (used * BLOCK) as f64;
-    // The numbers in the module's header.
+    // A large directory must keep look-ups cheap and its blocks well filled.
     assert_eq!(dir.levels, 8);
     assert!((12.0..13.0).contains(&hits), "{hits} probes per hit");
     assert!((14.0..14.1).contains(&misses), "{misses} probes per miss");
