@@ -1,4 +1,5 @@
-//! Which of the drives at hand is which member, and which of them must not be used.
+//! Matches the given drives to the members of their array, and refuses drives that must not
+//! be used.
 
 use crate::drive::Drive;
 use crate::examine::{self, Damaged, Examined, Given, Looked, ReadPayload, look, no_record};
@@ -20,7 +21,7 @@ pub struct Gathered {
     candidates: Vec<Candidate>,
     unrecorded: Vec<Unrecorded>,
     spares: Vec<Given>,
-    /// Why a drive could not be read.
+    /// Why a drive could not be read; of several, the last error.
     unread: Option<Error>,
     matched: Option<Matched>,
 }
@@ -29,26 +30,27 @@ pub struct Gathered {
 pub struct Seats {
     /// The members, in order.
     pub members: Vec<Member>,
-    /// The reports of their drives' zones; none for a member without a drive.
+    /// For each member, the reports of its drive's zones; empty without a drive.
     pub zones: Vec<Vec<ZoneReport>>,
-    /// Members lack a drive, and the newest state record does not say so.
+    /// Whether members lack a drive although the newest state record has them in service.
     pub missing: bool,
-    /// Members that may have had a newer state record, which is damaged, as bits.
+    /// Members, as bits, whose newest state record may be a damaged one.
     pub unsure: u32,
-    /// Drives that are spares.
+    /// UUIDs of the given drives that are spares.
     pub spares: Vec<Uuid>,
-    /// What the array counts from now on.
+    /// The counts with which the array continues.
     pub counts: Counts,
 }
 
-/// Opens a drive in the state of its reports; the ring of its records is continued as said.
+/// Opens a drive in the state that the reports give; [`Holds`] says how its state ring
+/// is continued.
 pub type OpenDrive<'a> = dyn Fn(Rc<dyn ZonedDevice>, &[ZoneReport], Holds) -> Result<Drive> + 'a;
 
 impl Gathered {
     /// Reads the newest state record of each drive.
     ///
     /// # Errors
-    /// `NotFound` if a drive belongs to no array, `Corrupt` if a record is none of an array,
+    /// `NotFound` if a drive belongs to no array, `Corrupt` if a record is not an array's,
     /// `WrongFormat` if it is of a newer version. A drive that does not answer counts as missing.
     pub async fn read(
         &mut self,
@@ -90,12 +92,12 @@ impl Gathered {
         Ok(())
     }
 
-    /// Finds out which drive is which member. With `accept_loss`, the newest record that is left
-    /// may do where a newer one was damaged on every member.
+    /// Finds out which drive is which member. With `accept_loss`, an older record may count if the
+    /// newest one is damaged on every member.
     ///
     /// # Errors
     /// `Invalid` if a drive is stale or given twice, or too many are missing; `WrongFormat` if a
-    /// drive belongs to another array; `Corrupt` if the newest record is damaged everywhere.
+    /// drive belongs to another array; `Corrupt` if the newest record is damaged on every member.
     pub fn match_members(&mut self, accept_loss: bool) -> Result<()> {
         let unrecorded = std::mem::take(&mut self.unrecorded);
         let says: Vec<Examined> = self.candidates.iter().map(|c| c.says.clone()).collect();
@@ -120,7 +122,7 @@ impl Gathered {
     /// The newest state record, its checkpoint, and the drive that it was read from.
     ///
     /// # Panics
-    /// If no members were matched.
+    /// If [`Gathered::match_members`] has not succeeded.
     pub fn newest(&self) -> (&Record, u64, &Rc<dyn ZonedDevice>) {
         let newest = &self.candidates[self.matched().newest];
         (&newest.record, newest.given.found.header.checkpoint.get(), &newest.given.device)
@@ -130,15 +132,15 @@ impl Gathered {
         self.matched.as_ref().expect("invariant: the members were matched before")
     }
 
-    /// Opens the members' drives by `open`; `check` refuses a drive that does not fit, and is asked
-    /// of spares.
+    /// Opens the members' drives by `open`. `check` refuses a drive that cannot be a spare of
+    /// the array.
     ///
     /// # Errors
     /// `Invalid` if a spare is given twice or stale, `WrongFormat` if it is of another array; and
-    /// those of `open` and `check`.
+    /// the errors of `open` and `check`.
     ///
     /// # Panics
-    /// If no members were matched.
+    /// If [`Gathered::match_members`] has not succeeded.
     pub fn seat(
         self,
         check: &dyn Fn(&dyn ZonedDevice) -> Result<()>,
@@ -206,16 +208,16 @@ impl Gathered {
     }
 }
 
-/// A drive that has been a member.
+/// A drive with a whole state record.
 struct Candidate {
     given: Given,
     record: Record,
     says: Examined,
-    /// The damaged record after the whole ones has the same checkpoint as the last of these.
+    /// Whether a damaged record follows the last whole one and has the same checkpoint.
     same_after: bool,
 }
 
-/// A drive none of whose records is whole.
+/// A drive without a whole record.
 struct Unrecorded {
     device: Rc<dyn ZonedDevice>,
     damaged: Damaged,
@@ -223,22 +225,22 @@ struct Unrecorded {
     zones: Vec<ZoneReport>,
 }
 
-/// What the records say together.
+/// The members, as all state records together give them.
 struct Matched {
-    /// The candidate with the latest state of the array.
+    /// Index of the candidate with the latest state of the array.
     newest: usize,
-    /// The member that each candidate is.
+    /// For each candidate, the number of the member that it is.
     order: Vec<usize>,
-    /// The member that each drive without a whole record is.
+    /// The drives without a whole record, each with the number of the member that it is.
     unrecorded: Vec<(usize, Unrecorded)>,
 }
 
-/// A drive that is a member, or becomes one.
+/// A drive that is a member, or is about to take a member's place.
 struct Seated {
     device: Rc<dyn ZonedDevice>,
     zones: Vec<ZoneReport>,
     holds: Holds,
-    /// The number of its newest whole state record; 0: it has none.
+    /// Number of the drive's newest whole state record; 0: it has none.
     recorded: u64,
 }
 
@@ -250,7 +252,7 @@ impl Seated {
     }
 }
 
-/// The member that each drive is. Refuses drives that do not belong together.
+/// Finds out which member each drive is. Fails if the drives do not belong together.
 fn match_members(
     candidates: &[Candidate],
     says: &[Examined],
@@ -346,9 +348,9 @@ fn match_members(
     Ok(Matched { newest: best, order, unrecorded })
 }
 
-/// Refuses to start from a state record that had a successor which is damaged on every member: the
-/// blocks that the older one names may have been overwritten since. A successor with the same
-/// checkpoint changes nothing, and one that a member lacks was never acknowledged.
+/// Fails if the newest whole state record had a successor that is damaged on every member: blocks
+/// that the older record names may have been overwritten since. A successor with the same
+/// checkpoint changes nothing, and a successor that one member lacks was never acknowledged.
 fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: bool) -> Result<()> {
     let newest = &candidates[matched.newest].says;
     let last = candidates.iter().filter(|c| c.says.record == newest.record);
@@ -368,7 +370,7 @@ fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: boo
     }
 }
 
-/// Refuses to start if data is missing because members are.
+/// Fails if data is missing because members are missing.
 fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Result<()> {
     let record = &candidates[best].record;
     let level = record.identity.level;
@@ -376,7 +378,7 @@ fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Resu
     let given = |chunk: u32| {
         let index = placement.drive(0, chunk) as usize;
         let state = MemberState::from_byte(record.members[index].state);
-        // A member that is being rebuilt does not have all its data.
+        // A member that is being rebuilt does not have all of its data.
         order.contains(&index) && state == Some(MemberState::Active)
     };
     if placement.recoverable(given) {

@@ -1,7 +1,7 @@
 //! A drive of the array: its writer, its zones and its permits.
 //!
 //! Invariants
-//! - One permit is reserved for the ring of state records, regardless of the needs of segments.
+//! - One permit is reserved for the state ring, however many permits segments need.
 
 use crate::format::RING_ZONES;
 use crate::state_ring::{Holds, StateRing, ring_start};
@@ -18,7 +18,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Permits of a drive without a limit.
+/// Number of permits for a drive that does not limit its active zones.
 const UNLIMITED: u32 = 64;
 
 /// A drive of the array.
@@ -32,10 +32,10 @@ pub struct Drive {
     pub(crate) zones: ZonePool,
     pub(crate) budget: Budget,
     pub(crate) ring: StateRing,
-    /// Zones that hold data and belong to no segment: being filled by a rebuild, found by recovery
-    /// to belong to nothing, being emptied, or impossible to empty.
+    /// Zones that hold data and belong to no segment: a rebuild is filling them, recovery found
+    /// them without a segment, or they are being emptied or cannot be emptied.
     pub(crate) loose: RefCell<BTreeSet<ZoneId>>,
-    /// The drive seemed to be gone when zone metadata was read.
+    /// Whether the drive seemed to be gone during a read of metadata.
     missed: Cell<bool>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Drive {
 }
 
 impl Drive {
-    /// Opens a drive in the state of its reports; `ring` is what its ring was found to hold.
+    /// Opens a drive in the state of its reports; `ring` says what its state ring holds.
     pub fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -85,25 +85,25 @@ impl Drive {
         self.device.geometry()
     }
 
-    /// The drive itself.
+    /// The device behind this drive.
     #[inline]
     pub fn device(&self) -> &Rc<dyn ZonedDevice> {
         &self.device
     }
 
-    /// The writer of its zones.
+    /// The writer of the drive's zones.
     #[inline]
     pub fn writer(&self) -> &Writer {
         &self.writer
     }
 
-    /// Its zones behind the ring.
+    /// The pool of the zones after the state ring.
     #[inline]
     pub fn zones(&self) -> &ZonePool {
         &self.zones
     }
 
-    /// Its active zones.
+    /// The budget of active zones.
     #[inline]
     pub fn budget(&self) -> &Budget {
         &self.budget
@@ -114,7 +114,8 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Reads blocks of a zone that hold its own metadata.
+    /// Reads blocks from a zone that holds metadata in its own blocks; notes whether the drive
+    /// is gone.
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
@@ -123,37 +124,37 @@ impl Drive {
         read
     }
 
-    /// Notes the result of a read of out-of-band metadata.
+    /// Notes the status of a read of out-of-band metadata.
     pub fn note(&self, status: Status) {
         self.missed.set(self.missed.get() || status == Status::InternalError);
     }
 
-    /// Whether the drive was gone, even for a moment, when a zone was read: the result then proves
-    /// nothing.
+    /// Whether the drive was gone, even for a moment, during a read of metadata: that read
+    /// proves nothing.
     pub fn has_missed(&self) -> bool {
         self.missed.get()
     }
 
-    /// True if the drive answers.
+    /// Whether the drive answers.
     pub fn answers(&self) -> bool {
         self.device.answers()
     }
 
-    /// Notes that a zone with data belongs to no segment.
+    /// Notes that a zone holds data and belongs to no segment.
     pub fn note_loose(&self, zone: ZoneId) {
         self.loose.borrow_mut().insert(zone);
     }
 
-    /// Notes that a zone belongs to a segment, or holds nothing.
+    /// Notes that a zone belongs to a segment, or is empty.
     pub fn note_held(&self, zone: ZoneId) {
         self.loose.borrow_mut().remove(&zone);
     }
 
-    /// Empties a zone that belongs to no segment any more, once the content of the drive is
+    /// Empties a zone that no longer belongs to a segment, after making the drive's present content
     /// durable. A zone that cannot be reset leaves the pool.
     ///
     /// # Errors
-    /// If the drive does not answer; the zone stays full then.
+    /// If the drive does not answer; the zone then stays full.
     pub async fn empty(&self, zone: ZoneId) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);
@@ -163,11 +164,11 @@ impl Drive {
         self.empty_by(zone, &durable).await
     }
 
-    /// Empties a zone that belongs to no segment any more, proved by a snapshot that shows it
-    /// empty.
+    /// Empties a zone that no longer belongs to a segment; the snapshot `durable` proves that the
+    /// zone's content is not needed.
     ///
     /// # Errors
-    /// If the drive does not answer; the zone stays full then.
+    /// If the drive does not answer; the zone then stays full.
     pub async fn empty_by(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);

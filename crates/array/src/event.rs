@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-/// Events kept until they are asked for; beyond that number the oldest are dropped.
+/// Most events kept until a listener takes them; more events displace the oldest.
 const KEPT: usize = 256;
 
 /// Something that happened to the array.
@@ -16,69 +16,69 @@ const KEPT: usize = 256;
 pub enum Event {
     /// A member was taken out of service.
     MemberFailed {
-        /// Which.
+        /// Number of the member.
         member: u32,
-        /// Why.
+        /// Why the member was taken out of service.
         why: String,
     },
     /// Too many members are gone: nothing more can be written.
     ArrayFailed {
-        /// Why.
+        /// Why the array failed.
         why: String,
     },
     /// No segment is left to write to: only reads are answered, until drives are replaced or blocks
     /// are trimmed.
     OutOfSpace {
-        /// Why.
+        /// Why there is no space.
         why: String,
     },
     /// A zone of a member is lost with its content; the valid blocks of its segment are
     /// reconstructed from the other members and written elsewhere.
     ZoneLost {
-        /// Which member.
+        /// Number of the member.
         member: u32,
-        /// Which zone.
+        /// Number of the zone on the member's drive.
         zone: u32,
     },
     /// A scrub found a damaged state record, and wrote it again.
     RecordMended {
-        /// Which member.
+        /// Number of the member.
         member: u32,
-        /// Its zone.
+        /// Zone with the damaged record.
         zone: u32,
-        /// Block of the zone.
+        /// First damaged block of the zone.
         block: u32,
     },
-    /// An empty drive is in the place of a failed one.
+    /// An empty drive has taken the place of a failed one.
     Replaced {
-        /// Which member.
+        /// Number of the member.
         member: u32,
-        /// The errors of the drive that was there before.
+        /// Error counts of the former drive.
         former: Errors,
     },
     /// A rebuild begins or continues.
     RebuildStarted {
-        /// Segments there are to rebuild.
+        /// Number of segments to rebuild.
         segments: u32,
     },
     /// Every member has all of its data again.
     RebuildFinished,
-    /// A rebuild ended, and could not restore blocks of the volume: they are lost.
+    /// A rebuild ended without restoring some blocks of the volume, which are lost.
     RebuildIncomplete {
-        /// How many.
+        /// Number of lost blocks.
         blocks: u64,
-        /// The first ranges of them.
+        /// The first ranges of the lost blocks.
         ranges: Vec<Range<u64>>,
     },
     /// A rebuild ended early; the zones it rebuilt are kept.
     RebuildStopped {
-        /// Why.
+        /// Why the rebuild ended early.
         why: String,
     },
 }
 
 impl Event {
-    /// The kind of the event, in one word with dashes.
+    /// The kind of the event, in words joined by dashes.
     pub fn name(&self) -> &'static str {
         match self {
             Event::MemberFailed { .. } => "member-failed",
@@ -94,7 +94,7 @@ impl Event {
         }
     }
 
-    /// The member that the event is about, if it is about one.
+    /// The member that the event is about; `None` if it is about the whole array.
     pub fn member(&self) -> Option<u32> {
         match self {
             Event::MemberFailed { member, .. }
@@ -143,10 +143,10 @@ impl fmt::Display for Event {
     }
 }
 
-/// Most ranges that a text names.
+/// Most ranges that [`show_ranges`] writes out.
 const SHOWN: usize = 32;
 
-/// Ranges of blocks as text: the first and the last of each.
+/// Ranges of blocks as text: the first and the last block of each.
 pub fn show_ranges(ranges: &[Range<u64>]) -> String {
     let one = |range: &Range<u64>| match range.end - range.start {
         1 => range.start.to_string(),
@@ -157,7 +157,7 @@ pub fn show_ranges(ranges: &[Range<u64>]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// The events that have not been asked for yet.
+/// The events that no listener has taken yet.
 #[derive(Default)]
 pub struct Events {
     waiting: RefCell<VecDeque<Event>>,
@@ -165,7 +165,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event, when there is one.
+    /// Waits for the next event and takes it.
     pub async fn next(&self) -> Event {
         loop {
             let next = self.waiting.borrow_mut().pop_front();
@@ -176,7 +176,7 @@ impl Events {
         }
     }
 
-    /// Adds an event.
+    /// Adds an event for the listener.
     pub fn tell(&self, event: Event) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() == KEPT {

@@ -1,4 +1,5 @@
-//! What a drive records of its array, and what it shows where its records are damaged.
+//! What a drive's records say of its array, and the signs of an array on a drive with
+//! damaged records.
 
 use crate::drive::reports;
 use crate::format::{MemberEntry, RING_ZONES, kind};
@@ -14,39 +15,39 @@ use furrow_rt::{Boxed, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 
-/// What the payload of a state record says to somebody who looks at the drive.
+/// What the payload of a state record says, for reports about a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Blocks of what the array's user serves.
+    /// Number of blocks that the array's user serves.
     pub blocks: u64,
-    /// Blocks written up to the record.
+    /// Number of blocks written up to the record.
     pub written_blocks: u64,
-    /// Segments begun up to the record.
+    /// Number of segments begun up to the record.
     pub segments: u64,
 }
 
-/// Reads the payload of a state record, as the user of the array made it; an error says what is
-/// wrong with it.
+/// Reads the payload of a state record, in the format of the array's user; an error says what is
+/// wrong with the payload.
 pub type ReadPayload = fn(&Record) -> std::result::Result<Told, &'static str>;
 
-/// What a drive records of its array.
+/// What a drive's newest state record says of its array.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// The array.
+    /// UUID of the array.
     pub array: Uuid,
-    /// The drive.
+    /// UUID of the drive in the array.
     pub device: Uuid,
-    /// The drive's place among the members; `None` for a spare.
+    /// Number of the member that the drive is; `None` for a spare.
     pub member: Option<u32>,
-    /// Members.
+    /// Number of members.
     pub drives: u32,
-    /// Level.
+    /// RAID level.
     pub level: Level,
     /// Name of the array.
     pub label: String,
-    /// Events the drive knows of.
+    /// Number of events that the drive knows of.
     pub events: u64,
-    /// Blocks of the volume.
+    /// Size of the volume in blocks.
     pub blocks: u64,
     /// When the array was made, seconds since 1970.
     pub created: i64,
@@ -54,22 +55,21 @@ pub struct Examined {
     pub clean: bool,
     /// The members as this drive knows them; a spare knows none.
     pub members: Vec<(Uuid, MemberState)>,
-    /// Number of the newest state record on the drive.
+    /// Number of the newest whole state record on the drive.
     pub record: u64,
-    /// For each member, the number of a state record that the member certainly has, unless it has a
-    /// newer one; 0: not known.
+    /// For each member, the number of a state record that the member has at least; 0: not known.
     pub known: Vec<u64>,
-    /// For each member, the events that the array had counted when the member was last in service.
+    /// For each member, the array's count of events when the member was last in service.
     pub served: Vec<u64>,
     /// When the newest state record was written, seconds since 1970; 0: not known.
     pub recorded: i64,
-    /// The assembly that wrote it.
+    /// Number of the assembly that wrote the newest state record.
     pub epoch: u64,
-    /// The checkpoint in it.
+    /// Number of the checkpoint in the newest state record.
     pub checkpoint: u64,
-    /// Blocks written up to that checkpoint, those that the volume moved included.
+    /// Number of blocks written up to that checkpoint, including those that the volume moved.
     pub written_blocks: u64,
-    /// Segments begun up to that checkpoint.
+    /// Number of segments begun up to that checkpoint.
     pub segments: u64,
     /// A record that was newer than this one is damaged: its number, as far as the damage lets it
     /// be read; 0: it cannot be read.
@@ -77,22 +77,23 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// Whether this stands for a member none of whose records is whole.
+    /// Whether this stands for a member without a whole record; see [`Damaged::stand_in`].
     pub(crate) fn is_stand_in(&self) -> bool {
         self.record == 0 && self.damaged.is_some()
     }
 }
 
-/// A drive whose records are all damaged, and which still shows that it is a member or a spare.
+/// A drive without a whole record that still shows signs of being a member or a spare.
 #[derive(Clone, Debug)]
 pub struct Damaged {
-    /// Arrays and the drive's UUID in them, by the remains of records and by segments.
+    /// UUIDs of the array and of the drive, from the remains of records and from headers
+    /// of segments.
     pub signs: Vec<(Uuid, Uuid)>,
 }
 
 impl Damaged {
-    /// What the drive counts for by the newest state of its array: a member whose state the others
-    /// have. `None` if that state does not name it as a member.
+    /// What the newest state of the array says of this drive, as if the drive had said it. `None`
+    /// if that state does not name the drive as a member.
     pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
         let known = |(array, device): &(Uuid, Uuid)| {
             let seat = newest.members.iter().position(|(uuid, _)| uuid == device)?;
@@ -105,17 +106,17 @@ impl Damaged {
     }
 }
 
-/// The state record that was found, and what its payload says.
+/// A state record that was found on a drive, and what its payload says.
 ///
 /// # Errors
-/// `Corrupt` if the record is none of an array.
+/// `Corrupt` if the record is not an array's.
 pub(crate) fn open(found: &Found, name: &str, read: ReadPayload) -> Result<(Record, Told)> {
     let whole = Record::decode(&found.body, found.header.object);
     let read = whole.and_then(|record| read(&record).map(|told| (record, told)));
     read.map_err(|what| Error::new(ErrorKind::Corrupt, format!("{name}: state record: {what}")))
 }
 
-/// What a record says.
+/// What a state record and its payload say, in the form for reports.
 pub(crate) fn says(record: &Record, told: Told, found: &Found, ring: &RingRead) -> Examined {
     let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
     let number = |damage: &Damage| damage.header.map_or(0, |header| header.sequence.get());
@@ -160,7 +161,7 @@ pub fn examine(device: &dyn ZonedDevice, read: ReadPayload) -> Boxed<'_, Result<
     })
 }
 
-/// Why a drive has no record to be put together by.
+/// The error for a drive that has no whole record.
 ///
 /// # Errors
 /// `Corrupt` if the drive shows that it is a member or spare with damaged records, `NotFound` if it
@@ -185,10 +186,11 @@ pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Looks for signs that a drive without a whole record is a member or spare nevertheless.
+/// Looks for signs that a drive without a whole record is a member or spare nevertheless. `None` if
+/// the drive has a whole record, or no such sign.
 ///
 /// # Errors
-/// As [`examine`]. A drive that has a whole record, or no such sign, is none: `None`.
+/// As [`examine`].
 #[inline(never)]
 pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damaged>>> {
     Box::pin(async move {
@@ -202,12 +204,11 @@ pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damag
     })
 }
 
-/// The signs of a drive without a whole record.
+/// The signs of an array on a drive without a whole record.
 async fn signs(device: &dyn ZonedDevice, ring: &RingRead, zones: &[ZoneReport]) -> Result<Damaged> {
     let pages = Pool::new(64);
     let mut signs = Vec::new();
-    // A whole header of a segment is the better sign: nobody vouches for what a damaged record
-    // says.
+    // Whole segment headers come first, since a damaged record cannot be verified.
     for report in zones.iter().skip((ring_start(device.geometry()) + RING_ZONES) as usize) {
         if blocks_begun(report, device.geometry()) == 0 {
             continue;
@@ -229,7 +230,7 @@ async fn signs(device: &dyn ZonedDevice, ring: &RingRead, zones: &[ZoneReport]) 
     Ok(Damaged { signs })
 }
 
-/// The newest record of a drive, what else its ring holds, and the reports of its zones.
+/// The newest record of a drive, the rest of its state ring, and the reports of its zones.
 ///
 /// # Errors
 /// As [`examine`].
@@ -240,15 +241,15 @@ pub async fn find(device: &dyn ZonedDevice) -> Result<(Found, RingRead, Vec<Zone
     }
 }
 
-/// The result of a look at a drive.
+/// What a drive's state ring was found to hold.
 pub(crate) enum Looked {
-    /// It has a whole record.
+    /// The drive has a whole record.
     Record(Found, RingRead, Vec<ZoneReport>),
-    /// It has none, and shows these signs.
+    /// The drive has no whole record, and shows these signs.
     Damaged(Damaged, RingRead, Vec<ZoneReport>),
 }
 
-/// Reads the records of a drive.
+/// Reads a drive's state ring, and looks for signs if it has no whole record.
 pub(crate) async fn look(device: &dyn ZonedDevice) -> Result<Looked> {
     let zones = reports(device).await?;
     let mut ring = read_ring(device, &zones, &Pool::new(64)).await?;
@@ -262,7 +263,7 @@ pub(crate) async fn look(device: &dyn ZonedDevice) -> Result<Looked> {
     }
 }
 
-/// Refuses a drive that is not empty.
+/// Fails if a drive is not empty.
 ///
 /// # Errors
 /// `Exists` if the drive is not empty, `Io` if it does not answer.
@@ -279,12 +280,12 @@ pub fn check_empty(device: &dyn ZonedDevice) -> Boxed<'_, Result<()>> {
     })
 }
 
-/// Empties every zone that is not empty. Returns the reports of the zones afterwards.
+/// Empties every zone that is not empty. Returns the reports of all zones afterwards.
 pub async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     erase_but(device, None).await
 }
 
-/// Like [`erase`], but keeps zone `ring` of the ring.
+/// Like [`erase`], but keeps zone `ring` of the state ring.
 pub async fn erase_but(device: &dyn ZonedDevice, ring: Option<u32>) -> Result<Vec<ZoneReport>> {
     let zones = reports(device).await?;
     furrow_log::survey::check_capacities(device, &zones)?;
@@ -306,11 +307,11 @@ pub async fn erase_but(device: &dyn ZonedDevice, ring: Option<u32>) -> Result<Ve
     reports(device).await
 }
 
-/// One of the drives given to [`assemble`], and its newest record.
+/// A drive given to [`assemble`](crate::assemble), with its newest record.
 pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
-    /// How its ring is continued.
+    /// How the drive's state ring is continued.
     pub(crate) holds: Holds,
     pub(crate) zones: Vec<ZoneReport>,
 }

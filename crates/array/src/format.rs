@@ -1,28 +1,28 @@
-//! Format version 1 of the array: the records in its members' rings, defined once, here.
+//! Format version 1 of the array: the records in its members' state rings, defined once, here.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive a ring of two zones for *state
-//! records* comes first. A state record has what the array knows of itself and a payload of its
-//! user's, in version 1 between and behind the array's fields.
+//! records* comes first. A state record has the array's own fields and the payload of the array's
+//! user; in version 1 the payload lies between and after the array's fields.
 
 use furrow_log::layout;
 use furrow_log::record::Uuid;
 use zerocopy::little_endian::{I64, U32, U64};
 
-/// Format version this code writes; it reads no newer one.
+/// The format version that this code writes; a newer one is refused.
 pub const VERSION: u16 = 1;
-/// Incompatible feature: the drives have no out-of-band area, so windows list the blocks in the
-/// rows.
+/// Incompatible feature: the drives have no out-of-band area, so the lists of windows describe
+/// the blocks.
 pub const BARE: u64 = 1;
-/// Incompatible features this version knows.
+/// Incompatible features that this version can read.
 pub const INCOMPAT_KNOWN: u64 = BARE;
-/// Zones of the state ring of each drive.
+/// Number of zones in the state ring of a drive.
 pub const RING_ZONES: u32 = 2;
 
 /// Record kinds (the `kind` of the record header).
 pub mod kind {
     /// State record: superblock and checkpoint.
     pub const STATE: u16 = 0x20;
-    /// First block of a zone that the array's user uses.
+    /// Header of a zone that the array's user has begun.
     pub const SEGMENT: u16 = 0x21;
     /// Record of a drive that waits for a member to fail.
     pub const SPARE: u16 = 0x25;
@@ -141,7 +141,7 @@ layout! {
     }
 }
 
-/// The program reads the features at one offset, in either record.
+/// The features are read at the same offset, before it is known which of the two records it is.
 const _: () = assert!(
     core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
 );

@@ -1,15 +1,15 @@
-//! RAID levels, and the drive of each chunk of a stripe.
+//! RAID levels, and on which drive each chunk of a stripe is.
 //!
 //! A stripe has `k` data chunks, numbered from 0, and then `m` parity chunks (mirrors for RAID-01),
-//! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate by one drive per stripe,
-//! so that every drive has its share of parity for any number of drives; the other levels do not
-//! rotate.
+//! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate chunks by one drive
+//! per stripe, so that parity is spread evenly over any number of drives; the other levels do
+//! not rotate.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// Fewest and most drives of an array.
+/// Fewest and most members of an array.
 pub const DRIVES: std::ops::RangeInclusive<u32> = 2..=32;
 
 /// A RAID level.
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels.
+    /// All levels, in the order of their numbers.
     pub const ALL: [Level; 5] =
         [Level::Raid0, Level::Raid01, Level::Raid4, Level::Raid5, Level::Raid6];
 
@@ -44,12 +44,12 @@ impl Level {
         }
     }
 
-    /// The level of a byte in a superblock.
+    /// The level with this number in a record; `None` if there is no such level.
     pub fn from_byte(byte: u8) -> Option<Level> {
         Level::ALL.into_iter().find(|level| *level as u8 == byte)
     }
 
-    /// Fewest drives.
+    /// Fewest drives for the level.
     pub fn drives_min(self) -> u32 {
         match self {
             Level::Raid0 | Level::Raid4 | Level::Raid5 => 2,
@@ -68,7 +68,7 @@ impl fmt::Display for Level {
 impl FromStr for Level {
     type Err = Error;
 
-    /// Parses "5", "raid5" or "RAID-5"; "10" is taken for "01".
+    /// Parses "5", "raid5" or "RAID-5"; "10" means "01".
     fn from_str(text: &str) -> Result<Level> {
         let lower = text.to_ascii_lowercase();
         let number = lower.strip_prefix("raid").unwrap_or(&lower);
@@ -83,16 +83,16 @@ impl FromStr for Level {
     }
 }
 
-/// The placement of chunks of an array's stripes.
+/// On which drives the chunks of an array's stripes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The level.
+    /// RAID level.
     pub level: Level,
-    /// Drives.
+    /// Number of drives.
     pub n: u32,
-    /// Data chunks per stripe.
+    /// Number of data chunks per stripe.
     pub k: u32,
-    /// Parity chunks per stripe.
+    /// Number of parity chunks per stripe, or of mirrors.
     pub m: u32,
 }
 
@@ -127,7 +127,7 @@ impl Placement {
         Ok(Placement { level, n: drives, k: drives - m, m })
     }
 
-    /// The number of drives that may fail, in any combination.
+    /// Number of drives of which any combination may fail.
     pub fn tolerates(&self) -> u32 {
         match self.level {
             Level::Raid01 => 1,
@@ -144,7 +144,7 @@ impl Placement {
         }
     }
 
-    /// The drive of `chunk` of `stripe`.
+    /// The drive that has `chunk` of `stripe`.
     #[inline]
     pub fn drive(&self, stripe: u32, chunk: u32) -> u32 {
         match self.level {
@@ -155,7 +155,7 @@ impl Placement {
         }
     }
 
-    /// The chunk of `stripe` that is on `drive`.
+    /// The chunk of `stripe` that `drive` has.
     #[inline]
     pub fn chunk(&self, stripe: u32, drive: u32) -> u32 {
         match self.level {

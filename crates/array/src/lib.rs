@@ -1,13 +1,13 @@
-//! Arrays: drives that belong together, and what becomes of each.
+//! Arrays: which drives belong together, and the state of each.
 //!
-//! An array has an identity, members and events. Each member's drive has them in a ring of state
-//! records at its beginning, with a *payload* that only the user of the array understands: what is
-//! in all the other zones is not the array's. The RAID volume is such a user.
+//! An array has an identity, members and events. Each member's drive records them in a ring of
+//! state records at its beginning, with a *payload* that only the user of the array understands.
+//! All other zones belong to that user. The RAID volume is such a user.
 //!
 //! Invariants
-//! - The array does not look into its members' zones, but for their rings and, where a ring is
-//!   damaged, for the header of a record that says whose zone it is.
-//! - A state record is durable on a member before anything is acknowledged that relies on it.
+//! - The array reads only the state rings of its members. If a ring is damaged, it also reads the
+//!   headers of zones, which say whose they are.
+//! - A state record is durable on a member before any acknowledgement that relies on it.
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
 //!   devices.
 

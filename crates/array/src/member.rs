@@ -1,4 +1,4 @@
-//! A member of the array: its drive, its state, and what is known of both.
+//! A member of the array: its drive, its state, and its errors.
 
 use crate::drive::Drive;
 use crate::format::{self, MemberEntry};
@@ -16,18 +16,18 @@ pub enum MemberState {
     Active,
     /// Out of service: its data is stale.
     Failed,
-    /// In service for new data; older data is being rebuilt on it.
+    /// In service for new data; a rebuild restores the older data on it.
     Rebuilding,
 }
 
 impl MemberState {
-    /// The state of a byte in a record.
+    /// The state that a byte in a record stands for.
     pub fn from_byte(byte: u8) -> Option<MemberState> {
         use MemberState::{Active, Failed, Rebuilding};
         [Active, Failed, Rebuilding].get(usize::from(byte)).copied()
     }
 
-    /// The state as a byte in a record.
+    /// The byte that stands for the state in records.
     pub fn byte(self) -> u8 {
         match self {
             MemberState::Active => format::member::ACTIVE,
@@ -37,30 +37,29 @@ impl MemberState {
     }
 }
 
-/// Errors of a member since the array was assembled.
+/// Error counts of a member's present drive, since the array was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Reads that failed.
+    /// Number of reads that failed.
     pub read: u64,
-    /// Writes that failed.
+    /// Number of writes that failed.
     pub write: u64,
-    /// Blocks that differed from what was written.
+    /// Number of blocks that differed from what was written.
     pub checksum: u64,
 }
 
-/// Zones in a row in which a member refused a write, without a zone in between that was written to
-/// its end.
+/// Counts the zones in which a member refused a write, since it last wrote a zone to its end.
 #[derive(Default)]
 struct Refusals {
     zones: Cell<u32>,
-    /// Sequence numbers of the segments whose zones were counted: writes to several segments are in
+    /// Sequence numbers of the segments whose zones were counted. Writes to several segments are in
     /// flight at a time, and their refusals come in any order.
     segments: RefCell<Vec<u64>>,
 }
 
 impl Refusals {
-    /// Counts a refused write, once for each zone: many writes are in flight for a segment's zone,
-    /// and a write that fails fails all of them. With `None` the refusal counts in any case.
+    /// Counts a refused write, once per zone: if one write to a segment's zone fails, all others in
+    /// flight to it fail, too. Without a segment (`None`) each refusal counts.
     fn note(&self, segment: Option<u64>) -> u32 {
         let mut segments = self.segments.borrow_mut();
         if !segment.is_some_and(|segment| segments.contains(&segment)) {
@@ -70,35 +69,37 @@ impl Refusals {
         self.zones.get()
     }
 
-    /// A zone was written to its end, or another drive took the member's place.
+    /// Counts from 0 again: a zone was written to its end, or another drive took the
+    /// member's place.
     fn forget(&self) {
         self.zones.set(0);
         self.segments.take();
     }
 }
 
-/// A member.
+/// A member of an array.
 ///
 /// Invariant: a member has a drive unless it has failed.
 pub struct Member {
     uuid: Cell<Uuid>,
     state: Cell<MemberState>,
-    /// `events` of the array when the member was last in service.
+    /// The array's count of events when the member was last in service.
     events: Cell<u64>,
     /// Number of the newest state record that its drive is known to have; 0: none.
     recorded: Cell<u64>,
-    /// `events` of the array when its drive took the place of another one; 0: at no time.
+    /// The array's count of events when the present drive took the place of another; 0: it
+    /// never did.
     seated: Cell<u64>,
     errors: Cell<Errors>,
     refusals: Refusals,
     drive: RefCell<Option<Rc<Drive>>>,
-    /// Signals that its drive was taken out of service.
+    /// Signals that the member's drive was taken out of service.
     left: Notify,
 }
 
 impl Member {
-    /// A member, with the events it last knew of and the number of the newest state record on its
-    /// drive.
+    /// A member with its drive. `events` is the array's event count when the member was last in
+    /// service, `recorded` the number of the newest state record on its drive.
     pub fn new(
         uuid: Uuid,
         state: MemberState,
@@ -130,13 +131,14 @@ impl Member {
         self.state.get()
     }
 
-    /// Sets the state alone; [`Array::set_state`](crate::service::Array::set_state) keeps the
-    /// array's account of it, too.
+    /// Sets the state only; [`Array::set_state`](crate::service::Array::set_state) also keeps the
+    /// array's account of rebuilding members.
     pub fn set_state(&self, state: MemberState) {
         self.state.set(state);
     }
 
-    /// The member's entry in a state record with the number `record`, written after `events`.
+    /// The member's entry in the state record with number `record`; `events` is the array's count
+    /// of events.
     pub fn entry(&self, record: u64, events: u64) -> MemberEntry {
         let mut entry = MemberEntry::new_zeroed();
         entry.uuid = self.uuid.get();
@@ -147,7 +149,8 @@ impl Member {
         };
         entry.events = served.into();
         let recorded = self.recorded.get();
-        // Of a failed member, too: an older image of it must not look as if it had gone on.
+        // Entries of failed members have this number as well: an older image of such a member must
+        // not look as if it had gone on.
         if recorded > 0 {
             let behind = u32::try_from(record.saturating_sub(recorded));
             entry.behind = behind.unwrap_or(0).into();
@@ -160,12 +163,12 @@ impl Member {
         self.recorded.get()
     }
 
-    /// The drive has acknowledged state record `record`.
+    /// Notes that the drive has acknowledged state record `record`.
     pub fn note_recorded(&self, record: u64) {
         self.recorded.set(record);
     }
 
-    /// The errors of the present drive.
+    /// Error counts of the present drive.
     pub fn errors(&self) -> Errors {
         self.errors.get()
     }
@@ -175,9 +178,9 @@ impl Member {
         self.errors.set(Errors::default());
     }
 
-    /// The drive, with a permit for a zone of it; `None` if the member has failed. A drive that
-    /// hung may never give its permits back: if it is taken out of service, the wait goes on for
-    /// the one that takes its place.
+    /// Waits for a permit for a zone of the drive. `None` if the member has failed. A drive that
+    /// hung may never give permits back: if it is taken out of service, the wait continues for the
+    /// drive that takes its place.
     pub async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
         loop {
             let drive = self.drive()?;
@@ -188,7 +191,7 @@ impl Member {
         }
     }
 
-    /// The drive, if it is in service.
+    /// The drive; `None` if the member has failed.
     #[inline]
     pub fn drive(&self) -> Option<Rc<Drive>> {
         if self.state.get() == MemberState::Failed {
@@ -197,12 +200,12 @@ impl Member {
         self.drive.borrow().clone()
     }
 
-    /// Whether there is a drive, in service or not.
+    /// Whether the member has a drive, in service or not.
     pub fn has_drive(&self) -> bool {
         self.drive.borrow().is_some()
     }
 
-    /// The member is out of service after `events` events. Returns its drive.
+    /// Takes the drive out, at the array's event count `events`. Returns the drive.
     pub(crate) fn leave(&self, events: u64) -> Option<Rc<Drive>> {
         self.events.set(events);
         let drive = self.drive.take();
@@ -212,8 +215,8 @@ impl Member {
         drive
     }
 
-    /// Another drive takes the place of the former one, as event number `events`. Returns the
-    /// errors of the former one.
+    /// Puts a drive in the place of the former one, at the array's event count `events`. Returns
+    /// the error counts of the former drive.
     pub(crate) fn seat(&self, uuid: Uuid, drive: Rc<Drive>, events: u64) -> Errors {
         self.uuid.set(uuid);
         self.drive.replace(Some(drive));
@@ -223,16 +226,15 @@ impl Member {
         self.errors.take()
     }
 
-    /// Whether a command that was sent at `since`, in events of the array
-    /// ([`Array::events`](crate::service::Array::events)), was not for the drive that is there now,
-    /// but for the one before it.
+    /// Whether a command was sent to the member's former drive. `since` is the array's event count
+    /// ([`Array::events`](crate::service::Array::events)) at which it was sent.
     #[inline]
     pub fn is_former(&self, since: u64) -> bool {
         since < self.seated.get()
     }
 
-    /// Counts an error of a command that was sent at `since`. An error of the drive that was there
-    /// before is none of the present one's.
+    /// Counts an error of a command sent at event count `since`, unless the command was sent to the
+    /// member's former drive.
     pub fn count(&self, since: u64, change: impl FnOnce(&mut Errors)) {
         if self.is_former(since) {
             return;
@@ -242,18 +244,19 @@ impl Member {
         self.errors.set(errors);
     }
 
-    /// Counts a refused write. Returns the number of zones in a row in which the member refused
-    /// one; `segment` says to which of the array's segments the zone belongs, if to any.
+    /// Counts a refused write. Returns the number of zones in which the member refused a write
+    /// since it last wrote a zone to its end. `segment` is the sequence number of the zone's
+    /// segment, if it has one.
     pub fn note_refusal(&self, segment: Option<u64>) -> u32 {
         self.refusals.note(segment)
     }
 
-    /// A zone was written to its end: refusals are counted from 0 again.
+    /// Counts refusals from 0 again, because a zone was written to its end.
     pub fn forget_refusals(&self) {
         self.refusals.forget();
     }
 
-    /// Whether the member refused a write since a zone was last written to its end.
+    /// Whether the member refused a write since it last wrote a zone to its end.
     #[inline]
     pub fn has_refused(&self) -> bool {
         self.refusals.zones.get() > 0
@@ -264,8 +267,8 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// Writes to two segments are refused in turn: these are two zones, and a zone of no segment is
-    /// a third.
+    /// Refused writes to two segments in turn count as two zones; a zone without a segment counts
+    /// as a third.
     #[test]
     fn a_zone_is_counted_once() {
         let refusals = Refusals::default();

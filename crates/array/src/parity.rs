@@ -1,8 +1,8 @@
-//! Parity: P (exclusive or) and P + Q (Reed-Solomon over GF(2⁸), polynomial 0x11d, generator 2, as
-//! Linux md and ISA-L have it), and mirrors. Over bytes: chunks, and the metadata that lies beside
-//! them.
+//! Parity over bytes, of chunks and of the metadata of their blocks: P (exclusive or), P + Q
+//! (Reed-Solomon over GF(2⁸), polynomial 0x11d, generator 2, as in Linux md and ISA-L), mirrors.
 //!
-//! Every write pays for encoding ([`lanes`]). Reconstruction is rarer and multiplies by table.
+//! Encoding runs for every write, in registers ([`lanes`]). Reconstruction is rarer and multiplies
+//! by table.
 
 mod lanes;
 
@@ -15,7 +15,7 @@ const fn double(a: u8) -> u8 {
     (a << 1) ^ (if a & 0x80 != 0 { POLYNOMIAL } else { 0 })
 }
 
-/// 2^i for i in 0..255, and its inverse.
+/// 2^i for i in 0..255, and the logarithm of each value.
 const fn tables() -> ([u8; 256], [u8; 256]) {
     let (mut exp, mut log) = ([0u8; 256], [0u8; 256]);
     let (mut i, mut value) = (0, 1u8);
@@ -64,10 +64,10 @@ fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
     }
 }
 
-/// The parity chunks of `data`, chunk by chunk, into `parity`.
+/// Computes the parity chunks of `data` into `parity`, ordered by chunk number.
 ///
 /// # Panics
-/// If there are not `k` of the one and `m` of the other.
+/// If `data` does not have `k` chunks, or `parity` not `m`.
 pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
     let (k, m) = (placement.k as usize, placement.m as usize);
     assert!(data.len() == k && parity.len() == m, "{} + {} chunks", data.len(), parity.len());
@@ -83,14 +83,14 @@ pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
 }
 
 /// The CRC of the sum (P) of blocks with the given CRCs; `zero` is the CRC of a block of zeros. A
-/// CRC is linear except for its initial value, which is contained once per block.
+/// CRC is linear except for its initial value, which each block's CRC contains once.
 pub fn sum_of_crcs(crcs: impl Iterator<Item = u32>, zero: u32) -> u32 {
     let (sum, count) = crcs.fold((0, 0u32), |(sum, count), crc| (sum ^ crc, count + 1));
     if count.is_multiple_of(2) { sum ^ zero } else { sum }
 }
 
-/// Chunk `wanted` of a stripe from the present ones (by chunk number); `None` if they do not
-/// suffice.
+/// Computes chunk `wanted` of a stripe from the present chunks, which are listed by chunk number;
+/// `None` if they do not suffice.
 pub fn reconstruct(
     placement: &Placement,
     chunks: &[Option<&[u8]>],
@@ -112,7 +112,7 @@ pub fn reconstruct(
     }
 }
 
-/// The sum of chunks, all of which must be present.
+/// The sum of chunks; `None` if one is missing.
 fn sum<'a>(chunks: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Vec<u8>> {
     let chunks: Vec<&[u8]> = chunks.collect::<Option<_>>()?;
     let mut total = vec![0; chunks.first()?.len()];
@@ -124,7 +124,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
     let (p, q) = (chunks[k], chunks[k + 1]);
     let missing: Vec<usize> = (0..k).filter(|i| chunks[*i].is_none()).collect();
     let length = chunks.iter().flatten().next()?.len();
-    // Σ 2^i · d_i over the present data.
+    // Σ 2^i · d_i over the present data chunks.
     let weighted = || {
         let mut total = vec![0; length];
         let present = (0..k).filter_map(|i| chunks[i].map(|data| (i, data)));
@@ -142,7 +142,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
         scaled
     };
     match (&missing[..], p, q) {
-        // Parity of complete data.
+        // All data chunks are there, so the parity is computed from them.
         ([], ..) if wanted == k => Some(plain()),
         ([], ..) => Some(weighted()),
         ([x], Some(p), _) if wanted == *x => {
@@ -161,7 +161,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
             add(&mut p, &data);
             Some(p)
         }
-        // Only Q is wanted, and one data chunk is missing.
+        // Q is wanted, and one data chunk is missing.
         ([x], Some(p), None) => {
             let mut data = plain();
             add(&mut data, p);
@@ -194,7 +194,7 @@ mod tests {
     use furrow_rt::Rng;
     use proptest::prelude::*;
 
-    /// P and Q by the definition, byte by byte.
+    /// P and Q computed by their definition, byte by byte.
     fn by_definition(data: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
         let length = data[0].len();
         let p = (0..length).map(|at| data.iter().fold(0, |sum, d| sum ^ d[at])).collect();
@@ -216,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// At every level parity is as defined, and every chunk can be reconstructed from any
-        /// sufficient set of others, never from fewer.
+        /// At every level parity is as defined. Every chunk can be reconstructed from any
+        /// sufficient set of others, and not from fewer.
         #[test]
         fn what_is_lost_comes_back(
             level in prop::sample::select(Level::ALL.to_vec()),
@@ -242,7 +242,7 @@ mod tests {
             let crcs = data.iter().map(|data| crc32c(data));
             prop_assert_eq!(sum_of_crcs(crcs, crc32c(&vec![0; length])), crc32c(&p));
             let all: Vec<&Vec<u8>> = data.iter().chain(&parity).collect();
-            // At most three are lost: with more there is hardly ever anything to reconstruct.
+            // At most three chunks are lost: with more, reconstruction is hardly ever possible.
             let gone: Vec<u32> =
                 (0..3).map(|i| (lost >> (8 * i)) % (placement.n + 4)).collect();
             let has = |chunk: u32| !gone.contains(&chunk);

@@ -1,4 +1,5 @@
-//! The state record: identity, members, events, and a payload that the array does not understand.
+//! The state record: identity, members, events, and a payload that only the array's
+//! user understands.
 
 use crate::format::{ArrayBody, MemberEntry};
 use crate::level::Level;
@@ -9,8 +10,8 @@ use furrow_log::Uuid;
 use std::ops::Range;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Places in format 1 of the payload's first bytes: among the fields of the array. The rest of the
-/// payload comes after the members.
+/// Where format 1 has the first bytes of the payload: among the array's fields. The rest follows
+/// the members.
 const AMONG: [Range<usize>; 2] = [
     offset_of!(ArrayBody, blocks)..offset_of!(ArrayBody, level),
     offset_of!(ArrayBody, zones)..offset_of!(ArrayBody, recorded),
@@ -19,24 +20,24 @@ const AMONG: [Range<usize>; 2] = [
 /// Most members of an array.
 const MEMBERS: u32 = *crate::level::DRIVES.end();
 
-/// A state record as one member has it.
+/// A state record, as it is on one member.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What the array is.
+    /// Identity of the array, which never changes.
     pub identity: Identity,
     /// Features an older version must refuse.
     pub incompat: u64,
-    /// The member that has the record.
+    /// Number of the member that has the record.
     pub member: u32,
-    /// Events so far.
+    /// The array's count of events.
     pub events: u64,
-    /// Stopped in order; nothing came after this record.
+    /// Whether the array was stopped in order, so that nothing came after this record.
     pub clean: bool,
     /// When the record was written, seconds since 1970; 0: not known.
     pub recorded: i64,
-    /// The members.
+    /// The members' entries, in order.
     pub members: Vec<MemberEntry>,
-    /// What the user of the array records.
+    /// The payload of the array's user.
     pub payload: Vec<u8>,
 }
 
@@ -44,7 +45,7 @@ impl Record {
     /// The record as bytes.
     ///
     /// # Panics
-    /// If the payload is shorter than the part of it that format 1 has among the array's fields.
+    /// If the payload is shorter than the part that format 1 has among the array's fields.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = ArrayBody::new_zeroed();
         let label = self.identity.label.as_bytes();
@@ -69,10 +70,10 @@ impl Record {
         bytes
     }
 
-    /// The record in `bytes`, of the array `uuid`.
+    /// Reads the record in `bytes`, which is of the array `uuid`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the record.
     pub fn decode(bytes: &[u8], uuid: Uuid) -> Result<Record, &'static str> {
         let (body, rest) = ArrayBody::read_from_prefix(bytes).map_err(|_| "too short")?;
         let drives = body.drives.get();
@@ -116,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Any payload comes back as it was, and so does everything else.
+        /// Every payload and every field is read back as it was written.
         #[test]
         fn a_record_is_read_as_it_was_written(
             drives in 2..=32u32, pick in any::<u32>(), state in 0..3u8, clean in any::<bool>(),

@@ -1,6 +1,6 @@
-//! The array: which drives are its members, what became of them, and who knows of it.
+//! The array in service: its members, their failures, and the state records that note failures.
 //!
-//! Invariant: the array does not know what is in the members' zones, but for their rings.
+//! Invariant: the array does not know the content of its members' zones, except their state rings.
 
 use crate::drive::Drive;
 use crate::event::{Event, Events};
@@ -16,7 +16,7 @@ use furrow_zone::{Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What an array is. It is fixed when the array is made.
+/// The identity of an array, which is fixed when the array is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The array's UUID.
@@ -27,12 +27,12 @@ pub struct Identity {
     pub created: i64,
     /// RAID level.
     pub level: Level,
-    /// Members.
+    /// Number of members.
     pub drives: u32,
 }
 
 impl Identity {
-    /// Where chunks are.
+    /// On which drives the chunks of its stripes are.
     ///
     /// # Errors
     /// `Invalid` if the level does not allow this number of drives.
@@ -41,12 +41,12 @@ impl Identity {
     }
 }
 
-/// What an array counts, as of its assembly.
+/// The counts with which an assembly continues the array.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
-    /// Number of the assembly.
+    /// Number of this assembly.
     pub epoch: u64,
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
     /// Number of the next state record.
     pub records: u64,
@@ -57,19 +57,19 @@ pub struct Counts {
 pub struct State {
     /// Features an older version must refuse.
     pub incompat: u64,
-    /// The checkpoint that the payload is of.
+    /// Number of the checkpoint in the payload.
     pub checkpoint: u64,
     /// Whether the array is being stopped in order.
     pub clean: bool,
-    /// What the user records.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// A state record on its way to the members.
+/// A state record that is being written to the members.
 pub struct Sent {
-    /// Its number.
+    /// Number of the state record.
     pub number: u64,
-    /// The members that it was sent to.
+    /// The members to which the record is being written, each with the result to wait for.
     pub flights: Vec<(u32, JoinHandle<Result<()>>)>,
 }
 
@@ -84,14 +84,14 @@ pub struct Array {
     placement: Placement,
     epoch: u64,
     members: Vec<Member>,
-    /// Members that lack data from before they came, as bits.
+    /// Members in state rebuilding, as bits.
     lacking: Cell<u32>,
     events: Cell<u64>,
     records: Cell<u64>,
-    /// Drives that claim to be spares of this array and have not been taken.
+    /// Spares of this array that were found or added and have not been taken.
     spares: RefCell<Vec<Uuid>>,
     news: Events,
-    /// A failure is being recorded on the remaining members.
+    /// Whether a task is recording failures on the remaining members.
     noting: Cell<bool>,
     noted: Notify,
     watchdog: Watchdog,
@@ -131,7 +131,7 @@ impl Array {
         self.identity.uuid
     }
 
-    /// What the array is.
+    /// The identity of the array.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -153,16 +153,16 @@ impl Array {
         &self.members[index as usize]
     }
 
-    /// Events so far: changes of the members' drives. It is also the time at which commands are
-    /// sent ([`Member::is_former`]).
+    /// Number of events so far: each is a change of a member's drive. The number also serves as the
+    /// time at which a command is sent ([`Member::is_former`]).
     #[inline]
     pub fn events(&self) -> u64 {
         self.events.get()
     }
 
-    /// Sends a new state record to the drive of every member but `but`. Returns its number, and the
-    /// members with what becomes of it: the record is on a drive when that succeeds, and
-    /// [`Member::note_recorded`] is then due.
+    /// Sends a new state record to the drive of every member but `but`. Returns the record's
+    /// number, and for each member the result to wait for. When a result is a success, the caller
+    /// calls [`Member::note_recorded`].
     pub fn send_records(&self, rt: &Rt, pages: &Pool, but: Option<u32>, state: &State) -> Sent {
         let number = self.records.replace(self.records.get() + 1);
         let (mut flights, members) = (Vec::new(), &self.members);
@@ -192,24 +192,25 @@ impl Array {
         Sent { number, flights }
     }
 
-    /// Members that lack data from before they came, as bits.
+    /// Members in state rebuilding, as bits.
     #[inline]
     pub fn lacking(&self) -> u32 {
         self.lacking.get()
     }
 
-    /// Whether all data can be read without some of the members.
+    /// Whether all data can be read without the members `lost`, and without those out of service
+    /// or rebuilding.
     pub fn survives_without(&self, lost: &[u32]) -> bool {
         let placement = &self.placement;
         let up = |index: u32| {
             let state = self.member(index).state();
             state == MemberState::Active && !lost.contains(&index)
         };
-        // Rotation brings every drive into every role, so stripe 0 stands for all.
+        // With rotation every drive plays every role, so stripe 0 stands for all stripes.
         placement.recoverable(|chunk| up(placement.drive(0, chunk)))
     }
 
-    /// The one place where a member changes its state.
+    /// Changes a member's state; the only place that does.
     pub fn set_state(&self, index: u32, state: MemberState) {
         self.member(index).set_state(state);
         self.lacking.set(match state {
@@ -219,7 +220,7 @@ impl Array {
     }
 
     /// Takes a member out of service, and reports that. Its drive is closed when the last command
-    /// has ended. The event counts only after [`Array::raise_events`].
+    /// has ended. The caller counts the event, by [`Array::raise_events`].
     pub fn take_out(&self, index: u32, why: String) {
         self.set_state(index, MemberState::Failed);
         if let Some(drive) = self.member(index).leave(self.events.get()) {
@@ -233,8 +234,8 @@ impl Array {
         self.events.set(self.events.get() + 1);
     }
 
-    /// Puts a drive in the place of member `index`, which is to be rebuilt: an event. Returns the
-    /// errors of the drive that was there before.
+    /// Puts a drive in the place of member `index`, which is to be rebuilt, and counts the event.
+    /// Returns the error counts of the former drive.
     pub fn seat(&self, index: u32, uuid: Uuid, drive: Rc<Drive>) -> Errors {
         self.raise_events();
         let former = self.member(index).seat(uuid, drive, self.events.get());
@@ -242,12 +243,12 @@ impl Array {
         former
     }
 
-    /// Spares that are known and have not been taken.
+    /// UUIDs of known spares that have not been taken.
     pub fn spares(&self) -> Vec<Uuid> {
         self.spares.borrow().clone()
     }
 
-    /// Adds a spare, unless it is known.
+    /// Adds a spare, if it is not known yet.
     pub fn add_spare(&self, uuid: Uuid) {
         let mut spares = self.spares.borrow_mut();
         if !spares.contains(&uuid) {
@@ -255,12 +256,12 @@ impl Array {
         }
     }
 
-    /// A spare is taken, or is none any more.
+    /// Removes a spare, which was taken or is no longer one.
     pub fn remove_spare(&self, uuid: Uuid) {
         self.spares.borrow_mut().retain(|spare| *spare != uuid);
     }
 
-    /// Waits for the next event to report. For one listener.
+    /// Waits for the next event. Each event goes to one caller only.
     pub async fn next_event(&self) -> Event {
         self.news.next().await
     }
@@ -275,39 +276,40 @@ impl Array {
         self.watchdog.add(device);
     }
 
-    /// Watches a drive no longer.
+    /// Stops watching a drive.
     pub fn forget(&self, device: &Rc<dyn ZonedDevice>) {
         self.watchdog.forget(device);
     }
 
-    /// The reason why a member's drive was given up, if it was.
+    /// Why a member's drive was given up; `None` if it was not.
     pub fn given_up(&self, index: u32) -> Option<String> {
         self.member(index).drive().and_then(|drive| self.watchdog.why(&drive.device))
     }
 
-    /// Whether a failure is being recorded on the remaining members.
+    /// Whether a task is recording failures on the remaining members.
     #[inline]
     pub fn is_noting(&self) -> bool {
         self.noting.get()
     }
 
-    /// A failure is to be recorded. False if a task does that already.
+    /// Notes that a failure is to be recorded. True if the caller has to start the task that does;
+    /// false if it runs.
     pub fn begin_noting(&self) -> bool {
         !self.noting.replace(true)
     }
 
-    /// Every failure so far is recorded.
+    /// Notes that every failure so far is recorded.
     pub fn end_noting(&self) {
         self.noting.set(false);
         self.noted.notify_all();
     }
 
-    /// Waits until every failure so far may be recorded, or recording may have been given up.
+    /// Waits until failures were recorded, or recording was given up. The caller checks which.
     pub async fn noted(&self) {
         self.noted.wait().await;
     }
 
-    /// Wakes tasks that wait for failures to be recorded: nothing can be written any more.
+    /// Wakes the tasks in [`Array::noted`], because nothing can be written any more.
     pub fn give_up_noting(&self) {
         self.noted.notify_all();
     }

@@ -1,9 +1,9 @@
-//! Spares: drives that wait for a member to fail.
+//! Spares: drives that wait to replace a failed member.
 //!
-//! A spare holds one record, in its ring: the array that it is for, and the UUID that it will have
-//! as a member. That record stays until the drive has a state record of its own. So at any moment
-//! the drive is a member to drives that have recorded it as a member, and a spare to the others:
-//! the next assembly completes the change after a crash in between.
+//! A spare holds one record, in its state ring: the array that it is for, and the UUID that it will
+//! have as a member. The record stays until the drive has a state record of its own. So at any
+//! moment the drive is a member for those drives that have recorded it as one, and a spare for the
+//! others. After a crash in between, the next assembly completes the change.
 
 use crate::examine::{Examined, Given, check_empty, find};
 use crate::format::{MemberEntry, SpareBody};
@@ -15,7 +15,7 @@ use furrow_log::Uuid;
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use zerocopy::{FromBytes, FromZeros};
 
-/// The body of a spare's record; `blocks`: blocks of what the array's user serves.
+/// The body of a spare's record; `blocks` is the number of blocks that the array's user serves.
 pub fn body(identity: &Identity, incompat: u64, blocks: u64) -> SpareBody {
     let mut body = SpareBody::new_zeroed();
     body.incompat = incompat.into();
@@ -28,7 +28,7 @@ pub fn body(identity: &Identity, incompat: u64, blocks: u64) -> SpareBody {
     body
 }
 
-/// The content of a spare's record.
+/// Reads the body of a spare's record.
 ///
 /// # Errors
 /// `Corrupt` if its values are invalid.
@@ -63,12 +63,12 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
     })
 }
 
-/// If a drive that calls itself a spare has become a member, and a crash prevented its own record
-/// of that: the index of the member. `None`: it is a spare. `array` is the array of the other
-/// drives, with the name of one.
+/// The number of the member that a drive with a spare's record has become, if a crash prevented its
+/// own state record. `None`: the drive is a spare. `array` is the UUID of the other drives' array,
+/// with the name of one of them.
 ///
 /// # Errors
-/// `WrongFormat` if it is for another array, `Invalid` if it is stale.
+/// `WrongFormat` if the drive is a spare of another array, `Invalid` if it is stale.
 pub(crate) fn seat_of(
     given: &Given,
     (other, array): (&str, Uuid),
@@ -96,7 +96,7 @@ pub(crate) fn seat_of(
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-/// Refuses a drive that holds data; the error names the array of a spare.
+/// Fails if a drive holds data; if it is a spare, the error names its array.
 pub async fn check_free(device: &dyn ZonedDevice) -> Result<()> {
     if let Ok((found, ..)) = find(device).await
         && found.is_spare()

@@ -1,16 +1,17 @@
-//! Members that come back older than they were: a restored backup, or a drive that lost writes that
-//! it had acknowledged.
+//! Stale members: they come back older than they were, as a restored backup, or as a drive that
+//! lost writes which it had acknowledged.
 //!
-//! Each state record tells, for each member, which state record the member certainly has: the last
-//! that its drive acknowledged. So an earlier image of a member is older than what the other
-//! members have recorded of it.
+//! Each state record says, for each member, which state record that member certainly has: the last
+//! that its drive acknowledged. An older image of a member lacks the record that the other members
+//! know it had.
 
 use crate::format::MemberEntry;
 use furrow_log::Uuid;
 use furrow_log::record::RecordHeader;
 use furrow_zone::{Error, ErrorKind};
 
-/// The state record that a member certainly has, according to another member; 0: not known.
+/// Number of the state record that a member certainly has, according to another member's record; 0:
+/// not known.
 pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
     match u64::from(entry.behind.get()) {
         0 => 0,
@@ -18,20 +19,20 @@ pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
     }
 }
 
-/// A member with an older state than it once had.
+/// A member whose newest state record is older than one that it had.
 pub(crate) struct Stale {
-    /// The drive.
+    /// Name of the drive.
     pub(crate) name: String,
-    /// Its number.
+    /// Number of the member.
     pub(crate) index: usize,
-    /// Number of its newest state record.
+    /// Number of the newest state record in this image of the member.
     pub(crate) record: u64,
-    /// Number of the record that it must once have had.
+    /// Number of a record that the member must have had.
     pub(crate) least: u64,
 }
 
-/// The reason why `array` is not started with such members; `enough`: whether the array could
-/// start without them.
+/// Why `array` is not started with the stale members `behind`; `enough`: whether it could start
+/// without them.
 pub(crate) fn refusal(array: Uuid, behind: &[Stale], newest: &str, enough: bool) -> Error {
     let Stale { name, index, record, least } = &behind[0];
     let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();

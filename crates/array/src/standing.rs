@@ -1,10 +1,10 @@
-//! Which of an array's state records count: the one decision that every way to assemble follows.
+//! Standing: which of an array's state records count. Every way to assemble an array uses
+//! this decision.
 //!
-//! A record says which drives its array goes on with. A record that says this of fewer drives than
-//! an earlier one counts from the moment in which all of these have it: before that nothing was
-//! acknowledged without the others. So drives that others go on without are *stale*, unless they
-//! have gone on without these others, too: that is a *split*, and which history counts is for the
-//! user to say.
+//! A record says with which drives its array goes on. If these are fewer drives than before, the
+//! record counts once all of them have it: until then nothing was acknowledged without the drives
+//! that were left out. The left-out drives are *stale*, unless they have gone on without the
+//! others, too. That is a *split*, and the user has to say which history counts.
 
 use crate::examine::Examined;
 use crate::level::Level;
@@ -12,43 +12,43 @@ use crate::member::MemberState;
 use furrow_log::Uuid;
 use std::collections::BTreeSet;
 
-/// What a drive counts for.
+/// What a drive is in the newest state of its array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// A member of the newest state, whose number this is.
+    /// The member with this number.
     Member(u32),
-    /// It waits for a member to fail.
+    /// A spare, which waits for a member to fail.
     Spare,
-    /// The array went on without it.
+    /// A former member, with its number: the array went on without it.
     TakenOut(u32),
-    /// Another drive has its place.
+    /// A former member, with its number: another drive has its place.
     Replaced(u32),
-    /// The array went on with it, and this image is from before that: it has record `record`, and
-    /// had acknowledged record `least`.
+    /// An older image of a member: the array went on with the drive, which then had newer records.
     Behind {
-        /// Its number.
+        /// Number of the member.
         member: u32,
-        /// Number of its newest record.
+        /// Number of the newest record in this image.
         record: u64,
-        /// Number of the record that it must once have had.
+        /// Number of a record that the drive acknowledged.
         least: u64,
     },
-    /// The drive is there twice.
+    /// A second image of the member with this number, equal to one given before.
     Copy(u32),
 }
 
-/// What the records of an array's drives amount to.
+/// What the records of an array's drives say together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// The drive with the newest state; with a split, of one of the halves.
+    /// Index of the drive with the newest state; with a split, of one part's.
     pub newest: usize,
-    /// What each drive counts for, by the newest state.
+    /// The standing of each drive in the newest state.
     pub standings: Vec<Standing>,
-    /// Drives that have gone on without those of the other parts; empty unless the array is split.
+    /// The parts of a split, as indices of drives: each part has gone on without the others. Empty
+    /// without a split.
     pub split: Vec<Vec<usize>>,
 }
 
-/// Judges the drives of one array; `None` if no member is among them.
+/// Judges the drives of one array; `None` if none of them is a member.
 pub fn judge(drives: &[Examined]) -> Option<Judgement> {
     let all = All { drives };
     let newest = all.newest()?;
@@ -58,7 +58,7 @@ pub fn judge(drives: &[Examined]) -> Option<Judgement> {
     Some(Judgement { newest, standings, split })
 }
 
-/// The member with the latest state among drives of one array.
+/// The member with the newest state among drives of one array.
 pub fn newest(drives: &[Examined]) -> Option<&Examined> {
     All { drives }.newest().map(|index| &drives[index])
 }
@@ -67,12 +67,12 @@ struct All<'a> {
     drives: &'a [Examined],
 }
 
-/// A record's view of another drive.
+/// What a record says of another drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
     InService,
     Failed,
-    /// It knows no such drive: another has the place, or had it then.
+    /// The record does not name the drive: another drive has its place, or had it then.
     Unknown,
 }
 
@@ -86,8 +86,8 @@ impl All<'_> {
         }
     }
 
-    /// If the record of `of` says that `on` has failed: the events that the array counted when it
-    /// was last in service.
+    /// The event count at which `on` was last in service, if the record of `of` says that `on`
+    /// has failed.
     fn left(&self, of: usize, on: usize) -> Option<u64> {
         let (of, device) = (&self.drives[of], self.drives[on].device);
         let seat = of
@@ -97,8 +97,8 @@ impl All<'_> {
         of.served.get(seat).copied()
     }
 
-    /// Whether every drive that has failed by the record of `one` is out of service by that of
-    /// `at`.
+    /// Whether every drive that is failed in the record of `one` is out of service in the record
+    /// of `at`.
     fn was_told(&self, at: usize, one: usize) -> bool {
         let in_service = |device: &Uuid| {
             let mut of = self.drives[at].members.iter();
@@ -109,13 +109,13 @@ impl All<'_> {
         !failed.any(|(uuid, _)| in_service(uuid))
     }
 
-    /// Whether the drive says something itself, and is the newest image of itself.
+    /// Whether the drive has a whole state record, and this is its newest image.
     fn speaks(&self, index: usize) -> bool {
         let drive = &self.drives[index];
         drive.member.is_some() && !drive.is_stand_in() && self.twin(index).is_none()
     }
 
-    /// A later image of the same drive, or an equal one before it.
+    /// Another image of the same drive that is newer, or equal and given before this one.
     fn twin(&self, index: usize) -> Option<&Examined> {
         let key = |at: usize| (self.drives[at].record, std::cmp::Reverse(at));
         let device = self.drives[index].device;
@@ -124,9 +124,9 @@ impl All<'_> {
         twin.map(|at| &self.drives[at])
     }
 
-    /// The drive with the latest state: the one with the most events, then with the newest record.
-    /// But a drive that another one has recorded as failed, while it still counts that other one as
-    /// a member, or has not gone on without it, is older, however many events it has.
+    /// The drive with the newest state: the one with the most events, then with the newest record.
+    /// An exception, however many events the drives have: drive A is older than drive B if B has
+    /// recorded A as failed, and A counts B as a member or has not gone on without B.
     fn newest(&self) -> Option<usize> {
         let speaking = (0..self.drives.len()).filter(|index| self.speaks(*index));
         let is_behind = |one: usize| {
@@ -141,7 +141,7 @@ impl All<'_> {
             (0..self.drives.len()).any(|other| self.speaks(other) && ahead(other))
         };
         let rank = |index: usize| (self.drives[index].events, self.drives[index].record);
-        // Of two equal ones the one counts that all of its drives know of.
+        // Of two equal states, the one counts whose drives all know of it.
         let agreed = |index: usize| {
             let of = &self.drives[index].members;
             let in_service = |at: &usize| {
@@ -154,9 +154,9 @@ impl All<'_> {
         speaking.max_by_key(|index| (!is_behind(*index), rank(*index), agreed(*index)))
     }
 
-    /// Whether `one` has gone on without `other`: it says so, and so does every drive that it goes
-    /// on with, as far as these are there. If one of these drives lacks the record, nothing was
-    /// acknowledged with the record, and the record before decides, which that drive has.
+    /// Whether `one` has gone on without `other`: `one` says so, and so does every present drive
+    /// with which it goes on. If one of these lacks the record, nothing was acknowledged with it;
+    /// the record before it, which that drive has, then decides.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {
@@ -167,16 +167,16 @@ impl All<'_> {
         let mut there = with.map(|(uuid, _)| {
             (0..self.drives.len()).find(|at| self.speaks(*at) && self.drives[*at].device == *uuid)
         });
-        // A drive that the record does not know may be newer than the record. It is not if all
-        // drives of the record are there and agree with it, or if it saw the record's drive leave
-        // and that drive has gone on since.
+        // A drive that the record of `one` does not name may be newer than that record. It is not
+        // if all drives of the record are there and agree with it, or if it saw `one` leave and
+        // `one` has gone on since.
         let left = self.left(other, one).is_some_and(|served| served < self.drives[one].events);
         there.all(|at| match at {
             None => view == View::Failed || left,
             Some(at) => {
                 let with = self.view(at, one) == View::InService;
                 let told = match view {
-                    // Each turn is about fewer failed drives, so there is an end.
+                    // Each call is about fewer failed drives, so the recursion ends.
                     View::Failed if !self.was_told(at, one) && self.was_told(one, at) => {
                         self.went_on_without(at, other)
                     }
@@ -188,8 +188,9 @@ impl All<'_> {
         })
     }
 
-    /// Whether two records go on with a drive in common. It has gone on with one of them at most:
-    /// if one has replaced a drive, which all of its drives had to know, then with that one.
+    /// Whether the records of `one` and `other` have a common drive in service. At most one of the
+    /// two is that drive's newest state. If one of the two arrays has replaced a drive, all of its
+    /// drives had to know, so its record is that state.
     fn share(&self, one: usize, other: usize) -> bool {
         let in_service = |index: usize| {
             let all = self.drives[index].members.iter();
@@ -198,14 +199,14 @@ impl All<'_> {
         in_service(one).any(|uuid| in_service(other).any(|common| common == uuid))
     }
 
-    /// The parts of the array that have each gone on without the others.
+    /// The parts of the array that have each gone on without the others; empty without a split.
     fn split(&self) -> Vec<Vec<usize>> {
         if !self.drives.first().is_some_and(|drive| can_split(drive.level, drive.drives)) {
             return Vec::new();
         }
         let apart = |one: usize, other: usize| {
             let both = self.went_on_without(one, other) && self.went_on_without(other, one);
-            // What an older image of a drive says is not the last that the drive has said.
+            // An older image of a drive does not have the drive's last word.
             let older = self.least(one, other).or(self.least(other, one)).is_some();
             let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
             both && !older
@@ -237,8 +238,8 @@ impl All<'_> {
         parts
     }
 
-    /// Drives that count each other as members but have different records of one number: one of the
-    /// histories began with older images of drives.
+    /// Drives that count each other as members but have different records with one number: one of
+    /// the two histories began with older images of drives.
     fn forked(&self, newest: usize) -> Vec<Vec<usize>> {
         let content = |index: usize| {
             let drive = &self.drives[index];
@@ -260,9 +261,9 @@ impl All<'_> {
         parts
     }
 
-    /// The newest state and a drive that knows more events, where neither has ever known the other:
-    /// the drive was a member of a state that the newest one does not come from. The members of
-    /// that state may have recorded each other as failed since, each for itself.
+    /// The drive with the newest state, and a drive that knows more events, if neither has ever
+    /// known the other. The second one was a member of a state from which the newest does not come.
+    /// The members of that state may have recorded each other as failed since, each on its own.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
             self.speaks(*index)
@@ -294,13 +295,13 @@ impl All<'_> {
         }
     }
 
-    /// If `on` is an older image of itself by the record of `of`: the number of the record that it
-    /// must once have had.
+    /// The number of a record that the drive of `on` must have had, if the record of `of` shows
+    /// that `on` is an older image of the drive.
     fn least(&self, of: usize, on: usize) -> Option<u64> {
         let (of, on) = (&self.drives[of], &self.drives[on]);
         let seat = of.members.iter().position(|(uuid, _)| *uuid == on.device)?;
         let least = of.known.get(seat).copied().unwrap_or(0);
-        // A record that is damaged was there. Its number may be what is damaged, by a bit.
+        // A damaged record was there; a flipped bit may have changed its number.
         let flipped = |number: u64| {
             let mut near = (0..u64::BITS).map(|bit| number ^ 1 << bit);
             near.any(|number| (least..=of.record).contains(&number))
@@ -311,7 +312,7 @@ impl All<'_> {
 }
 
 /// Whether two parts of an array can each have all data. In all other arrays a part that can go on
-/// has more than half of the drives, so at most one does.
+/// has more than half of the drives, so only one part can.
 fn can_split(level: Level, drives: u32) -> bool {
     match level {
         Level::Raid0 => false,
@@ -321,8 +322,8 @@ fn can_split(level: Level, drives: u32) -> bool {
     }
 }
 
-/// Why an array that is split is not put together: what each part has, and what can be done.
-/// `names` are the names of the drives, `utc` tells a time in seconds since 1970.
+/// Why a split array is not assembled: the state of each part, and what the user can do. `names`
+/// are the names of the drives; `utc` formats a time in seconds since 1970.
 pub fn split_refusal(
     drives: &[Examined],
     names: &[String],

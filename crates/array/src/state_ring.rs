@@ -1,10 +1,10 @@
-//! The ring of a drive's state records: how it is read, and how a record gets into it.
+//! The state ring: how a drive's state records are read and written.
 //!
 //! Invariants
-//! - The zone with the newest whole record is never emptied: only a [`Spare`] is, and the zone of
-//!   the newest record becomes one only when a newer record in the other zone has been
-//!   acknowledged. However often the drive refuses a record, the last one stays.
-//! - Records are written one at a time, with FUA: at most the last of a zone is torn.
+//! - The zone with the newest whole record is never emptied, only a [`Spare`]. That zone becomes a
+//!   spare when the drive has acknowledged a newer record in the other zone. So the last record
+//!   stays, however often the drive refuses new ones.
+//! - Records are written one at a time, with FUA, so only the last one of a zone can be torn.
 
 use crate::drive::Drive;
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
@@ -21,72 +21,73 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use zerocopy::FromBytes;
 
-/// A whole record that was found in a drive's ring.
+/// A whole record that was found in a drive's state ring.
 pub struct Found {
-    /// Its header.
+    /// Header of the record.
     pub header: RecordHeader,
-    /// Its body.
+    /// Body of the record.
     pub body: Vec<u8>,
-    /// The record's zone of the ring: 0 or 1.
+    /// Zone of the ring that has the record: 0 or 1.
     pub ring: u32,
-    /// Its first block in that zone.
+    /// First block of the record in that zone.
     at: u32,
 }
 
 impl Found {
-    /// How the ring with this newest record is continued.
+    /// How the ring is continued if this is its newest record.
     pub fn holds(&self, ring: &RingRead) -> Holds {
         Holds::Record { ring: self.ring, damaged: !ring.damage.is_empty() }
     }
 
-    /// Whether it is the record of a spare rather than the state of an array.
+    /// Whether the record is a spare's instead of a state record.
     pub fn is_spare(&self) -> bool {
         self.header.kind.get() == kind::SPARE
     }
 
-    /// State records come before records of spares, newer ones before older ones.
+    /// Ranks records: state records above spares' records, then newer ones above older ones.
     fn rank(&self) -> (bool, u64) {
         (!self.is_spare(), self.header.sequence.get())
     }
 }
 
-/// Blocks of the ring that were written and hold no whole record.
+/// Written blocks of the ring that hold no whole record.
 pub struct Damage {
-    /// Their zone.
+    /// Zone of the blocks.
     pub zone: ZoneId,
     /// The first of the blocks.
     pub block: u32,
-    /// What the last record in them says, unverified, if it looks like that of a member or spare.
+    /// Unverified header of the last record in the blocks, if it looks like that of a member
+    /// or spare.
     pub header: Option<RecordHeader>,
-    /// The damaged record was the newest: no newer whole one is on the drive.
+    /// Whether the damaged record was the newest: no newer whole one is on the drive.
     pub newest: bool,
-    /// The drive cannot read it; otherwise its content is wrong.
+    /// Whether the drive failed to read the blocks; otherwise their content is wrong.
     pub unread: bool,
 }
 
-/// What the ring of a drive was found to hold.
+/// The content of a drive's state ring.
 pub struct RingRead {
-    /// The newest whole record.
+    /// The newest whole record, if there is one.
     pub newest: Option<Found>,
-    /// Damaged records. The torn end of a write that was never acknowledged is none.
+    /// Damaged records, not counting the torn end of a write that was never acknowledged.
     pub damage: Vec<Damage>,
-    /// Why a block cannot be read.
+    /// Why a block could not be read; of several, one of the errors.
     pub unread: Option<Error>,
 }
 
 impl RingRead {
-    /// The damage of a record that was newer than every whole one.
+    /// The damage of a record that was newer than every whole record, if there is such damage.
     pub fn newest_damaged(&self) -> Option<&Damage> {
         self.damage.iter().find(|damage| damage.newest)
     }
 }
 
-/// First zone of the ring: conventional zones are not used.
+/// First zone of the state ring: it comes after the conventional zones, which are not used.
 pub fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
 }
 
-/// Reads all records of a drive's ring.
+/// Reads all records of a drive's state ring.
 ///
 /// # Errors
 /// `Io` if the drive is gone; `WrongFormat` if a record is of a version that this program does not
@@ -102,7 +103,7 @@ pub async fn read_ring(
         let zone = ZoneId(ring_start(device.geometry()) + ring);
         let Some(report) = reports.get(zone.0 as usize) else { break };
         let end = blocks_begun(report, device.geometry());
-        // A block of which the drive has a part was never acknowledged.
+        // Only whole blocks count: a block of which the drive has a part was never acknowledged.
         let complete = blocks_written(report, device.geometry());
         let (mut at, mut bad) = (0, None);
         while at < end {
@@ -121,15 +122,16 @@ pub async fn read_ring(
                 _ => Place::Torn(1),
             };
             let bad = bad.get_or_insert_with(|| Bad::new(zone, at));
-            // The rest of a zone that was finished early, or became read-only, was never written.
+            // In a zone that was finished early or became read-only, blocks before `end` may never
+            // have been written, so zeros there do not prove damage.
             let rest = matches!(report.state, ZoneState::Full | ZoneState::ReadOnly);
             match found {
                 Place::Torn(blocks) => bad.spans(at, blocks),
                 Place::Empty => bad.certain |= !rest && at >= bad.end,
                 Place::Damaged(header, blocks) => {
                     bad.certain |= at >= bad.end;
-                    // Of several records the last one is the newest; what is in the middle of a
-                    // record has no header.
+                    // Of several headers the last is the newest record's. Blocks inside a record do
+                    // not have a header.
                     if at >= bad.end || header.is_some() {
                         bad.damage.header = header;
                     }
@@ -151,7 +153,7 @@ pub async fn read_ring(
         let ring = damage.zone.0 - ring_start(device.geometry());
         damage.newest = match newest {
             Some((of, at)) if of == ring => damage.block > at,
-            // The ring continues in an empty zone: an older record there means that the zone was
+            // The ring continues in an empty zone. If the other zone has a whole record, it was
             // left before the newest record was written.
             _ => !whole[ring as usize],
         };
@@ -159,12 +161,12 @@ pub async fn read_ring(
     Ok(read)
 }
 
-/// A run of blocks without a whole record.
+/// Consecutive blocks without a whole record.
 struct Bad {
     damage: Damage,
-    /// It is no torn end of a write.
+    /// Whether the blocks are certainly not the torn end of a write.
     certain: bool,
-    /// The block behind the last one that a record in it claims.
+    /// The block after the last one that a header in these blocks claims.
     end: u32,
 }
 
@@ -178,8 +180,8 @@ impl Bad {
         self.end = self.end.max(at.saturating_add(blocks));
     }
 
-    /// The damage in front of a whole record at block `at`: none if the record begins where a torn
-    /// one ended, in the middle of what that one claims.
+    /// The damage before a whole record at block `at`. `None` if that record lies within the blocks
+    /// that a torn record's header claims: then the torn record was never acknowledged.
     fn before(self, at: u32) -> Option<Damage> {
         (self.end <= at && (self.certain || self.end == 0)).then_some(self.damage)
     }
@@ -189,14 +191,14 @@ impl Bad {
     }
 }
 
-/// What is at a block of the ring.
+/// What was found at a block of the ring.
 enum Place {
     Record(RecordHeader, Vec<u8>),
-    /// The beginning of a record of that many blocks, whose end was never written.
+    /// The beginning of a record of this number of blocks; its end was never written.
     Torn(u32),
     /// Zeros.
     Empty,
-    /// Something else, or a record of that many blocks that is not whole.
+    /// Other content, or a record of this number of blocks that is not whole.
     Damaged(Option<RecordHeader>, u32),
     Unread(Error),
 }
@@ -215,7 +217,7 @@ async fn place(
     let address = BlockAddr::new(device.geometry(), zone, at);
     let first = match read_blocks(device, QueueId(0), address, 1, pages).await {
         Ok(first) => first,
-        // The block, or the end of it, was never written.
+        // The block, or its end, was never written.
         Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Place::Torn(1)),
         Err(error) => return unread(error),
     };
@@ -245,7 +247,7 @@ async fn place(
         Err(error) if error.kind() == ErrorKind::WrongFormat && header.kind.get() == wanted => {
             Err(error.at(device.name()))
         }
-        // A whole record of something else, such as a file system.
+        // A whole record of other kind, for example of a file system.
         Err(_) if is_whole(&bytes, header.kind.get()) => Ok(Place::Damaged(None, header.blocks())),
         Err(_) if is_torn(&whole, &bytes, device.geometry()) => Ok(Place::Torn(header.blocks())),
         Err(_) => Ok(Place::Damaged(looks_like_ours(first[0].bytes()), header.blocks())),
@@ -260,14 +262,14 @@ fn is_zero(page: &Page) -> bool {
     page.bytes().iter().all(|byte| *byte == 0)
 }
 
-/// Whether the end of a record is missing: zeros are where the drive was never written.
+/// Whether the end of a record was never written: the drive then returns zeros there.
 fn is_torn(pages: &Pages, bytes: &[u8], geometry: &Geometry) -> bool {
     let missing = pages.len() > 1 && pages.last().is_some_and(is_zero);
     missing || record::may_be_cut_off(bytes, geometry.block_size.0 as usize)
 }
 
-/// The header of a damaged block, if enough of it is left to take the block for the record of a
-/// member or spare.
+/// The header of a damaged block, if enough of it is intact to tell that it is a member's or
+/// spare's record.
 fn looks_like_ours(bytes: &[u8]) -> Option<RecordHeader> {
     let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
     let signs = [
@@ -279,7 +281,7 @@ fn looks_like_ours(bytes: &[u8]) -> Option<RecordHeader> {
     (signs.iter().filter(|sign| **sign).count() >= 3).then_some(header)
 }
 
-/// Refuses records of a newer version.
+/// Fails if a record is of a newer version.
 fn check_features(body: &[u8]) -> Result<()> {
     let incompat = body.get(16..24).map(|bytes| {
         u64::from_le_bytes(bytes.try_into().expect("invariant: eight bytes were taken"))
@@ -296,49 +298,50 @@ fn check_features(body: &[u8]) -> Result<()> {
     }
 }
 
-/// How a drive's ring is continued.
+/// What a drive's state ring holds, and so how it is continued.
 #[derive(Clone, Copy, Debug)]
 pub enum Holds {
-    /// No whole record.
+    /// The ring has no whole record.
     Nothing,
-    /// The newest whole record is in a zone of the ring.
+    /// The ring has a whole record.
     Record {
-        /// Zone of the ring: 0 or 1.
+        /// Zone of the ring with the newest whole record: 0 or 1.
         ring: u32,
         /// Whether the ring holds damaged records.
         damaged: bool,
     },
 }
 
-/// The writing end of a drive's ring.
+/// Writes records to a drive's state ring.
 pub struct StateRing {
-    /// The zone of the ring that is written.
+    /// The zone of the ring to which records are written.
     current: Cell<u32>,
-    /// That zone takes no more records.
+    /// Whether the current zone takes no more records.
     closed: Cell<bool>,
-    /// Zones of the ring that hold anything.
+    /// Whether each zone of the ring holds anything.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
-    /// The other zone, if it can never be emptied: when this one is full, there is no place for a
-    /// record.
+    /// The zone that is not current, if it can never be emptied. When the current zone is full, no
+    /// further record can be written.
     lost: Cell<Option<ZoneId>>,
 }
 
-/// Where the newest whole record is: it was read, or its write was acknowledged.
+/// The newest whole record, which was found at assembly or written and acknowledged since.
 struct Newest {
     ring: u32,
-    /// Shows it durable; a record that was read may be in the drive's cache only.
+    /// Proof that the record is durable. `None` for a record that was found: it may be only in the
+    /// drive's cache.
     proof: Option<DurableSnapshot>,
 }
 
-/// A zone of the ring without the newest whole record: the only one that may be emptied.
+/// The zone of the ring without the newest whole record: the only one that may be emptied.
 struct Spare {
     ring: u32,
     proof: Option<DurableSnapshot>,
 }
 
 impl StateRing {
-    /// The ring that was found to hold that; `reports` are those of its zones.
+    /// The ring of a drive that was found to hold `holds`; `reports` are those of the ring's zones.
     pub fn new(holds: Holds, reports: &[ZoneReport]) -> StateRing {
         let used = |ring: usize| reports.get(ring).is_some_and(|r| r.state != ZoneState::Empty);
         let (current, closed, newest) = match holds {
@@ -367,7 +370,7 @@ impl Drive {
         ZoneId(ring_start(self.geometry()) + ring)
     }
 
-    /// Takes the ring's zone into use where its report says its write pointer is.
+    /// Takes the current zone of the ring into use, at the write pointer that its report gives.
     pub fn open_ring(&self, reports: &[ZoneReport]) {
         let zone = self.ring_zone(self.ring.current.get());
         let report = &reports[zone.0 as usize];
@@ -378,17 +381,17 @@ impl Drive {
     }
 
     fn attach_ring(&self, zone: ZoneId) {
-        // The class's reserve is only for the ring. No permit is available only while a finished
-        // zone has not yet given its permit back, and the zone's queue waits for that.
+        // Only the ring uses this class's reserve. If no permit is available, a finished zone has
+        // not yet given its permit back; the zone's queue waits for that.
         if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
             self.writer.attach(zone, permit);
         }
     }
 
-    /// Writes a state record; durable when this returns.
+    /// Writes a state record, which is durable when the call returns.
     ///
     /// # Errors
-    /// If both zones of the ring refuse the record: the newest one is still there then.
+    /// If both zones of the ring refuse the record; the drive then still has the record before.
     pub async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;
@@ -410,7 +413,7 @@ impl Drive {
                     return self.clear_spare().await;
                 }
                 Err(error) if !self.answers() => return Err(error),
-                // The next record is tried in the zone without the newest whole one.
+                // The record is tried next in the zone without the newest whole record.
                 Err(error) => last = Some(error),
             }
             self.ring.closed.set(true);
@@ -418,23 +421,23 @@ impl Drive {
         Err(last.expect("invariant: the loop ends early or with an error"))
     }
 
-    /// The next record goes to an empty zone of the ring. When it is there, the other zone is
-    /// emptied, whatever it holds.
+    /// Makes the next record go to the empty zone of the ring. When it is durable there, the other
+    /// zone is emptied, whatever its content.
     pub fn leave_ring_zone(&self) {
         self.ring.closed.set(true);
     }
 
-    /// The zone of the ring that is written.
+    /// The zone of the ring to which records are written.
     pub fn ring_zone_now(&self) -> ZoneId {
         self.ring_zone(self.ring.current.get())
     }
 
-    /// Continues in the ring's zone without the newest whole record, and empties it first if
-    /// necessary.
+    /// Continues the ring in the zone without the newest whole record, after emptying that zone
+    /// if necessary.
     async fn turn_ring(&self) -> Result<()> {
         let old = self.ring_zone(self.ring.current.get());
-        // The permit passes from one zone to the other; otherwise both zones would need one at
-        // once.
+        // Finishing the old zone frees its permit for the new zone; otherwise both zones would need
+        // a permit at once.
         if self.writer.finish(old).await.is_err() {
             let _ = self.writer.close(old).await;
         }
@@ -451,12 +454,13 @@ impl Drive {
         Ok(())
     }
 
-    /// A record is durable: the other zone is not needed any more.
+    /// Empties the zone without the newest record, because a newer record is durable in the
+    /// current zone.
     async fn clear_spare(&self) -> Result<()> {
         let spare = self.ring.spare();
         let zone = self.ring_zone(spare.ring);
         if self.ring.used[spare.ring as usize].get() && self.empty_spare(spare).await.is_err() {
-            // A zone that cannot be emptied now is emptied before the ring continues there.
+            // If the zone cannot be emptied now, it is emptied before the ring continues there.
             let report = self.device.report(zone, 1).await.ok();
             let state = report.and_then(|reports| reports.first().map(|report| report.state));
             if matches!(state, Some(ZoneState::ReadOnly | ZoneState::Offline)) {
@@ -466,8 +470,8 @@ impl Drive {
         Ok(())
     }
 
-    /// The zone of the ring that can never be written again, if there is one: records find place
-    /// only until the other zone is full.
+    /// The zone of the ring that can never be written again, if there is one. Records can then be
+    /// written only until the other zone is full.
     pub fn lost_ring_zone(&self) -> Option<ZoneId> {
         self.ring.lost.get()
     }
@@ -478,7 +482,7 @@ impl Drive {
         assert_ne!(newest, Some(ring), "the newest state record is in this zone of the ring");
         let proof = match proof {
             Some(proof) => proof,
-            // What was read is durable then.
+            // The snapshot's flush makes the record that was found durable.
             None => self.zones.snapshot().flushed().await?,
         };
         self.zones.release_zone(self.ring_zone(ring), &proof).await?;

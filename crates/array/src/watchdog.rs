@@ -1,14 +1,15 @@
-//! Watches drives that may stop answering.
+//! Watchdog: gives up drives that have stopped answering.
 //!
 //! A drive that neither answers nor fails would block its callers for ever. So while an array runs,
-//! and while it is assembled, a task checks regularly which command each drive has owed an answer
-//! for longest. A drive that owes the same answer for [`Options::drive_timeout`] is given up
-//! ([`ZonedDevice::give_up`]): all its commands are answered with an error, and so is every later
-//! one. The consequences are those of a drive that goes away: the member is taken out of service,
-//! or counts as missing.
+//! and while it is assembled, a task regularly checks each drive's oldest unanswered command. If a
+//! drive has not answered the same command for [`Options::drive_timeout`], the task gives the drive
+//! up ([`ZonedDevice::give_up`]): all its commands, and all later ones, are answered with an error.
+//! The array then handles it like a drive that went away: the member is taken out of service, or
+//! counts as missing.
 //!
-//! A command is noticed at the next check, at most half a second after it was sent, or a 64th of a
-//! limit below 32 s. From then on the drive has the whole limit, to the nanosecond.
+//! The task notices a command at its next check, at most half a second after the command was sent,
+//! or a 64th of the limit if the limit is below 32 s. From then on the drive has the whole limit,
+//! to the nanosecond.
 //!
 //! [`Options::drive_timeout`]: crate::Options::drive_timeout
 
@@ -17,10 +18,10 @@ use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-/// Most nanoseconds between two checks.
+/// Longest time between two checks, in nanoseconds.
 const CHECK_EVERY: u64 = Nanos::SECOND / 2;
 
-/// A drive, and the command that it has owed an answer for longest.
+/// A drive, and the number of its oldest unanswered command.
 struct Watched {
     device: Rc<dyn ZonedDevice>,
     oldest: Option<u64>,
@@ -30,17 +31,18 @@ struct Watched {
 
 struct State {
     rt: Rt,
-    /// Nanoseconds.
+    /// Longest time that a drive may owe an answer, in nanoseconds.
     limit: u64,
     drives: RefCell<Vec<Watched>>,
 }
 
-/// Watches drives while it lives. Cloning shares it.
+/// Watches drives as long as it lives. A clone is another handle of the same watchdog.
 #[derive(Clone)]
 pub struct Watchdog(Rc<State>);
 
 impl Watchdog {
-    /// A watchdog of no drives yet. With a `limit` of 0 nanoseconds no drive is ever given up.
+    /// A watchdog that watches no drive yet. With a `limit` of 0 nanoseconds no drive is ever
+    /// given up.
     pub fn new(rt: &Rt, limit: u64) -> Watchdog {
         let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
         if limit > 0 {
@@ -49,7 +51,7 @@ impl Watchdog {
         Watchdog(state)
     }
 
-    /// Watches `device` too.
+    /// Starts to watch `device`.
     pub fn add(&self, device: &Rc<dyn ZonedDevice>) {
         let mut drives = self.0.drives.borrow_mut();
         if self.0.limit > 0 && !drives.iter().any(|watched| Rc::ptr_eq(&watched.device, device)) {
@@ -59,12 +61,12 @@ impl Watchdog {
         }
     }
 
-    /// Watches `device` no longer.
+    /// Stops watching `device`.
     pub fn forget(&self, device: &Rc<dyn ZonedDevice>) {
         self.0.drives.borrow_mut().retain(|watched| !Rc::ptr_eq(&watched.device, device));
     }
 
-    /// The reason why `device` was given up, if it was.
+    /// Why `device` was given up; `None` if it was not.
     pub fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
         let drives = self.0.drives.borrow();
         let watched = drives.iter().find(|watched| Rc::ptr_eq(&watched.device, device))?;
@@ -80,15 +82,15 @@ async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
         let Some(state) = state.upgrade() else { return };
         let (hung, next) = state.look();
         pause = next;
-        // The list must not be borrowed here: giving a drive up runs code that waited for its
-        // answers.
+        // The list must not be borrowed here, because giving a drive up runs the code that waited
+        // for its answers.
         hung.iter().for_each(|device| device.give_up());
     }
 }
 
 impl State {
-    /// The drives that have owed the same answer for too long, and the nanoseconds until the next
-    /// drive may have.
+    /// The drives that have not answered a command within the limit, and the time until another
+    /// drive may be among them, in nanoseconds.
     fn look(&self) -> (Vec<Rc<dyn ZonedDevice>>, u64) {
         let now = self.rt.now();
         let (mut hung, mut next) = (Vec::new(), self.limit);

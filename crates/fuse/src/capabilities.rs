@@ -8,9 +8,9 @@ use crate::wire::{self, Accepted, Offer, feature};
 use anyhow::{Result, bail};
 use std::sync::atomic::Ordering;
 
-/// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
+/// Most background requests, such as read-ahead, that the kernel has in flight.
 const MAX_BACKGROUND: u16 = 64;
-/// Bytes of a page of the kernel's page cache.
+/// Size in bytes of a page of the kernel's page cache.
 const PAGE: u32 = 4096;
 
 /// The features on which kernel and server agree at the beginning of a mount.
@@ -18,13 +18,13 @@ const PAGE: u32 = 4096;
 pub struct Agreement {
     offered: u64,
     agreed: u64,
-    /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
+    /// Most background requests, such as read-ahead, that the kernel has in flight.
     pub max_background: u16,
 }
 
 impl Agreement {
-    /// No agreement on any feature yet; `offered` are the features of the
-    /// kernel ([`crate::wire::feature`]).
+    /// An agreement without features yet. `offered` are the features that the kernel
+    /// offers ([`crate::wire::feature`]).
     pub(crate) fn of(offered: u64) -> Agreement {
         Agreement { offered, agreed: 0, max_background: 16 }
     }
@@ -48,12 +48,12 @@ impl Agreement {
     }
 }
 
-/// Answers the kernel's offer with what `server` chooses of it. With `rings`, requests will come by
-/// rings.
+/// Answers the kernel's offer with the features that `server` chooses from it. With `rings`,
+/// requests will come by rings.
 ///
 /// # Errors
-/// If the kernel lacks a feature that the server needs, or has no rings although `rings` asks for
-/// them.
+/// If the kernel lacks a feature that the server needs, or if `rings` is set and the kernel has
+/// no rings.
 pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepted> {
     let upper = match u64::from(offer.flags) & feature::INIT_EXT {
         0 => 0,
@@ -75,7 +75,7 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
         max_readahead: offer.max_readahead,
         flags: flags as u32,
         max_background: background,
-        // The kernel chooses this value too if a server sets none.
+        // The kernel chooses the same value if a server sets none.
         congestion_threshold: (u32::from(background) * 3 / 4) as u16,
         max_write: MAX_WRITE,
         granularity: 1,
@@ -87,22 +87,22 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
     })
 }
 
-/// Chooses the capabilities of a mounted file system.
+/// Chooses the capabilities of a mounted file system from the kernel's offer.
 ///
 /// # Errors
 /// If the kernel lacks the write-back cache that the user asked for.
 pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
-    // Features that this kernel lacks stay off. Only KILLPRIV_V2 matters for correctness:
-    // without it the kernel clears set-id bits itself.
+    // Features that this kernel lacks stay off. Only for KILLPRIV_V2 does that matter: without it
+    // the kernel clears set-id bits itself.
     for wish in [
         feature::PARALLEL_DIROPS,
         feature::DO_READDIRPLUS,
         feature::READDIRPLUS_AUTO,
         feature::CACHE_SYMLINKS,
-        // Avoids a getxattr(security.capability) per write.
+        // Saves a getxattr(security.capability) for each write.
         feature::HANDLE_KILLPRIV_V2,
-        // With access lists the kernel checks permissions, and leaves the umask to the server,
-        // which knows whether a directory has a default list.
+        // With access lists the kernel checks permissions and leaves the umask to the server, which
+        // knows whether a directory has a default list.
         feature::POSIX_ACL,
         feature::DONT_MASK,
     ] {

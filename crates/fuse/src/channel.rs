@@ -1,7 +1,7 @@
-//! Requests by `/dev/fuse`: the handshake, the loop that reads them, and the answers.
+//! Requests by `/dev/fuse`: the handshake, the loop that reads requests, and the answers.
 //!
 //! A request takes one read(2), and its answer one writev(2) by the thread that gives the answer.
-//! If requests come by rings (`ring.rs`), only forgets and interrupts still come this way.
+//! If requests come by rings (`ring.rs`), only forgets and interrupts still come by `/dev/fuse`.
 
 use crate::capabilities;
 use crate::decode::{ARGUMENT, Request};
@@ -21,32 +21,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
-/// How long to gather forgets while other requests come by rings. The blocks of a removed file
-/// become free that much later; see `Call::with_space`.
+/// How long the kernel gathers forgets while other requests come by rings. The blocks of a removed
+/// file become free up to this much later; see `Call::with_space`.
 pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
-/// Bytes of the longest message: a WRITE, with its header and structure.
+/// Size in bytes of the longest message: a WRITE with header and structure.
 const LONGEST: usize = MAX_WRITE as usize + 4096;
-/// How requests come from the kernel.
+/// The way by which requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Requests come by rings if the owner of the machine has allowed rings, else by `/dev/fuse`.
+    /// By rings if the owner of the machine has allowed rings, otherwise by `/dev/fuse`.
     #[default]
     Offered,
-    /// Requests come by `/dev/fuse`.
+    /// By `/dev/fuse`.
     Channel,
-    /// Requests come by rings; if there are no rings, the mount fails.
+    /// By rings; without rings the mount fails.
     Rings,
 }
 
-/// Reads the next message into `buffer`; `None` when the mount has ended.
+/// Reads the next message into `buffer`; `None` if the mount has ended.
 fn receive<'a>(device: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
     loop {
         match rustix::io::read(device, &mut *buffer) {
             Ok(length) => return Ok(Some(&buffer[..length])),
-            // The request was interrupted before this process read it.
+            // The request was interrupted before this read got it.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-            // Linux 6.18 has been seen to end an unmounted connection with CONNABORTED.
+            // Linux 6.18 may end an unmounted connection with CONNABORTED.
             Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
@@ -61,12 +61,12 @@ fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8])> {
     }
 }
 
-/// Agrees with the kernel on a protocol and its features, which `server` chooses. With `rings`, all
-/// requests but forgets and interrupts will come by rings.
+/// Agrees with the kernel on a protocol version and on features, which `server` chooses. With
+/// `rings`, all requests except forgets and interrupts will come by rings.
 ///
 /// # Errors
-/// If the kernel is too old, lacks a feature that the server needs, or has no rings although
-/// `rings` asks for them.
+/// If the kernel is too old or lacks a feature that the server needs, or if `rings` is set and the
+/// kernel has no rings.
 pub(crate) fn handshake(
     device: &Arc<OwnedFd>,
     server: &impl Operations,
@@ -89,7 +89,7 @@ pub(crate) fn handshake(
             bail!("the kernel sent request {} in place of a handshake", header.op);
         }
         if offer.major > wire::MAJOR {
-            // The kernel answers this with a second offer, of the server's version.
+            // The kernel then sends a second offer, of the server's version.
             let (major, minor) = (wire::MAJOR, wire::MINOR);
             answer.send(&Accepted { major, minor, ..Accepted::new_zeroed() });
             continue;
@@ -118,17 +118,17 @@ pub(crate) fn handshake(
 }
 
 /// Passes requests to `server` until the mount has ended. With `rings`, only forgets and interrupts
-/// come this way.
+/// come by `/dev/fuse`.
 ///
 /// # Errors
-/// If reading fails, or a message from the kernel is not a request.
+/// If a read fails, or if a message from the kernel is not a request.
 pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool) -> Result<()> {
     let mut buffer = vec![0; LONGEST];
     while let Some(message) = receive(device, &mut buffer)? {
         if rings {
-            // The kernel gathers more forgets in the meantime. A thread that waited in a read
-            // instead would be woken by each forget, and would then hold the engine just when the
-            // next request comes by a ring.
+            // Meanwhile the kernel gathers more forgets. If this thread waited in a read instead,
+            // each forget would wake it, and it would hold the engine just when the next request
+            // comes by a ring.
             std::thread::sleep(GATHER);
         }
         pass(server, device, message)?;
@@ -172,8 +172,8 @@ pub(crate) fn pass(server: &impl Operations, device: &Arc<OwnedFd>, message: &[u
     Ok(())
 }
 
-/// Sends an answer. If that fails, nobody waits for the answer: the program was interrupted, or the
-/// mount has ended.
+/// Sends an answer. A failure means that no program waits for the answer: the program was
+/// interrupted, or the mount has ended.
 fn send(device: &OwnedFd, parts: &[IoSlice<'_>]) {
     let _ = rustix::io::writev(device, parts);
 }
@@ -183,20 +183,20 @@ pub(crate) struct Answer {
     device: Arc<OwnedFd>,
     unique: u64,
     payload: Vec<u8>,
-    /// Limit for the bytes of payload.
+    /// Most bytes of payload that the answer may have.
     limit: usize,
     given: bool,
 }
 
 impl Answer {
-    /// An answer for the request with the number `unique`, which asks for at most `limit` bytes.
+    /// The right to answer request number `unique` with at most `limit` bytes of payload.
     pub(crate) fn new(device: &Arc<OwnedFd>, unique: u64, limit: usize) -> Answer {
         let limit = limit.min(MAX_WRITE as usize);
         Answer { device: device.clone(), unique, payload: Vec::new(), limit, given: false }
     }
 
     /// Gives the answer: an errno, or 0 and `length` bytes of payload. Calls `write` with the
-    /// header, which must be written first.
+    /// header, which `write` must send before the payload.
     fn give(&mut self, errno: i32, length: usize, write: impl FnOnce(&OwnedFd, IoSlice<'_>)) {
         self.given = true;
         let length = (size_of::<AnswerHeader>() + length) as u32;
@@ -221,7 +221,7 @@ impl Answer {
         self.give(0, bytes.len(), |device, header| send(device, &[header, IoSlice::new(bytes)]));
     }
 
-    /// Answers with bytes read from a file, or with EIO if they are more than the request
+    /// Answers with bytes read from a file, or with EIO if there are more bytes than the request
     /// asked for.
     pub(crate) fn pages(mut self, data: ReadData) {
         if data.len() > self.limit {
@@ -233,7 +233,7 @@ impl Answer {
         });
     }
 
-    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
+    /// Adds `bytes` to the payload. If they do not fit, adds nothing and returns false.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
         let fits = bytes.len() <= self.limit - self.payload.len();
         if fits {
@@ -242,8 +242,8 @@ impl Answer {
         fits
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
-    /// nothing, if it does not fit.
+    /// Adds a record of a listing to the payload, padded to a multiple of 8 bytes. If it does not
+    /// fit, adds nothing and returns false.
     pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let padded = length.next_multiple_of(8);
@@ -256,7 +256,7 @@ impl Answer {
         fits
     }
 
-    /// Answers with the payload.
+    /// Answers with the payload that was added.
     pub(crate) fn finish(mut self) {
         let payload = std::mem::take(&mut self.payload);
         self.bytes(&payload);
@@ -271,7 +271,7 @@ impl Drop for Answer {
     }
 }
 
-/// Sends messages to the kernel that answer no request.
+/// Sends messages to the kernel that are not answers.
 #[derive(Clone)]
 pub struct Notifier(Arc<OwnedFd>);
 
@@ -281,11 +281,11 @@ impl Notifier {
     }
 
     /// Makes the kernel drop its cached pages of `length` bytes of an inode (0: to the end of the
-    /// file), after it has passed on the dirty ones. Nothing happens for an inode that the kernel
-    /// does not know. Returns when the server has answered the writes that were passed on.
+    /// file), after passing on the dirty ones. An inode that the kernel does not know is skipped.
+    /// Returns when the server has answered the writes that the kernel passed on.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn drop_cached(&self, node: Node, offset: i64, length: i64) -> Result<(), Errno> {
         let body = DropInode { node: node.0, offset, length };
         let whole = (size_of::<AnswerHeader>() + size_of::<DropInode>()) as u32;

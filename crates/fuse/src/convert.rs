@@ -1,30 +1,30 @@
-//! Conversion between the file system's types and the kernel's: attributes, kinds, errors.
+//! Converts between the file system's types and the kernel's: attributes, kinds, errors.
 
 use crate::wire::{self, Node};
 use furrow_fs::{Attr, Ino, Kind};
 use rustix::io::Errno;
 
-/// The kernel's number of an inode.
+/// The number that the kernel uses for an inode.
 pub fn node(ino: Ino) -> Node {
     Node(u64::from(ino.0))
 }
 
-/// The inode with the kernel's number `node`; `None` for a number that was never handed out.
+/// The inode for the kernel's number `node`; `None` for a number that the server never gave out.
 pub fn ino(node: Node) -> Option<Ino> {
     u32::try_from(node.0).ok().map(Ino)
 }
 
-/// The generation, by which the kernel distinguishes uses of the same inode number.
+/// The generation by which the kernel distinguishes uses of the same inode number.
 pub fn generation(attr: &Attr) -> u64 {
     u64::from(attr.generation)
 }
 
-/// A file system error as the kernel's error number.
+/// The kernel's error number for a file system error.
 pub fn errno(error: &furrow_zone::Error) -> Errno {
     Errno::from_raw_os_error(error.kind().errno())
 }
 
-/// The type bits of a mode.
+/// The type bits of a mode, for an inode of this kind.
 pub fn type_bits(kind: Kind) -> u32 {
     match kind {
         Kind::Fifo => 0o010_000,
@@ -37,7 +37,7 @@ pub fn type_bits(kind: Kind) -> u32 {
     }
 }
 
-/// The kind in the type bits of a mode as mknod(2) takes it; no type bits mean a regular file.
+/// The kind for the type bits of a mode in mknod(2); without type bits, a regular file.
 pub fn kind_of_mode(mode: u32) -> Option<Kind> {
     Some(match mode & 0o170_000 {
         0 | 0o100_000 => Kind::File,
@@ -56,7 +56,7 @@ pub fn attributes(attr: &Attr) -> wire::Attr {
     wire::Attr {
         ino: node(attr.ino).0,
         size: attr.size,
-        // The kernel counts units of 512 bytes.
+        // The kernel counts in units of 512 bytes.
         blocks: attr.blocks * 8,
         atime: attr.atime.seconds,
         mtime: attr.mtime.seconds,

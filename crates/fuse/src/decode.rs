@@ -1,7 +1,7 @@
-//! From a request of the kernel's to the server, whatever transport it came by.
+//! Decodes requests of the kernel and passes them to the server, for every transport.
 //!
-//! Invariant: whatever the kernel sends, nothing panics; a request that makes no sense is answered
-//! with EINVAL, an unknown request with ENOSYS.
+//! Invariant: nothing panics, whatever the kernel sends. The answer to a malformed request is
+//! EINVAL, to an unknown request ENOSYS.
 
 use crate::operations::{Asker, Changes, NewName, Operations, When};
 use crate::reply::To;
@@ -13,18 +13,18 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// Longest target of a symbolic link, in bytes.
 const TARGET: usize = 4095;
-/// Space for the longest structure that belongs to a request.
+/// Size in bytes of the space for a request's structure, enough for the longest.
 pub(crate) const ARGUMENT: usize = 128;
 
-/// The parts of a request other than names and data.
+/// A request without its names and data.
 pub(crate) struct Request {
     pub header: RequestHeader,
-    /// The structure that belongs to the request, followed by zeros.
+    /// The structure of the request, followed by zeros.
     pub argument: [u8; ARGUMENT],
 }
 
 impl Request {
-    /// Limit for the bytes of payload in the answer, from the request.
+    /// Most bytes of payload that the request allows in its answer.
     pub(crate) fn limit(&self) -> usize {
         match self.header.op {
             op::READ | op::READDIR | op::READDIRPLUS => {
@@ -36,7 +36,7 @@ impl Request {
         }
     }
 
-    /// The structure that belongs to the request.
+    /// The structure of the request.
     fn known<T: FromBytes + KnownLayout + Immutable>(&self) -> T {
         const { assert!(size_of::<T>() <= ARGUMENT) };
         T::read_from_prefix(&self.argument).expect("invariant: there is room for any of them").0
@@ -57,22 +57,22 @@ impl Request {
         server.write(self.asker(), node, write.offset, data, write.flags, flags, to.into());
     }
 
-    /// The name and the modes of an inode to be made.
+    /// The name and mode of the inode that a request makes.
     fn new_name(&self, name: Vec<u8>, mode: u32, umask: u32) -> NewName {
         NewName { parent: Node(self.header.node), name, mode, umask }
     }
 }
 
-/// Flags of an open file.
+/// The flags of an open file, as Linux defines them.
 fn flags(of_file: i32) -> OFlags {
     OFlags::from_bits_retain(of_file as u32)
 }
 
-/// Names and values of a request, one after the other, each name with a zero at its end.
+/// The names and values of a request, which follow each other; each name ends with a zero.
 struct Names(Vec<u8>);
 
 impl Names {
-    /// The next name; `None` if it is empty or lacks the zero.
+    /// Takes the next name; `None` if it is empty or has no zero at its end.
     fn next(&mut self) -> Option<Vec<u8>> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let rest = self.0.split_off(end + 1);
@@ -113,7 +113,7 @@ macro_rules! name {
 }
 
 impl Request {
-    /// Passes any request but a WRITE, with its names and values, to `server`.
+    /// Passes a request other than WRITE to `server`, with its names and values.
     pub(crate) fn pass(&self, server: &impl Operations, payload: Vec<u8>, to: To) {
         let (node, asker) = (Node(self.header.node), self.asker());
         let mut names = Names(payload);
@@ -149,7 +149,7 @@ impl Request {
             }
             op::TMPFILE => {
                 let new = self.known::<wire::NewFile>();
-                // The kernel passes `/` as the name of a file without a name.
+                // The kernel sends `/` as the name of a file that has none.
                 let new = self.new_name(Vec::new(), new.mode, new.umask);
                 server.create_unnamed(asker, new, to.into());
             }
@@ -248,7 +248,7 @@ mod tests {
     use std::time::Duration;
     use zerocopy::IntoBytes as _;
 
-    /// A message of `/dev/fuse`.
+    /// A message as the kernel sends it by `/dev/fuse`.
     fn message(op: u32, argument: &[u8], payload: &[u8]) -> Vec<u8> {
         let (node, unique) = (1, 99);
         let length = (size_of::<RequestHeader>() + argument.len() + payload.len()) as u32;
@@ -257,7 +257,7 @@ mod tests {
         [header.as_bytes(), argument, payload].concat()
     }
 
-    /// The errno with which the server that does nothing answers a message of `/dev/fuse`; `None`
+    /// The errno with which the server that does nothing answers a message by `/dev/fuse`; `None`
     /// if it does not answer.
     fn answered(message: &[u8]) -> Option<i32> {
         let (reader, writer) = std::io::pipe().unwrap();

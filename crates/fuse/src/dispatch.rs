@@ -1,8 +1,8 @@
-//! From a request to the engine and back: the code that all requests share.
+//! Runs requests on the engine and answers them: the code that all requests share.
 //!
 //! Invariants: a request is answered exactly once (a reply that is dropped answers EIO). An inode
-//! that loses its last name is kept alive ([`Known`]) until the kernel forgets it, so that
-//! stat works on a removed working directory or an `O_PATH` descriptor.
+//! that loses its last name is kept alive ([`Known`]) until the kernel forgets it, so that stat
+//! works on a removed working directory or an `O_PATH` descriptor.
 
 use crate::convert::{attributes, errno, generation, ino};
 use crate::known::Known;
@@ -22,49 +22,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of errors of the drive that are logged; `furrow stat` counts the others.
+/// Most errors of the drive that are logged; `furrow stat` counts further ones.
 const LOGGED_MAX: usize = 1000;
 
-/// State shared by the callbacks and the tasks they start.
+/// State that the callbacks share with the tasks that they start.
 pub(crate) struct Shared {
     /// How long the kernel may cache names and attributes.
     pub ttl: Duration,
-    /// Constant properties of the mount.
+    /// Properties of the mount that do not change.
     pub info: Info,
-    /// Inodes that the kernel refers to.
+    /// Inodes to which the kernel refers.
     pub known: Known,
     /// Messages to the kernel that are not answers to requests.
     pub kernel: Kernel,
-    /// True if the end of the engine was reported.
+    /// Whether the end of the engine was reported.
     ended: AtomicBool,
-    /// True if the failure of the engine was reported.
+    /// Whether the failure of the engine was reported.
     failed: AtomicBool,
-    /// Receives messages for the operator.
+    /// Writes a line for the operator.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
     /// Latencies of requests.
     pub latencies: Latencies,
-    /// True if files can be found by file handles.
+    /// Whether the kernel can find files by file handles.
     pub handles: bool,
-    /// True if direct requests are asynchronous.
+    /// Whether direct requests of a program are asynchronous.
     pub async_dio: bool,
-    /// True if the kernel collects writes in its page cache.
+    /// Whether the kernel collects writes in its page cache.
     pub writeback_cache: bool,
-    /// True if the kernel opens files without asking the server.
+    /// Whether the kernel opens files without asking the server.
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
-    /// The result of the engine's end, if the engine has ended because the kernel has unmounted a
+    /// Result of the end of the engine, if the engine ended because the kernel unmounted a
     /// block device.
     left: Mutex<Option<furrow_zone::Result<()>>>,
-    /// Errors of the drive that were logged already.
+    /// Errors of the drive that were logged.
     logged: Mutex<BTreeSet<String>>,
-    /// The mount's options.
+    /// Reports and changes the mount's options, if the mount has any.
     pub remount: Option<Box<dyn Remount>>,
 }
 
 impl Shared {
-    /// The attributes in the kernel's form. Stores through maps, or cached writes, may wait in the
-    /// kernel for a file that has no blocks yet, and programs take a file with 0 blocks for a hole
+    /// The attributes in the kernel's form. A file without blocks yet may have stores through maps,
+    /// or cached writes, that wait in the kernel; and programs take a file with 0 blocks for a hole
     /// without asking. So such a file is shown with one block of 512 bytes.
     pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
         let mut shown = attributes(attr);
@@ -75,28 +75,28 @@ impl Shared {
     }
 
     pub(crate) fn left(&self) -> MutexGuard<'_, Option<furrow_zone::Result<()>>> {
-        // A result is whole even if a thread panicked while it held the lock.
+        // The result is intact even if a thread panicked while it held the lock.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of `fs`.
+    /// The present figures of `fs`.
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
         report::stat(fs, &self.info, seconds, self.latencies.operations())
     }
 
-    /// Logs an error of the drive the first time: a program that reads a damaged block again and
-    /// again must not fill the log.
+    /// Logs an error of the drive the first time only, because a program that reads a damaged block
+    /// repeatedly must not fill the log.
     fn log_once(&self, error: &Error) {
         let line = error.to_string();
-        // A set is whole even if a thread panicked while it held the lock.
+        // The set is intact even if a thread panicked while it held the lock.
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < LOGGED_MAX && logged.insert(line.clone()) {
             (self.log)(&line);
         }
     }
 
-    /// If `fs` has failed, logs the failure once, and returns the error.
+    /// The error with which `fs` has failed, if it has; logs it the first time.
     fn look_for_failure(&self, fs: &Fs) -> Option<Error> {
         let error = fs.failure()?;
         if !self.failed.swap(true, Ordering::Relaxed) {
@@ -110,9 +110,9 @@ impl Shared {
     }
 }
 
-/// How long the kernel may cache names and attributes: a day. Every change goes through this
-/// kernel, so its cache stays correct. With a write-back cache, only a second: the kernel does not
-/// notice that a file gets more blocks when collected writes are passed on.
+/// How long the kernel may cache names and attributes: a day, because every change goes through
+/// this kernel, so its cache stays correct. With a write-back cache it is a second: the kernel does
+/// not notice that a file gets more blocks when it passes on collected writes.
 pub fn usual_ttl(writeback_cache: bool) -> Duration {
     Duration::from_secs(if writeback_cache { 1 } else { 86_400 })
 }
@@ -132,13 +132,13 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// The result of the engine's end, if the kernel has caused that end by unmounting a block
-    /// device. The kernel was told then that nothing will be written to the device any more.
+    /// Takes the result of the end of the engine, if the engine ended because the kernel unmounted
+    /// a block device. The server has then told the kernel that the device is not written any more.
     pub fn left(&self) -> Option<furrow_zone::Result<()>> {
         self.shared.left().take()
     }
 
-    /// The present state; `None` if the engine has ended.
+    /// The present figures; `None` if the engine has ended.
     pub fn stat(&self) -> Option<Stat> {
         let shared = self.shared.clone();
         let stat = self.port.try_call(move |_, fs| {
@@ -150,8 +150,8 @@ impl Reporter {
 }
 
 impl FuseServer {
-    /// A server for the file system behind `port`. `pool` provides the pages that payload is copied
-    /// to; `log` gets a line for every device error and corruption.
+    /// A server for the file system behind `port`. Payload is copied to pages of `pool`; `log` gets
+    /// a line for every error of the drive and every corruption.
     pub fn new(
         port: Port<Fs>,
         pool: Pool,
@@ -192,7 +192,7 @@ impl FuseServer {
     }
 
     /// Lets the kernel find files by file handles (`handles`). An overlay file system on the mount
-    /// then also finds the lower file of a copied-up file by a handle, and FUSE takes that inode
+    /// then also looks up the lower file of a copied-up file by a handle, and FUSE takes that inode
     /// for outdated (seen with Linux 6.18): access to the copied-up file fails with ESTALE.
     #[must_use]
     pub fn with_handles(mut self, wanted: bool) -> FuseServer {
@@ -203,7 +203,7 @@ impl FuseServer {
     }
 
     /// Lets the kernel have many direct requests of one program in flight (`async_dio`). The kernel
-    /// then leaves `O_DSYNC` to the server, and does not update its page cache.
+    /// then leaves `O_DSYNC` to the server and does not update its page cache.
     #[must_use]
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -212,8 +212,8 @@ impl FuseServer {
         self
     }
 
-    /// Lets the kernel answer writes from its page cache and pass them on later, joined
-    /// (`writeback_cache`). Until then the kernel keeps sizes and times of regular files itself.
+    /// Lets the kernel answer writes from its page cache, join them and pass them on later
+    /// (`writeback_cache`). Until then the kernel itself keeps sizes and times of regular files.
     /// [`Session::write_back_every`](crate::Session::write_back_every) limits the delay.
     #[must_use]
     pub fn with_writeback_cache(mut self, wanted: bool) -> FuseServer {
@@ -223,13 +223,12 @@ impl FuseServer {
         self
     }
 
-    /// A reporter, which other threads may use.
+    /// A reporter for use by other threads.
     pub fn reporter(&self) -> Reporter {
         Reporter { port: self.port.clone(), shared: self.shared.clone() }
     }
 
-    /// Passes `request` to the engine. If the engine has ended, `request` is dropped, which
-    /// answers EIO.
+    /// Passes `request` to the engine. If the engine has ended, drops `request`, which answers EIO.
     pub(crate) fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
         self.port.submit(request);
         if let Some(stopped) = self.port.stopped()
@@ -239,7 +238,7 @@ impl FuseServer {
         }
     }
 
-    /// Runs `operation` on the engine, and answers with its error, or with `answer`.
+    /// Runs `operation` on the engine. Answers with its error, or calls `answer` with its result.
     pub(crate) fn run<R, T, F>(
         &self,
         op: Op,
@@ -280,8 +279,8 @@ impl FuseServer {
                             };
                             engine.spawn_detached(told);
                         }
-                        // A request in flight gets the error of the device, not the read-only error
-                        // that follows from it.
+                        // A request in flight when the engine failed gets the device's error, not
+                        // the read-only error that follows from it.
                         let struck = failure.is_some() && !failed_before;
                         reply.fail(match kind {
                             ErrorKind::ReadOnly if struck => Errno::IO,
@@ -294,7 +293,7 @@ impl FuseServer {
         });
     }
 
-    /// As [`FuseServer::run`], for replies with an inode.
+    /// Like [`FuseServer::run`], for replies with an inode.
     pub(crate) fn entry<F>(
         &self,
         op: Op,
@@ -309,7 +308,7 @@ impl FuseServer {
         });
     }
 
-    /// As [`FuseServer::run`], for replies without content.
+    /// Like [`FuseServer::run`], for replies without content.
     pub(crate) fn empty<F>(
         &self,
         op: Op,
@@ -344,7 +343,7 @@ impl FuseServer {
         });
     }
 
-    /// Answers a control attribute of the root directory.
+    /// Answers a read of a control attribute of the root directory.
     pub(crate) fn question(
         &self,
         ino: Ino,
@@ -359,11 +358,11 @@ impl FuseServer {
             return reply.error(Errno::PERM);
         }
         if size == 0 {
-            // The kernel asks only for the length. The query must not be executed for that, because
-            // it may be a sync.
+            // The kernel asks only for the length. The query is not executed for that, because it
+            // may be a sync.
             return reply.size(report::MAX_ANSWER as u32);
         }
-        // The request counts as "other", since its duration says nothing about the file system.
+        // The request counts as "other", because its duration says nothing about the file system.
         self.run(
             Op::Other,
             reply,
@@ -372,7 +371,7 @@ impl FuseServer {
         );
     }
 
-    /// Handles a forget: the kernel forgets `answers` answers that named `node`.
+    /// Handles a forget: the kernel forgets `answers` of the answers that named `node`.
     pub(crate) fn forgotten(&self, node: Node, answers: u64) {
         let Some(ino) = ino(node) else { return };
         if self.shared.known.forget(ino, answers) {
@@ -390,7 +389,7 @@ impl FuseServer {
     }
 }
 
-/// Answers with `value`; with its length if `size` is 0; with ERANGE if it does not fit.
+/// Answers with `value`; with its length if `size` is 0; with ERANGE if it is longer than `size`.
 pub(crate) fn sized(reply: Reply<kind::Xattr>, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),

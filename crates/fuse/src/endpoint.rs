@@ -1,8 +1,8 @@
 //! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
 //!
-//! Invariants: no helper program is run and no library is needed, only `/dev/fuse` and
-//! CAP_SYS_ADMIN. Nothing here accesses a path *inside* a mount that this process serves, because
-//! the process would wait for itself; only [`Root`] does, on a separate thread.
+//! Invariants: this module runs no helper program and needs no library, only `/dev/fuse` and
+//! CAP_SYS_ADMIN. It accesses no path *inside* a mount that this process serves, because the
+//! process would wait for itself; only [`Root`] does, on a separate thread.
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
@@ -23,52 +23,52 @@ use std::time::{Duration, Instant};
 const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
-/// Time limit for the kernel to report that a daemon is dead. The kernel does not ask the daemon
-/// for that, so the limit is short.
+/// How long the kernel may take to report that a daemon is dead. The limit is short, because the
+/// kernel does not ask the daemon for that.
 const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 /// Type of Furrow's mounts in the mount table.
 ///
-/// The two dots are deliberate. mount(8) looks for a helper under the type's name and, if there is
-/// none, under the name up to the last dot: so it finds `mount.fuse.furrow` where Furrow's helpers
-/// are installed, and otherwise remounts without a helper. With the type `fuse.furrow` it would try
-/// the `mount.fuse` of Debian's fuse packages, which looks for a command `furrow` in PATH.
+/// The two dots are deliberate. mount(8) looks for a helper for the whole type and, if there is
+/// none, for the type up to its last dot. So it finds `mount.fuse.furrow` if Furrow's helpers are
+/// installed, and otherwise remounts without a helper. With the type `fuse.furrow` it would try the
+/// `mount.fuse` of Debian's fuse packages, which looks for a command `furrow` in PATH.
 pub const FS_TYPE: &str = "fuse.furrow.fs";
-/// Type in fstab, and of mounts that earlier versions made.
+/// Type of Furrow's file systems in fstab, and of mounts by earlier versions.
 const FS_TYPE_SHORT: &str = "fuse.furrow";
-/// Type of a mount whose source is a block device that the kernel holds for it.
+/// Type of a mount whose source is a block device that the kernel holds during the mount.
 const FS_TYPE_BLOCK: &str = "fuseblk.furrow.fs";
-/// The first kernel that passes sync(2) and syncfs(2) on to the servers of mounts of the
+/// The first kernel version that passes sync(2) and syncfs(2) on to the servers of mounts of
 /// type [`FS_TYPE_BLOCK`].
 const SYNCS: (u32, u32) = (6, 18);
-/// Longest read the kernel may ask for, in bytes.
+/// Longest read in bytes that the kernel may request.
 const MAX_READ: u32 = 1 << 20;
-/// Longest write the kernel sends, in bytes.
+/// Longest write in bytes that the kernel may send.
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
 
 /// How a file system is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoint {
-    /// The source in the mount table: the device.
+    /// The source in the mount table, which names the device.
     pub source: String,
-    /// True to refuse every change.
+    /// Whether the kernel refuses every change.
     pub read_only: bool,
-    /// True to ignore set-id bits.
+    /// Whether the kernel ignores set-id bits.
     pub no_suid: bool,
-    /// True if device nodes do not act as devices.
+    /// Whether device nodes do not act as devices.
     pub no_dev: bool,
-    /// True if programs cannot be executed.
+    /// Whether programs cannot be executed.
     pub no_exec: bool,
-    /// True to bypass the kernel's permission checks, for benchmarks only.
+    /// Whether the kernel skips permission checks, for benchmarks only.
     pub no_permissions: bool,
-    /// How requests come from the kernel.
+    /// The way by which requests come from the kernel.
     pub transport: Transport,
-    /// True if the source is a block device that the kernel is to hold during the mount. sync(2)
-    /// and syncfs(2) then reach the server ([`syncs`]), and an unmount returns when the server has
-    /// written its last block. At the time of the mount nobody else may hold the device.
+    /// Whether the source is a block device that the kernel holds during the mount. sync(2) and
+    /// syncfs(2) then reach the server ([`syncs`]), and an unmount returns only after the server
+    /// has written its last block. At the time of the mount no other program may hold the device.
     pub block_device: bool,
 }
 
-/// True if this kernel passes sync(2) on to the servers of block devices.
+/// Whether this kernel passes sync(2) on to the servers of block devices.
 pub fn syncs() -> bool {
     let uname = rustix::system::uname();
     let mut numbers = uname.release().to_str().unwrap_or_default().split(['.', '-']);
@@ -78,8 +78,8 @@ pub fn syncs() -> bool {
 }
 
 impl Endpoint {
-    /// Mounts at `directory`. Returns the channel on which the kernel sends requests; until the
-    /// first message is answered, every access to the mount waits.
+    /// Mounts at `directory`. Returns the channel on which the kernel sends requests. Every access
+    /// to the mount waits until the first message is answered.
     ///
     /// # Errors
     /// If `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted on. The
@@ -89,7 +89,7 @@ impl Endpoint {
         let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| anyhow!(device_help(errno)))?;
         let mut options = String::new();
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             options,
             "fd={},rootmode={:o},user_id={},group_id={},allow_other,max_read={MAX_READ}",
@@ -112,8 +112,8 @@ impl Endpoint {
             let options = options.as_c_str();
             match rustix::mount::mount(&*self.source, directory, fs_type, self.flags(), options) {
                 Ok(()) => return Ok(channel),
-                // udev may read the device between the end of this process's claim and the
-                // kernel's claim.
+                // udev may read the device after this process has given up its claim and before the
+                // kernel claims it.
                 Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
                     std::thread::sleep(LOOKED_AT / 50);
                 }
@@ -122,10 +122,10 @@ impl Endpoint {
         }
     }
 
-    /// Sets the flags of the mount at `directory`. The daemon is not told.
+    /// Sets the flags of the mount at `directory`. The daemon does not learn of that.
     ///
     /// # Errors
-    /// If no file system of Furrow's is mounted there, or the kernel refuses.
+    /// If no Furrow file system is mounted there, or the kernel refuses.
     pub fn remount(&self, directory: &Path) -> Result<()> {
         let here = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         if !mounted()?.iter().any(|mount| mount.directory == here) {
@@ -185,7 +185,7 @@ fn mountable(directory: &Path) -> Result<u32> {
     Ok(stat.st_mode)
 }
 
-/// The message for a mount whose daemon has died.
+/// The message for the user about a mount whose daemon has died.
 pub fn dead_mount(directory: &Path) -> String {
     format!(
         "{0} is a dead mount, its daemon is gone: run: furrow umount {0} (or umount {0}), then \
@@ -194,16 +194,17 @@ pub fn dead_mount(directory: &Path) -> String {
     )
 }
 
-/// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
+/// Whether `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
     // statfs(2) instead of stat(2), which the kernel may answer from its cache.
     let asked = within(DEAD_PATIENCE, directory, |directory| rustix::fs::statfs(directory).err());
-    // A daemon that hangs is not dead.
+    // A daemon that hangs does not count as dead.
     asked.flatten().is_some_and(is_end)
 }
 
 /// The result of `call` on a mount; `None` if the mount's daemon does not answer within `limit`.
-/// The call runs in a thread, because the kernel waits without limit for a daemon that hangs.
+/// The call runs in a thread of its own, because the kernel waits without limit for a daemon
+/// that hangs.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     directory: &Path,
@@ -211,14 +212,14 @@ pub(crate) fn within<T: Send + 'static>(
 ) -> Option<T> {
     let (tell, told) = sync_channel(1);
     let directory = directory.to_owned();
-    // The receiver may have stopped waiting.
+    // The send fails if the receiver has stopped waiting.
     let asks = move || drop(tell.send(call(&directory)));
     std::thread::Builder::new().name("ask".to_owned()).spawn(asks).ok()?;
     told.recv_timeout(limit).ok()
 }
 
-/// True if `errno` is the error of a mount whose daemon has died: ECONNABORTED for requests that
-/// were in flight then, ENOTCONN for later ones.
+/// Whether `errno` is the error of a mount whose daemon has died: ECONNABORTED for requests in
+/// flight at that time, ENOTCONN for later ones.
 pub(crate) fn is_end(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
@@ -226,18 +227,19 @@ pub(crate) fn is_end(errno: Errno) -> bool {
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
-    /// Refuse while the mount is in use.
+    /// Fails while the mount is in use.
     Plain,
-    /// Detach the mount now; the file system ends when its last user is gone.
+    /// Detaches the mount now; the file system ends when its last user is gone.
     Lazy,
-    /// Detach the mount now and disconnect programs that use it.
+    /// Detaches the mount now and disconnects programs that use it.
     Force,
 }
 
 /// Unmounts the file system at `directory`.
 ///
 /// # Errors
-/// The kernel's error; EBUSY if in use (see [`Unmount`]), EINVAL if nothing is mounted.
+/// The kernel's error: EBUSY if the mount is in use (see [`Unmount`]), EINVAL if nothing
+/// is mounted.
 pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     let flags = match how {
         Unmount::Plain => UnmountFlags::empty(),
@@ -247,7 +249,7 @@ pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Access to the file system of a mount, which does not keep the mount in use.
+/// Access to the file system of a mount that does not keep the mount in use.
 #[derive(Debug)]
 pub struct Root {
     directory: PathBuf,
@@ -256,34 +258,34 @@ pub struct Root {
 }
 
 impl Root {
-    /// The file system mounted at `directory`. Another thread must answer the requests of the mount
-    /// at the same time.
+    /// The file system mounted at `directory`. Another thread must answer the mount's requests
+    /// during the call.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn of(directory: &Path) -> Result<Root, Errno> {
         let device = rustix::fs::fstat(Root::open(directory)?)?.st_dev;
         Ok(Root { directory: directory.to_owned(), device })
     }
 
-    /// Opens the root directory through a private mount that nobody else sees, so that the visible
-    /// mount can be unmounted at the same time.
+    /// Opens the root directory through a private mount, so that the visible mount can be unmounted
+    /// at the same time.
     fn open(directory: &Path) -> Result<OwnedFd, Errno> {
         use rustix::mount::{OpenTreeFlags, open_tree};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         match open_tree(rustix::fs::CWD, directory, own) {
             Ok(tree) => rustix::fs::openat(&tree, ".", flags, Mode::empty()),
-            // A container may forbid open_tree(2), or the kernel may be older than 5.2.
+            // A container may forbid open_tree(2), and kernels before 5.2 do not have it.
             Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(directory, flags, Mode::empty()),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Makes the kernel write back its dirty pages of the file system, and waits for that.
+    /// Makes the kernel write back its dirty pages of the file system, and waits until it has.
     ///
     /// # Errors
-    /// `NODEV` if the file system is not mounted there any more; errors of the kernel.
+    /// `NODEV` if the file system is no longer mounted there; otherwise the kernel's error.
     pub fn write_back(&self) -> Result<(), Errno> {
         let root = Root::open(&self.directory)?;
         match rustix::fs::fstat(&root)?.st_dev == self.device {
@@ -293,35 +295,35 @@ impl Root {
     }
 }
 
-/// The number of the device of the newest mount at `directory`.
+/// The device number of the newest mount at `directory`.
 pub(crate) fn number_of(directory: &Path) -> Option<String> {
     let mounts = mounted().ok()?;
     mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
 }
 
-/// Whether the kernel refuses changes of the file system at `directory`. The server cannot know
-/// that, since a remount with `ro` is not reported to it.
+/// Whether the kernel refuses changes of the file system at `directory`. The server itself cannot
+/// know that, because the kernel does not report a remount with `ro` to it.
 pub(crate) fn is_read_only(directory: &Path) -> bool {
     let newest = |mount: &Mounted| mount.directory == directory;
     mounted().is_ok_and(|all| all.into_iter().rfind(newest).is_some_and(|mount| mount.read_only))
 }
 
-/// The kernel's number of a mount's connection: the device number in the kernel's internal form.
-/// For a mount without a block device it equals the minor number.
+/// The kernel's number for a mount's connection: the device number in the kernel's internal form.
+/// For a mount without a block device it is the minor number.
 fn connection(number: &str) -> Option<u32> {
     let (major, minor) = number.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
-/// Ends the kernel's connection of the mount with this device number, wherever it is mounted: from
-/// then on, every request on the mount fails.
+/// Ends the kernel's connection of the file system with this device number, wherever it is mounted:
+/// from then on, every request to it fails.
 ///
 /// # Errors
-/// The kernel's; `NOENT` if there is no such connection.
+/// The kernel's error; `NOENT` if there is no such connection.
 pub(crate) fn abort(number: &str) -> Result<(), Errno> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     use rustix::mount::{fsconfig_create, fsmount, fsopen};
-    // Uses a private mount of fusectl, since the usual one may be missing.
+    // A private mount of fusectl is used, because the usual one may be missing.
     let control = fsopen(c"fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&control)?;
     let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -331,12 +333,12 @@ pub(crate) fn abort(number: &str) -> Result<(), Errno> {
     rustix::io::write(&abort, b"1").map(drop)
 }
 
-/// A process in another mount namespace in which the file system is mounted, too.
+/// A process in another mount namespace where the file system is mounted, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The id of the process.
+    /// Id of the process.
     pub pid: u32,
-    /// The name of the process.
+    /// Name of the process.
     pub name: String,
 }
 
@@ -346,8 +348,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// For each other mount namespace that contains the file system with this device number, the
-/// process with the lowest id. Namespaces whose processes /proc does not show are missing.
+/// For each other mount namespace with the file system of this device number, the process with the
+/// lowest id. Namespaces whose processes /proc does not show are missing.
 pub fn held_elsewhere(number: &str) -> Vec<Holder> {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -370,20 +372,21 @@ pub fn held_elsewhere(number: &str) -> Vec<Holder> {
     holders
 }
 
-/// A mount of Furrow's in the mount table.
+/// A Furrow mount in the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// The device, as [`Endpoint::source`] named it.
+    /// Name of the device, as in [`Endpoint::source`].
     pub source: String,
     /// The mount point.
     pub directory: PathBuf,
-    /// The number of the file system's device, as `major:minor`.
+    /// Device number of the file system, as `major:minor`.
     pub number: String,
-    /// True if the kernel refuses changes of the file system, at this mount and at any other.
+    /// Whether the kernel refuses changes of the file system, at this mount or at all of
+    /// its mounts.
     pub read_only: bool,
 }
 
-/// All mounts of Furrow's, in the order of mounting.
+/// All Furrow mounts, in the order of mounting.
 ///
 /// # Errors
 /// If the mount table cannot be read.
@@ -419,7 +422,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { source, directory: directory.into(), number, read_only })
 }
 
-/// Decodes `\ooo`, which the mount table writes for blanks, tabs, newlines and backslashes.
+/// Decodes `\ooo`, the form in which the mount table has blanks, tabs, newlines and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut at = 0;

@@ -1,12 +1,12 @@
-//! The inodes that the kernel refers to, and those of them that have lost their last name.
+//! The inodes to which the kernel refers, and which of them have lost their last name.
 //!
-//! The kernel counts every answer that names an inode, and its forgets say how many of these
-//! answers it forgets. The kernel has no reference to an inode once it has forgotten every such
-//! answer. One forget is not enough: a forget comes by `/dev/fuse`, and may be overtaken by a
-//! lookup of the same inode that comes by a ring.
+//! The kernel counts every answer that names an inode, and a forget says how many of these answers
+//! it forgets. Only when all of them are forgotten does the kernel no longer refer to the inode.
+//! One forget is not enough: it comes by `/dev/fuse`, and a lookup of the same inode that comes by
+//! a ring may overtake it.
 //!
-//! Invariant: an answer is counted before it is given, so the kernel never forgets more than was
-//! counted.
+//! Invariant: the server counts an answer before it gives the answer, so the kernel never forgets
+//! more answers than were counted.
 
 use furrow_fs::Ino;
 use furrow_fs::tree::cache::FixedHasher;
@@ -15,18 +15,18 @@ use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The kernel's references to an inode.
+/// The kernel's references to one inode.
 #[derive(Clone, Copy, Default)]
 struct Reference {
-    /// Answers that the kernel has not forgotten.
+    /// Number of answers that named the inode and that the kernel has not forgotten.
     answers: u64,
-    /// True if the inode has no name any more, and is held open for the kernel.
+    /// Whether the inode has lost its last name and is held open for the kernel.
     kept: bool,
 }
 
 type References = HashMap<Ino, Reference, BuildHasherDefault<FixedHasher>>;
 
-/// The inodes that the kernel refers to.
+/// The inodes to which the kernel refers.
 #[derive(Default)]
 pub(crate) struct Known {
     inodes: Mutex<References>,
@@ -36,7 +36,7 @@ pub(crate) struct Known {
 
 impl Known {
     fn inodes(&self) -> MutexGuard<'_, References> {
-        // The map is consistent even if a thread panicked while it held the lock.
+        // The map is intact even if a thread panicked while it held the lock.
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,8 +45,8 @@ impl Known {
         self.inodes().entry(ino).or_default().answers += 1;
     }
 
-    /// Records that `ino` was opened for the kernel. Returns false if the kernel has no reference
-    /// to the inode, or if the inode was recorded already.
+    /// Notes that `ino` was opened to keep it for the kernel. Returns false if the kernel does not
+    /// refer to the inode, or if it is kept already.
     pub fn keep(&self, ino: Ino) -> bool {
         let mut inodes = self.inodes();
         let references = inodes.get_mut(&ino);
@@ -56,8 +56,8 @@ impl Known {
         new
     }
 
-    /// Subtracts `answers` answers that named `ino` and that the kernel forgets. Returns true if
-    /// the kernel has now forgotten all such answers, and the inode was kept for the kernel.
+    /// Subtracts `answers`, the number of answers naming `ino` that the kernel forgets. True if all
+    /// answers are now forgotten and the inode was kept, so that the caller must free it.
     pub fn forget(&self, ino: Ino, answers: u64) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };
@@ -68,22 +68,22 @@ impl Known {
         inodes.remove(&ino).is_some_and(|references| references.kept)
     }
 
-    /// Records that an inode was freed, after [`Known::forget`] has returned true for it.
+    /// Notes that an inode was freed, after [`Known::forget`] has returned true for it.
     pub fn freed(&self) {
         self.kept.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if an inode that was kept still takes space.
+    /// Whether an inode that was kept still takes space.
     pub fn has_kept(&self) -> bool {
         self.kept.load(Ordering::Relaxed) > 0
     }
 
-    /// The inodes that the kernel refers to.
+    /// All inodes to which the kernel refers.
     pub fn all(&self) -> Vec<Ino> {
         self.inodes().keys().copied().collect()
     }
 
-    /// Forgets all inodes; returns those that were kept.
+    /// Forgets all inodes. Returns the ones that were kept, for the caller to free.
     pub fn end(&self) -> Vec<Ino> {
         let all = std::mem::take(&mut *self.inodes());
         let mut kept: Vec<Ino> =

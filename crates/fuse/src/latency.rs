@@ -1,6 +1,7 @@
-//! Latencies of the kernel's requests by kind, from reading a request to writing its answer.
+//! Latencies of the kernel's requests by kind, from the read of a request to the write of
+//! its answer.
 //!
-//! They do not include the kernel's own part, nor requests that the kernel answers itself.
+//! They include neither the kernel's own time nor requests that the kernel answers itself.
 //! Measuring takes about 0.1 µs per request.
 
 use hdrhistogram::Histogram;
@@ -8,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Largest latency recorded exactly, in nanoseconds: 1,000 s.
+/// Largest latency recorded exactly, in nanoseconds: 1,000 s. Longer ones are clamped to it.
 const LONGEST: u64 = 1_000_000_000_000;
 
 macro_rules! ops {
     ($($op:ident $name:literal)+) => {
-        /// The kind of a request.
+        /// The kind of a request, as reports name it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Op {
             $($op,)+
@@ -86,14 +87,14 @@ struct Record {
     errors: u64,
 }
 
-/// Latencies since the mount.
+/// Latencies of all requests since the mount.
 #[derive(Default)]
 pub(crate) struct Latencies {
-    /// Records by [`Op`]; a record's memory is allocated by the first request of its kind.
+    /// Records by [`Op`]; `None` until the first request of the kind.
     records: Mutex<Vec<Option<Record>>>,
 }
 
-/// A request in flight.
+/// A request in flight, whose latency is being measured.
 pub(crate) struct Started {
     op: Op,
     at: Instant,
@@ -101,16 +102,16 @@ pub(crate) struct Started {
 
 impl Latencies {
     fn records(&self) -> MutexGuard<'_, Vec<Option<Record>>> {
-        // The counts are consistent even if a thread panicked while it held the lock.
+        // The counts are intact even if a thread panicked while it held the lock.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the measurement of a request of kind `op`, which is passed to the engine.
+    /// Begins to measure a request of kind `op`, which is about to be passed to the engine.
     pub fn start(&self, op: Op) -> Started {
         Started { op, at: Instant::now() }
     }
 
-    /// Records the latency of a request that was answered.
+    /// Records the latency of a request that has been answered; `failed`: with an error.
     pub fn end(&self, started: Started, failed: bool) {
         let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut records = self.records();

@@ -1,11 +1,11 @@
 //! The FUSE server: a mounted Furrow file system.
 //!
 //! [`FuseServer`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs
-//! until it is unmounted; tools query a running mount through [`report`]. Root and `/dev/fuse` are
-//! all that is needed.
+//! until it is unmounted; tools query a running mount through [`report`]. A mount needs only root
+//! and `/dev/fuse`.
 //!
-//! Not part of this crate: opening devices, mount options and processes (the command's), and
-//! caching of writes (the engine's).
+//! Not part of this crate: opening devices, mount options and processes (the command does these),
+//! and caching of writes (the engine does).
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a server")]
 

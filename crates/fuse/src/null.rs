@@ -1,9 +1,9 @@
 //! A FUSE server that does nothing, to measure what FUSE itself costs.
 //!
 //! The mount has a file of 4 KiB, [`FILE`], a file of 256 MiB, [`BIG`], and a directory in which
-//! all names can be made and removed. Every request is answered at once from constants, and written
-//! data is dropped. Requests go through the same endpoint, session and options as those of a
-//! mounted file system, so the ratio of the times of both shows the engine's share.
+//! any name can be made and removed. Every request is answered at once from constants, and written
+//! data is dropped. Requests take the same endpoint, session and options as those of a mounted file
+//! system, so a comparison of the times shows the engine's share.
 
 use crate::capabilities::Agreement;
 use crate::endpoint::MAX_WRITE;
@@ -30,7 +30,7 @@ pub struct Null {
     ttl: Duration,
     writeback_cache: bool,
     content: Vec<u8>,
-    /// The next file's inode number.
+    /// Inode number of the next file that is made.
     next: AtomicU64,
 }
 

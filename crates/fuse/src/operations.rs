@@ -1,8 +1,8 @@
-//! The requests of the kernel's FUSE driver, in the form that every transport gives them.
+//! The requests of the kernel's FUSE driver, in a form that does not depend on the transport.
 //!
-//! A server implements [`Operations`]; a transport (`channel.rs`, `ring.rs`) reads requests, calls
-//! the server, and carries the answer that the server gives to the [`Reply`]. Requests that the
-//! kernel answers itself with the options used here, such as locks, are missing.
+//! A server implements [`Operations`]. A transport (`channel.rs`, `ring.rs`) reads requests, calls
+//! the server, and sends the answer that the server gives to the [`Reply`]. Requests are missing
+//! that the kernel answers itself with the options used here, such as locks.
 
 use crate::capabilities::Agreement;
 use crate::channel::Notifier;
@@ -18,32 +18,32 @@ use std::sync::Arc;
 pub struct Asker {
     pub uid: u32,
     pub gid: u32,
-    /// The thread, by its number in this process's PID namespace; 0 if it has none there.
+    /// Number of the thread in this process's PID namespace; 0 if it has none there.
     pub thread: u32,
 }
 
-/// A time that a request sets.
+/// The new value of a time of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Now,
     At(Time),
 }
 
-/// The attributes that a request sets.
+/// The attributes that a request changes; `None` for the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// Size in bytes.
+    /// New size in bytes.
     pub size: Option<u64>,
     pub atime: Option<When>,
     pub mtime: Option<When>,
-    /// Sent only by a kernel that caches writes, which keeps this time itself.
+    /// New change time; sent only by a kernel that caches writes and so keeps this time itself.
     pub ctime: Option<Time>,
 }
 
-/// A name to be made.
+/// A name that a request makes.
 #[derive(Clone, Debug)]
 pub struct NewName {
     pub parent: Node,
@@ -55,36 +55,36 @@ pub struct NewName {
 
 /// A server of the kernel's requests. Several threads may call it at once.
 ///
-/// A method returns once the request is on its way; the reply may be given later, by any thread. A
-/// reply that is dropped answers EIO. The default method for a request answers as the kernel
-/// expects of a server without that feature.
+/// A method returns once the request is on its way; any thread may give the reply later. A reply
+/// that is dropped answers EIO. The default method for a request gives the answer that the kernel
+/// expects from a server without that feature.
 #[allow(unused_variables, reason = "what a server does not have")]
 pub trait Operations: Send + Sync + 'static {
     /// Chooses the features that the server wants.
     ///
     /// # Errors
-    /// If the kernel lacks a feature that the server needs. The mount then ends.
+    /// If the kernel lacks a feature that the server needs; the mount then ends.
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()>;
 
-    /// Called when the kernel has agreed. The server can send messages to the kernel by `kernel`.
+    /// Called when the kernel has agreed. `kernel` sends messages to the kernel.
     fn connected(self: &Arc<Self>, kernel: Notifier) {}
 
-    /// Makes the kernel pass on the writes that it has collected, and waits for that. None of the
-    /// threads that answer requests may call this.
+    /// Makes the kernel pass on the writes that it has collected, and waits until it has. A thread
+    /// that answers requests must not call this.
     fn pass_on(&self) {}
 
     /// Called when the mount has ended.
     fn destroy(&self) {}
 
-    /// The kernel unmounts a block device, and frees the device once the server has answered:
-    /// nothing may be written to the device afterwards. For other mounts this is not sent; they
-    /// just end.
+    /// The kernel unmounts a block device. It frees the device once the server has answered, so the
+    /// server must not write to the device afterwards. The kernel does not send this for other
+    /// mounts, which just end.
     fn leave(&self, reply: Reply<kind::Empty>) {
         reply.ok();
     }
 
-    /// Makes all changes in the file system durable. The answer "not implemented" makes the kernel
-    /// stop sending this request.
+    /// Makes all changes in the file system durable. After the answer "not implemented" the kernel
+    /// does not send this request again.
     fn syncfs(&self, reply: Reply<kind::Empty>) {
         reply.error(Errno::NOSYS);
     }
@@ -92,8 +92,8 @@ pub trait Operations: Send + Sync + 'static {
     /// Passes a line to the operator.
     fn report(&self, line: &str) {}
 
-    /// Looks up a name. An answer with attributes of an inode that does not exist means that there
-    /// is no such name; the kernel may cache that.
+    /// Looks up a name. An answer with the attributes of inode 0 means that there is no such name;
+    /// the kernel may cache that answer.
     fn lookup(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>);
 
     /// Called when the kernel forgets `answers` answers that named the inode.
@@ -151,13 +151,13 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a file. The answer "not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` send
-    /// no opens and closes, and keep its cached pages of a file when a program opens the file.
+    /// Opens a file. After the answer "not implemented" a kernel with `FUSE_NO_OPEN_SUPPORT` sends
+    /// no opens and closes, and keeps its cached pages of a file when a program opens the file.
     fn open(&self, ino: Node, reply: Reply<kind::Open>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a file and opens it. The answer "not implemented" makes the kernel send
+    /// Makes a file and opens it. After the answer "not implemented" the kernel sends
     /// [`Operations::mknod`] and then an open instead.
     fn create(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
         reply.error(Errno::NOSYS);
@@ -169,7 +169,7 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Reads from a file. `flags` are those of the open file.
+    /// Reads from a file. `flags` are the flags of the open file.
     fn read(&self, ino: Node, offset: u64, size: u32, flags: OFlags, reply: Reply<kind::Data>);
 
     #[allow(clippy::too_many_arguments)]
@@ -187,7 +187,7 @@ pub trait Operations: Send + Sync + 'static {
     }
 
     fn flush(&self, ino: Node, reply: Reply<kind::Empty>) {
-        // The answer "not implemented" makes the kernel stop sending this request.
+        // After the answer "not implemented" the kernel does not send this request again.
         reply.error(Errno::NOSYS);
     }
 
@@ -199,7 +199,8 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a directory. The kernel sends the handle in the answer with each listing.
+    /// Opens a directory. The kernel sends the handle in the answer with each request for
+    /// a listing.
     fn opendir(&self, ino: Node, flags: OFlags, reply: Reply<kind::Open>) {
         reply.opened(Handle(0), 0);
     }

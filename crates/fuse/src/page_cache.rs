@@ -1,16 +1,16 @@
-//! The limits that the kernel's page cache has for a mount, beyond what FUSE negotiates.
+//! Sets limits of the kernel's page cache for a mount that FUSE does not negotiate.
 //!
 //! The kernel assumes that each FUSE server is slow: it reads 128 KiB ahead, and throttles writers
 //! once the dirty pages of a mount take a hundredth of memory. Furrow's drives are as fast as those
-//! of other local file systems, so a mount gets the same limits as those. The owner of the machine
-//! can change the limits of a mount in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
+//! of local file systems, so a mount gets the limits of a local file system. The owner of the
+//! machine can change them in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
 
 use crate::endpoint::{MAX_WRITE, number_of};
 use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 
-/// Bytes that the kernel reads ahead of a sequential reader: enough for one request that is
-/// answered already, and one that is in flight.
+/// Number of bytes that the kernel reads ahead of a sequential reader: one request that is answered
+/// already, and one that is in flight.
 const READ_AHEAD: u32 = 2 * MAX_WRITE;
 
 /// Raises the limits of the mount at `directory`.
@@ -19,14 +19,14 @@ const READ_AHEAD: u32 = 2 * MAX_WRITE;
 /// If the mount is not in the mount table, or the kernel refuses.
 pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
     let number = number_of(directory).context("it is not in the mount table")?;
-    // A mount of a block device has its own limits, separate from those of the device.
+    // A mount of a block device has its own limits, which are not those of the device.
     let all = Path::new("/sys/class/bdi");
     let of_block = all.join(format!("{number}-fuseblk"));
     let limits = if of_block.exists() { of_block } else { all.join(number) };
     ensure!(limits.exists(), "{} does not exist: is sysfs mounted?", limits.display());
     for (limit, value) in [
         ("read_ahead_kb", READ_AHEAD / 1024),
-        // Percent of the dirty pages that all file systems together may have.
+        // Percent of the dirty pages of all file systems together that this mount may have.
         ("max_ratio", 100),
         // With 0, the ratio counts only once all file systems together have too many dirty pages.
         ("strict_limit", 0),

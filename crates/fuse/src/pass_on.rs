@@ -1,10 +1,10 @@
-//! Data that the kernel has and has not passed on, before an answer depends on it.
+//! Makes the kernel pass on data that only its cache has, before an answer depends on that data.
 //!
 //! Data stored through a shared map stays in the kernel's cache until the kernel writes it back,
-//! and the kernel asks where a file has data ([`Seek`]) without doing that first. So the server
-//! answers with a hole only after it has told the kernel to drop its cached pages of the hole: the
-//! kernel then passes on the dirty pages, and waits until these writes are answered. There is no
-//! way to ask the kernel which pages are dirty.
+//! and the kernel asks where a file has data ([`Seek`]) without doing that first. So before the
+//! server answers with a hole, it tells the kernel to drop its cached pages of the hole: the kernel
+//! then passes on the dirty pages, and waits until these writes are answered. The kernel cannot be
+//! asked which pages are dirty.
 //!
 //! Invariant: the thread that tells the kernel waits for writes that the server has to answer, so
 //! it must not be one of the threads that answer requests.
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What to look for in a file (data or a hole), and the offset from which to search.
+/// A search for data or for a hole in a file, from an offset on.
 #[derive(Clone, Copy)]
 pub(crate) struct Search {
     pub ino: Ino,
@@ -29,24 +29,24 @@ pub(crate) struct Search {
     pub what: Seek,
 }
 
-/// A search whose answer is a hole, unless the kernel has unwritten data there.
+/// A search whose answer is a hole unless the kernel has dirty pages there.
 struct Doubt {
     search: Search,
     hole: Range<u64>,
     reply: Reply<kind::Seek>,
 }
 
-/// The result of a search in the engine.
+/// What the engine found.
 struct Found {
     /// The offset found; `None` where Linux answers ENXIO.
     at: Option<u64>,
-    /// The range that this result takes for a hole; empty if it takes none.
+    /// The range that this result counts as a hole; empty if there is none.
     hole: Range<u64>,
-    /// The answer if the whole file counted as data.
+    /// The offset to answer if the whole file counts as data.
     without_holes: u64,
 }
 
-/// Messages to the kernel that are not answers to requests.
+/// Messages to the kernel that are not answers, and searches that wait for them.
 #[derive(Default)]
 pub(crate) struct Kernel {
     notifier: Mutex<Option<Notifier>>,
@@ -55,16 +55,17 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     fn doubts(&self) -> MutexGuard<'_, Option<Sender<Doubt>>> {
-        // A sender is whole even if a thread panicked while it held the lock.
+        // The sender is intact even if a thread panicked while it held the lock.
         self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn notifier(&self) -> MutexGuard<'_, Option<Notifier>> {
-        // A notifier is whole even if a thread panicked while it held the lock.
+        // The notifier is intact even if a thread panicked while it held the lock.
         self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when the mount has ended. Another mount may follow, if this one was only an attempt.
+    /// Called when the mount has ended. Another mount may follow, if this mount was only
+    /// an attempt.
     pub fn end(&self) {
         *self.doubts() = None;
         *self.notifier() = None;
@@ -86,8 +87,8 @@ async fn find(fs: &Fs, Search { ino, offset, what }: Search) -> Result<Found> {
 }
 
 impl FuseServer {
-    /// Answers where data or a hole is. In the range `passed_on` the kernel has already passed on
-    /// all its dirty pages.
+    /// Answers where data or a hole is. The kernel has already passed on its dirty pages in the
+    /// range `passed_on`.
     pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<kind::Seek>) {
         let answer = move |reply: Reply<kind::Seek>, found: Found, shared: &Shared| {
             let Found { at, hole, without_holes } = found;
@@ -112,7 +113,7 @@ impl FuseServer {
         self.run(Op::Seek, reply, look, answer);
     }
 
-    /// Starts the thread that makes the kernel pass on dirty pages in supposed holes.
+    /// Starts the thread that makes the kernel pass on its dirty pages in supposed holes.
     pub(crate) fn connect(&self, kernel: Notifier) {
         *self.shared.kernel.notifier() = Some(kernel.clone());
         let (sender, doubts) = channel::<Doubt>();
@@ -128,16 +129,16 @@ impl FuseServer {
         };
         match std::thread::Builder::new().name("pass-on".to_owned()).spawn(work) {
             Ok(_) => *self.shared.kernel.doubts() = Some(sender),
-            // Without the thread, files are reported as data without holes.
+            // Without the thread, the server reports every file as data without holes.
             Err(error) => (self.shared.log)(&format!("holes of files are not told: {error}")),
         }
     }
 
-    /// Makes the kernel pass on its dirty pages of every file, and waits for that.
+    /// Makes the kernel pass on its dirty pages of every file, and waits until it has.
     pub(crate) fn pass_on_all(&self) {
         let Some(kernel) = self.shared.kernel.notifier().clone() else { return };
         for ino in self.shared.known.all() {
-            // An inode that the kernel has forgotten meanwhile has nothing to pass on.
+            // If the kernel has forgotten the inode meanwhile, it has nothing to pass on.
             let _ = kernel.drop_cached(node(ino), 0, 0);
         }
     }

@@ -1,4 +1,4 @@
-//! POSIX semantics beyond the engine's operations: set-id bits that changes clear, inodes that
+//! POSIX rules that the engine's operations leave out: set-id bits that changes clear, inodes that
 //! outlive their last name, `.` and `..`.
 
 use crate::channel::GATHER;
@@ -18,14 +18,14 @@ use std::sync::Arc;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
-/// The bit of `CAP_SYS_ADMIN`.
+/// Bit of `CAP_SYS_ADMIN` in a set of capabilities.
 const SYS_ADMIN: u64 = 1 << 21;
-/// Prefix of the attributes that are visible only to callers who may change them.
+/// Prefix of extended attributes that only callers with `CAP_SYS_ADMIN` see.
 const TRUSTED: &[u8] = b"trusted.";
-/// The attribute with the access list.
+/// The extended attribute that holds the access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// A request while the engine carries it out.
+/// A request that the engine carries out.
 pub(crate) struct Call {
     pub rt: Rt,
     pub fs: Fs,
@@ -41,14 +41,14 @@ pub(crate) struct Listed<'a> {
     pub offset: u64,
 }
 
-/// The caller of a change.
+/// The caller of a request that changes something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// The caller's group; its other groups are known only from /proc.
+    /// Group of the caller; only /proc shows the caller's other groups.
     pub gid: u32,
-    /// The caller's thread, by its number in this process's PID namespace; 0 if it has none there.
+    /// Number of the caller's thread in this process's PID namespace; 0 if it has none there.
     pub thread: u32,
-    /// True if the caller may keep set-id bits (`CAP_FSETID`).
+    /// Whether the caller may keep set-id bits (`CAP_FSETID`).
     pub privileged: bool,
 }
 
@@ -57,21 +57,21 @@ impl Caller {
         Caller { gid: asker.gid, thread: asker.thread, privileged: asker.uid == 0 }
     }
 
-    /// The rest of the line in the thread's /proc status that begins with `name`.
+    /// The rest of the line that begins with `name` in the thread's status in /proc.
     fn says(&self, name: &str) -> Option<String> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
         status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
     }
 
-    /// Whether the caller belongs to `group`. A caller that /proc does not show has only its
-    /// own group.
+    /// Whether the caller belongs to `group`. A caller that /proc does not show has only the group
+    /// of the request.
     fn is_of(&self, group: u32) -> bool {
         let of = |groups: String| groups.split_whitespace().any(|of| of.parse() == Ok(group));
         self.gid == group || self.says("Groups:").is_some_and(of)
     }
 
     /// Whether the caller has `CAP_SYS_ADMIN` in the user namespace of this process. If /proc does
-    /// not show the caller, its user id decides.
+    /// not show the caller, the user id decides.
     fn administers(&self) -> bool {
         let user_namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let Some(capabilities) = self.says("CapEff:") else { return self.privileged };
@@ -80,10 +80,10 @@ impl Caller {
         capabilities & SYS_ADMIN != 0 && user_namespace(&self.thread.to_string()) == own
     }
 
-    /// The mode bits to clear in a file with `attr` after this caller has written it, or its owner
-    /// has changed. As on ext4, a set-group-id bit without group execution does not affect
-    /// execution, so it stays for callers that could set it: privileged ones and members of the
-    /// file's group.
+    /// The mode bits to clear in a file with `attr` after this caller has written to it, or after
+    /// its owner has changed. As on ext4, a set-group-id bit without group execution does not
+    /// affect execution, so it stays for callers that could set it: privileged ones and members of
+    /// the file's group.
     fn strips(&self, attr: &Attr) -> u16 {
         let alone = attr.mode & (SET_GID | GROUP_EXEC) == SET_GID;
         let keeps = alone && (self.privileged || self.is_of(attr.gid));
@@ -91,7 +91,7 @@ impl Caller {
     }
 }
 
-/// Number of pauses to wait for the kernel's forget of a removed file: enough even on a
+/// How many pauses a writer waits for the kernel's forget of a removed file: enough even on a
 /// busy machine.
 const FORGOTTEN: u32 = 50;
 
@@ -102,10 +102,11 @@ impl Call {
         Time { seconds, nanoseconds }
     }
 
-    /// Makes the change `attempt` with `argument`. If there is no space, but removed files still
-    /// hold some, retries once: when the kernel has forgotten these files, or after [`FORGOTTEN`]
-    /// pauses, because one of the files may be open. A program that removes a file and then writes
-    /// another must find the space, and the forget comes only some time after the removal.
+    /// Calls `attempt`, which makes a change, with `argument`. If there is no space but removed
+    /// files still hold some, waits and calls it once more. The wait ends when the kernel has
+    /// forgotten these files, or after [`FORGOTTEN`] pauses, because one of them may be open. A
+    /// program that removes a file and then writes another must get the space, and the forget comes
+    /// only some time after the removal.
     pub async fn with_space<A: Clone, T>(
         &self,
         argument: A,
@@ -133,7 +134,7 @@ impl Call {
         self.with_space(&node, async |node| self.fs.create(parent, name, node).await).await
     }
 
-    /// Makes a file without a name, which is open once.
+    /// Makes a file without a name, which counts as opened once.
     pub async fn create_unnamed(&self, directory: Ino, node: NewNode) -> Result<Attr> {
         self.with_space(&node, async |node| self.fs.create_unnamed(directory, node).await).await
     }
@@ -141,7 +142,7 @@ impl Call {
     /// Changes attributes. A change of owner clears set-id bits except on directories; a change of
     /// size clears them unless `who` is privileged.
     pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {
-        // An empty change is chown(-1, -1), since the kernel sends no other empty change.
+        // An empty change is a chown(-1, -1): the kernel sends no other empty change.
         let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
         if changes.mode.is_none() && (owner || (changes.size.is_some() && !who.privileged)) {
             let attr = self.fs.getattr(ino).await?;
@@ -156,15 +157,15 @@ impl Call {
     pub async fn list_xattrs(&self, ino: Ino, who: Caller) -> Result<Vec<Vec<u8>>> {
         let mut names = self.fs.listxattr(ino).await?;
         let is_trusted = |name: &Vec<u8>| name.starts_with(TRUSTED);
-        // Few files have trusted attributes; for the others /proc need not be read.
+        // Few files have trusted attributes; for all other files /proc need not be read.
         if names.iter().any(is_trusted) && !who.administers() {
             names.retain(|name| !is_trusted(name));
         }
         Ok(names)
     }
 
-    /// Carries out fallocate(2). The file system keeps no blocks beyond the end of a file, so a
-    /// request for such blocks is refused before anything is changed.
+    /// Carries out fallocate(2). The file system does not keep blocks beyond the end of a file, so
+    /// a request for such blocks is refused before anything is changed.
     pub async fn fallocate(
         &self,
         ino: Ino,
@@ -206,10 +207,10 @@ impl Call {
         Ok(())
     }
 
-    /// Clears the set-id bits of `ino` before `who`, who has no privilege, writes to it.
+    /// Clears the set-id bits of `ino` before `who`, who is not privileged, writes to the file.
     pub async fn strip_set_id(&self, ino: Ino, who: Caller) -> Result<()> {
         let attr = self.fs.getattr(ino).await?;
-        // Few files have set-id bits; for the others /proc need not be read.
+        // Few files have set-id bits; for all other files /proc need not be read.
         if attr.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
@@ -230,8 +231,8 @@ impl Call {
         self.synced(self.fs.sync().await)
     }
 
-    /// Turns the error of a failed engine into an I/O error, because unsynced changes are lost: a
-    /// program may ignore EROFS as if there were nothing to do.
+    /// Turns the error of a failed engine into an I/O error, because changes that were not synced
+    /// are lost. A program may ignore EROFS as if there were nothing to sync.
     fn synced(&self, done: Result<()>) -> Result<()> {
         match (done, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
@@ -241,8 +242,8 @@ impl Call {
         }
     }
 
-    /// The inode that `name` means in directory `parent`. Callers with only a file handle look up
-    /// `.` and `..`; they look up `.` in an inode of any kind.
+    /// The inode of `name` in directory `parent`. Callers with only a file handle look up `.` and
+    /// `..`; they look up `.` in inodes of every kind.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
         match name {
             b"." => self.fs.getattr(parent).await,
@@ -251,8 +252,8 @@ impl Call {
         }
     }
 
-    /// Keeps an inode that has lost its last name. The inode was opened for this; it is released
-    /// when the kernel, which may still use it by number, forgets it.
+    /// Keeps an inode that has lost its last name and was opened for that. It is released when the
+    /// kernel, which may still use it by number, forgets it.
     async fn keep(&self, ino: Option<Ino>) -> Result<()> {
         match ino {
             Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,
@@ -280,7 +281,7 @@ impl Call {
         self.keep(self.fs.rename_open(from, to, mode).await?).await
     }
 
-    /// The parent of directory `ino`; `ino` itself if it has been removed.
+    /// The parent of directory `ino`; `ino` itself if the directory was removed.
     async fn parent(&self, ino: Ino) -> Result<Ino> {
         match self.fs.parent(ino).await {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(ino),
@@ -301,8 +302,8 @@ impl Call {
         }
     }
 
-    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` returns
-    /// true because its buffer is full. The flag with `ino` says whether the listing counts as
+    /// Lists directory `ino` from `offset` on. Fetches `batch` entries at a time until `add`
+    /// returns true, because its buffer is full. `access` says whether the listing counts as
     /// an access.
     pub async fn list(
         &self,
@@ -332,8 +333,8 @@ impl Call {
         }
     }
 
-    /// As [`Call::list`], with the attributes of each entry. An entry that has been removed since
-    /// is left out. An entry whose inode cannot be read is listed without attributes: one damaged
+    /// Like [`Call::list`], with the attributes of each entry. Leaves out entries that were removed
+    /// meanwhile. If an inode cannot be read, its entry is listed without attributes: a damaged
     /// inode must not hide the other names of its directory, and a program that asks for its
     /// attributes gets the error.
     pub async fn list_plus(
@@ -387,7 +388,7 @@ mod tests {
     use furrow_fs::{Attr, Time};
 
     fn stripped(mode: u16, gid: u32, privileged: bool) -> u16 {
-        // No thread has this number, so the caller counts as a member of only this group.
+        // No thread has this number, so the caller belongs to this group only.
         let who = Caller { gid: 7, thread: u32::MAX, privileged };
         let time = Time { seconds: 0, nanoseconds: 0 };
         let kind = furrow_fs::Kind::File;

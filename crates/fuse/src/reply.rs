@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 use zerocopy::{FromZeros as _, Immutable, IntoBytes};
 
-/// The kinds of content that an answer can have, if it is not an error.
+/// The kinds of content of an answer without error.
 pub mod kind {
     /// Attributes of an inode.
     pub enum Attr {}
@@ -19,7 +19,7 @@ pub mod kind {
     pub enum Create {}
     /// Bytes of a file or a link.
     pub enum Data {}
-    /// Nothing: the request was carried out.
+    /// No content: the request was carried out.
     pub enum Empty {}
     /// The inode of a name.
     pub enum Entry {}
@@ -29,7 +29,7 @@ pub mod kind {
     pub enum ListPlus {}
     /// The handle of an open file or directory.
     pub enum Open {}
-    /// A place in a file.
+    /// An offset in a file.
     pub enum Seek {}
     /// Space of the file system.
     pub enum Statfs {}
@@ -47,7 +47,7 @@ pub(crate) enum To {
     Ring(Answer),
 }
 
-/// Calls the method of the transport.
+/// Calls the method of the transport by which the request came.
 macro_rules! by {
     ($to:expr, $answer:ident => $call:expr) => {
         match $to {
@@ -67,38 +67,38 @@ impl To {
         by!(self, answer => answer.send(value));
     }
 
-    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
+    /// Adds `bytes` to the payload. If they do not fit, adds nothing and returns false.
     fn add(&mut self, bytes: &[u8]) -> bool {
         by!(self, answer => answer.add(bytes))
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
-    /// nothing, if it does not fit.
+    /// Adds a record of a listing to the payload, padded to a multiple of 8 bytes. If it does not
+    /// fit, adds nothing and returns false.
     fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         by!(self, answer => answer.add_record(parts))
     }
 
-    /// Answers with the payload.
+    /// Answers with the payload that was added.
     fn finish(self) {
         by!(self, answer => answer.finish());
     }
 }
 
-/// The answer to one request, of the kind `K`. It is given once; a reply that is dropped without an
+/// The right to answer one request, with content of kind `K`. A reply that is dropped without an
 /// answer answers EIO.
 pub struct Reply<K> {
     to: To,
     kind: PhantomData<fn(K)>,
 }
 
-/// A reply that can be an error.
+/// A reply that can be given as an error, of any kind.
 pub(crate) trait Fail: Send + 'static {
     fn fail(self, errno: Errno);
 }
 
 /// A reply that lists a directory.
 pub(crate) trait Listing: Fail {
-    /// Answers with the entries that were added; an answer without entries means the end.
+    /// Answers with the entries that were added; without any, the listing has ended.
     fn ok(self);
 }
 
@@ -182,13 +182,13 @@ impl Reply<kind::Data> {
 }
 
 impl Reply<kind::Write> {
-    /// Answers that `bytes` bytes were written.
+    /// Answers that this number of bytes was written.
     pub fn written(self, bytes: u32) {
         self.to.send(&wire::Written { bytes, padding: 0 });
     }
 }
 
-/// Space and names of a file system.
+/// Space and number of inodes of a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Space {
     /// Total space in units of `block_size`.
@@ -212,7 +212,7 @@ impl Reply<kind::Statfs> {
 }
 
 impl Reply<kind::Xattr> {
-    /// Answers with the number of bytes that the full answer would have.
+    /// Answers with the size in bytes that the full answer would have.
     pub fn size(self, bytes: u32) {
         self.to.send(&wire::Written { bytes, padding: 0 });
     }
@@ -234,8 +234,8 @@ impl Reply<kind::Seek> {
 }
 
 impl Reply<kind::List> {
-    /// Adds an entry; the listing continues after it at `offset`. `mode` is the type of the inode.
-    /// Returns true if the entry does not fit any more.
+    /// Adds an entry; the listing continues after it at `offset`. `mode` has the type of the inode.
+    /// True if the entry did not fit.
     pub fn add(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
         let name = name.as_bytes();
         let entry = wire::Listed::of(ino.0, offset, mode, name);
@@ -250,7 +250,7 @@ impl Listing for Reply<kind::List> {
 }
 
 impl Reply<kind::ListPlus> {
-    /// Adds an entry as in a listing without attributes. The kernel may cache the entry for `ttl`.
+    /// Adds an entry with its attributes; the kernel may cache name and attributes for `ttl`.
     pub fn add(
         &mut self,
         offset: u64,
@@ -265,8 +265,8 @@ impl Reply<kind::ListPlus> {
         !self.to.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
     }
 
-    /// Adds an entry without its attributes: the kernel shows the name, and asks for the attributes
-    /// when a program needs them (node 0 of `struct fuse_entry_out`).
+    /// Adds an entry without attributes (node 0 in `struct fuse_entry_out`): the kernel shows the
+    /// name, and requests the attributes when a program needs them.
     pub fn add_name(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
         let name = name.as_bytes();
         let listed = wire::Listed::of(ino.0, offset, mode, name);

@@ -41,9 +41,9 @@ use std::time::Duration;
 pub const VERSION: u32 = 2;
 /// Longest answer in bytes (XATTR_SIZE_MAX).
 pub const MAX_ANSWER: usize = 65_536;
-/// Time limit for a daemon's answers that need no work of the drive.
+/// How long a daemon may take for an answer that needs no work of the drive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Zones on one page of the map: each takes at most about 85 bytes.
+/// Number of zones on one page of the map; each zone takes at most about 85 bytes.
 const PAGE: usize = 600;
 
 /// Prefix of the names of all control attributes.
@@ -177,7 +177,7 @@ pub struct MapPage {
     pub zones: Vec<Zone>,
 }
 
-/// The name of a use in reports.
+/// The name of a zone's use in reports.
 pub fn use_name(usage: ZoneUse) -> &'static str {
     match usage {
         ZoneUse::Checkpoint => "checkpoint",
@@ -214,7 +214,7 @@ pub fn status(fs: &Fs, info: &Info) -> Status {
     }
 }
 
-/// At most `count` zones from `first` on.
+/// A page of the zone map: at most `count` zones from `first` on.
 ///
 /// # Errors
 /// If the drive does not report its zones.
@@ -241,10 +241,10 @@ pub trait Remount: Send + Sync {
     /// The options, as after `-o`.
     fn options(&self) -> String;
 
-    /// Puts `options` into force in addition to the present ones: all of them, or none.
+    /// Puts `options` into force in addition to the present ones: either all of them or none.
     ///
     /// # Errors
-    /// If one of them is unknown, or may not change.
+    /// If an option is unknown, or may not change while mounted.
     fn change(&self, fs: &Fs, options: &str) -> Result<(), Error>;
 }
 
@@ -286,7 +286,7 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask this, because it makes the drive work, or changes the mount.
+    /// Whether only root may ask this, because the query makes the drive work or changes the mount.
     pub fn is_for_root(&self) -> bool {
         matches!(self, Question::Gc(_) | Question::Scrub(Some(_)) | Question::Remount(_))
     }
@@ -296,8 +296,8 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
     let info = &shared.info;
     let text = match question {
         Question::Sync => {
-            // A read-only mount has nothing to sync, and must not write the results of recovery,
-            // which are only in memory.
+            // A read-only mount has nothing to sync, and must not write what recovery found, which
+            // is only in memory.
             if !info.read_only {
                 fs.sync().await?;
             }
@@ -346,7 +346,7 @@ pub struct Cleaned {
 }
 
 /// Cleans at most `superzones` superzones, the cheapest first, and makes the result durable, so
-/// that the emptied ones are free.
+/// that the emptied superzones are free.
 ///
 /// # Errors
 /// As [`Fs::clean`].
@@ -365,7 +365,7 @@ pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     })
 }
 
-/// Asks for an attribute that the daemon can answer without work of the drive.
+/// Reads an attribute that the daemon can answer without work of the drive.
 ///
 /// # Errors
 /// As [`ask`]; also if there is no answer within [`PATIENCE`].
@@ -382,7 +382,7 @@ fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The error for a mount whose root directory cannot be read, so that its daemon cannot be asked.
+/// The error for a mount whose root directory cannot be read, so that its daemon cannot be queried.
 #[derive(Debug)]
 pub struct NoRoot {
     directory: PathBuf,
@@ -414,7 +414,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
         }
-        // The kernel first asks for the attributes of the root, and passes on the error of
+        // The kernel requests the attributes of the root first, and passes on the error of
         // that request.
         Err(errno @ (Errno::IO | Errno::UCLEAN)) if rustix::fs::stat(directory).is_err() => {
             Err(anyhow::Error::new(NoRoot { directory: directory.to_owned(), errno }))
@@ -426,15 +426,15 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
 /// Requests the status of the file system mounted at `directory`.
 ///
 /// # Errors
-/// If no file system of Furrow's is mounted there, or it is dead.
+/// If no Furrow file system is mounted there, or its daemon is dead.
 pub fn ask_status(directory: &Path) -> Result<Status> {
     let bytes = ask_soon(directory, STATUS)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: status of another version", directory.display()))
 }
 
-/// Requests the zone map of the file system mounted at `directory`. A large drive needs several
-/// pages, each with the state at the time of its request.
+/// Requests the zone map of the file system mounted at `directory`. The map of a large drive comes
+/// in several pages, each with the state at the time of its request.
 ///
 /// # Errors
 /// As [`ask_status`].
@@ -475,7 +475,7 @@ pub fn ask_options(directory: &Path) -> Result<String> {
         .with_context(|| format!("{}: options of another version", directory.display()))
 }
 
-/// Makes `options` valid for the file system mounted at `directory`.
+/// Puts `options` into force for the file system mounted at `directory`.
 ///
 /// # Errors
 /// As [`ask_status`]; if the caller is not root, or an option may not change.
@@ -498,12 +498,12 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
 }
 
 /// Sends an order to the scrub of the file system mounted at `directory`: start, repair (a start
-/// that repairs), pause, resume, stop; without an order only asks. Returns the running or the
+/// that repairs), pause, resume, stop. Without an order only asks. Returns the running or the
 /// last scrub.
 ///
 /// # Errors
-/// As [`ask_status`]; with an order also if the caller is not root, or if a scrub runs already, or
-/// none does.
+/// As [`ask_status`]; with an order also if the caller is not root, if a scrub runs already, or if
+/// none runs.
 pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>> {
     let attribute = order.map_or_else(|| SCRUB.to_owned(), |order| format!("{SCRUB}.{order}"));
     let bytes =
@@ -529,7 +529,8 @@ pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>>
 /// As [`ask_status`], and if the device fails or is full.
 pub fn ask_sync(directory: &Path) -> Result<()> {
     ask_status(directory)?;
-    // Writes back pages changed through maps and, with a write-back cache, all collected writes.
+    // Makes the kernel write back pages changed through maps and, with a write-back cache, all
+    // collected writes.
     let written_back = File::open(directory).and_then(|root| Ok(rustix::fs::syncfs(&root)?));
     let written_back = written_back
         .with_context(|| format!("{}: writing back the kernel's cache", directory.display()));

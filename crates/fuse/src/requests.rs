@@ -1,15 +1,15 @@
 //! What each request of the kernel's FUSE driver does.
 //!
-//! Each method copies its arguments (payload into pages, checksummed)
-//! and submits one task to the engine. A task without device I/O is answered before `submit`
-//! returns, on the same thread; any other is answered by the code that completes it.
+//! Each method copies its arguments (payload into pages, with checksums) and submits one task to
+//! the engine. A task without device I/O is answered before `submit` returns, on the same thread;
+//! the code that completes any other task answers it.
 //!
 //! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
 //!
-//! The kernel, not this file, does permission checks, the sticky bit (`default_permissions`) and
-//! access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
-//! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
-//! in `docs/use/mounting.md`.
+//! The kernel does permission checks, the sticky bit (`default_permissions`) and access lists,
+//! advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync after the
+//! write, except with `async_dio`). `docs/use/mounting.md` says what a mount cannot do, and what to
+//! use instead.
 
 use crate::capabilities::{Agreement, choose};
 use crate::channel::Notifier;
@@ -32,19 +32,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromZeros as _;
 
-/// Entries fetched at a time.
+/// Number of entries that a listing fetches at a time, without and with attributes.
 const LISTING: usize = 128;
 const LISTING_PLUS: usize = 32;
-/// Offset 1 follows `.`, 2 follows `..`; the offset after an entry is its cookie plus this.
+/// Offset 1 follows `.`, 2 follows `..`; the offset after any other entry is its cookie plus this.
 pub(crate) const DOTS: u64 = 2;
 
-/// The inode to be made for `asker`.
+/// The inode that a request of `asker` makes.
 fn new(asker: Asker, kind: Kind, mode: u32, umask: u32) -> NewNode {
     let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
     NewNode { kind, mode, umask, uid: asker.uid, gid: asker.gid, ..NewNode::file() }
 }
 
-/// The handle of directories that were opened with `O_NOATIME`.
+/// The handle given out for directories that were opened with `O_NOATIME`.
 const LISTS_NOATIME: Handle = Handle(1);
 
 /// Modes of fallocate(2).
@@ -59,13 +59,13 @@ const SEEK_HOLE: i32 = 4;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-/// Whether a write is direct and must be durable when it is answered. `flags` are those of its
-/// file, or of the request (`RWF_DSYNC`). After an asynchronous write the kernel sends no fsync.
+/// Whether a write is direct and must be durable when answered. `flags` are those of the open file,
+/// or of the request (`RWF_DSYNC`). After an asynchronous write the kernel does not send an fsync.
 fn is_durable_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
 }
 
-/// Converts the kernel's inode number, or answers ESTALE.
+/// Takes the inode for the kernel's number, or answers ESTALE.
 macro_rules! known {
     ($node:expr, $reply:expr) => {
         match ino($node) {
@@ -75,15 +75,14 @@ macro_rules! known {
     };
 }
 
-/// Answers that the file with `attr` was made and opened. The caller has counted the
-/// answer already.
+/// Answers that the file with `attr` was made and opened. The caller has counted the answer
+/// (`Known::told`) before.
 fn made_and_opened(reply: Reply<kind::Create>, attr: &Attr, shared: &Shared) {
     let (fh, flags) = (Handle(0), wire::KEEP_CACHE);
     reply.created(&shared.ttl, &shared.attributes(attr), generation(attr), fh, flags);
 }
 
-/// Releases inodes that have lost their names, since the kernel sends no forgets at the end of
-/// a mount.
+/// Releases inodes that have lost their names: at the end of a mount the kernel sends no forgets.
 async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
     for ino in pins {
         if let Err(error) = fs.release(ino).await {
@@ -154,7 +153,7 @@ impl Operations for FuseServer {
                     shared.known.told(attr.ino);
                     reply.entry(&shared.ttl, &shared.attributes(&attr), generation(&attr));
                 }
-                // An answer without an inode says that there is no such name; the kernel may
+                // An answer with inode 0 says that there is no such name; the kernel may
                 // cache that.
                 None => reply.entry(&shared.ttl, &wire::Attr::new_zeroed(), 0),
             },
@@ -271,7 +270,7 @@ impl Operations for FuseServer {
         } else if flags == RenameFlags::EXCHANGE {
             RenameMode::Exchange
         } else if flags - RenameFlags::NOREPLACE == RenameFlags::WHITEOUT {
-            // The kernel has already made sure that nothing is replaced against NOREPLACE.
+            // The kernel has already checked that nothing is replaced against NOREPLACE.
             RenameMode::Whiteout { uid: asker.uid, gid: asker.gid }
         } else {
             return reply.error(Errno::INVAL);
@@ -290,8 +289,8 @@ impl Operations for FuseServer {
         );
     }
 
-    // An open needs no answer: a file without a name lives while the kernel refers to it
-    // ([`Known`]).
+    // The engine does not count opens: a file without a name lives as long as the kernel refers to
+    // it ([`Known`]).
 
     fn open(&self, ino: Node, reply: Reply<kind::Open>) {
         if self.shared.no_open.load(Ordering::Relaxed) {
@@ -302,7 +301,8 @@ impl Operations for FuseServer {
             Op::Open,
             reply,
             move |call| async move { call.fs.open(ino).await },
-            // Every change goes through this kernel, so its cache stays correct.
+            // The kernel keeps its cached pages: every change goes through this kernel, so they
+            // stay correct.
             |reply, _, _| reply.opened(Handle(0), wire::KEEP_CACHE),
         );
     }
@@ -327,7 +327,7 @@ impl Operations for FuseServer {
         );
     }
 
-    // The kernel sends a close for this open, even with `FUSE_NO_OPEN_SUPPORT`.
+    // The kernel sends a close for such a file, even with `FUSE_NO_OPEN_SUPPORT`.
 
     fn create_unnamed(&self, asker: Asker, made: NewName, reply: Reply<kind::Create>) {
         let directory = known!(made.parent, reply);
@@ -379,7 +379,7 @@ impl Operations for FuseServer {
         let who = Caller { privileged: false, ..Caller::of(asker) };
         let strip = write_flags & wire::write::KILL_SUIDGID != 0;
         let size = data.len() as u32;
-        // For writes from its cache the kernel knows the times, and sends them.
+        // The kernel keeps and sends the times itself for writes from its cache.
         let cached = write_flags & wire::write::CACHE != 0;
         let data = WriteData::copy(&self.pool, offset, data)
             .keeping_times(self.shared.writeback_cache && cached);
@@ -397,7 +397,7 @@ impl Operations for FuseServer {
         );
     }
 
-    // `flush` is not implemented: errors of a write are reported by the write itself or by fsync.
+    // `flush` is not implemented: the write itself or an fsync reports errors of a write.
 
     fn release(&self, ino: Node, reply: Reply<kind::Empty>) {
         let ino = known!(ino, reply);
@@ -410,10 +410,10 @@ impl Operations for FuseServer {
     }
 
     // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and
-    // a removed directory lives while the kernel refers to it. But `opendir` is answered. If it
-    // were not, the kernel would keep listings: a program that lists a directory in several steps
-    // would get the end of an older listing if another program listed the directory meanwhile (seen
-    // with Linux 6.18). Allowing the kernel one kept listing for each open is no better: the kernel
+    // a removed directory lives while the kernel refers to it. Without an answer to `opendir` the
+    // kernel would keep listings: a program that lists a directory in several steps would get the
+    // end of an older listing if another program listed the directory meanwhile (seen with Linux
+    // 6.18). Allowing the kernel to keep one listing for each open does not help: the kernel
     // completes a listing that was begun before a change, and shows it to a program that rewinds
     // and then seeks.
 
@@ -446,7 +446,7 @@ impl Operations for FuseServer {
                 };
                 let (found, generation) = (call.shared.attributes(attr), generation(attr));
                 let full = reply.add(entry.offset, entry.name, &ttl, &found, generation);
-                // The kernel takes no lookup reference on `.` and `..`.
+                // The kernel does not count an answer for `.` and `..`.
                 if !full && entry.name != "." && entry.name != ".." {
                     call.shared.known.told(attr.ino);
                 }
@@ -525,7 +525,7 @@ impl Operations for FuseServer {
     fn listxattr(&self, asker: Asker, ino: Node, size: u32, reply: Reply<kind::Xattr>) {
         let ino = known!(ino, reply);
         let who = Caller::of(asker);
-        // Control attributes are not listed, so that copying tools ignore them.
+        // Control attributes are left out of the list, so that copying tools ignore them.
         self.run(
             Op::Xattr,
             reply,
@@ -562,7 +562,7 @@ impl Operations for FuseServer {
             FALLOC_PUNCH => Allocate::Punch,
             FALLOC_ZERO => Allocate::Zero,
             FALLOC_ZERO_KEEP_SIZE => Allocate::ZeroKeepSize,
-            // These modes collapse or insert ranges, or are not known to this version.
+            // These modes collapse or insert ranges, or are newer than this program.
             _ => return reply.error(Errno::OPNOTSUPP),
         };
         let who = Caller::of(asker);
@@ -574,7 +574,7 @@ impl Operations for FuseServer {
     fn lseek(&self, ino: Node, offset: i64, whence: i32, reply: Reply<kind::Seek>) {
         // The kernel sends this request before it writes back the dirty pages of the file, so the
         // engine would report a hole where data waits in the kernel's cache. After the answer
-        // ENOSYS the kernel stops asking and reports the whole file as data.
+        // ENOSYS the kernel does not ask again and reports the whole file as data.
         if self.shared.writeback_cache {
             return reply.error(Errno::NOSYS);
         }

@@ -1,9 +1,9 @@
 //! Requests by io_uring: a queue for each processor, served by a thread on that processor
 //! (Linux 6.14, Documentation/filesystems/fuse/fuse-io-uring.rst).
 //!
-//! A request is served on the processor of the program that asks, so that no other processor has to
-//! wake up for it. Forgets and interrupts still come by `/dev/fuse`; `channel.rs` reads them. A
-//! kernel that has agreed to rings sends no other request until it has all queues.
+//! A request is served on the processor of the program that makes it, so that no other processor
+//! has to wake up. Forgets and interrupts still come by `/dev/fuse`, where `channel.rs` reads them.
+//! A kernel that has agreed to rings sends no other request until every queue is registered.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
@@ -26,34 +26,35 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::IntoBytes as _;
 
-/// Requests in flight on all processors together, and the limits for one processor.
+/// Number of requests in flight on all processors together, and the limits of its share for
+/// one processor.
 const DEPTH: usize = 64;
 const DEPTH_LEAST: usize = 8;
 const DEPTH_MOST: usize = 32;
 
-/// Steps of nice(2) by which the threads of rings precede other threads. Such a thread takes the
-/// processor from the program as soon as the program has sent its request, and the program then
-/// continues on the same processor. Without this, the program may already sleep when its answer
-/// comes; then the scheduler moves it to an idle processor, because the thread still runs on the
+/// Steps of nice(2) by which the threads of rings precede other threads. So when a program has sent
+/// a request, the ring's thread takes the processor from it, and the program continues there after
+/// the answer. Without precedence the program may already sleep when the answer comes. The
+/// scheduler then moves it to an idle processor, because the ring's thread still runs on the
 /// program's own. That happened to one in ten getattr requests, and the idle processor wakes so
-/// slowly that it halved the rate.
+/// slowly that the rate was halved.
 const AHEAD: i32 = 3;
 
-/// How long a ring waits if the kernel cannot serve it now.
+/// How long a ring waits before it tries again, if the kernel cannot serve it now.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// `user_data` of the bell; that of an entry is the entry's number.
+/// `user_data` of the bell; other entries have their own number there.
 const BELL: u64 = u64::MAX;
 
-/// The file in which the owner of the machine allows rings.
+/// The file by which the owner of the machine allows rings.
 const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// True if the kernel has rings and the owner of the machine allows them.
+/// Whether the kernel has rings and the owner of the machine allows them.
 pub fn is_allowed() -> bool {
     std::fs::read(ALLOWED).is_ok_and(|value| value.first() == Some(&b'Y'))
 }
 
-/// Advice if a ring is wanted and the kernel offers none.
+/// Advice to the user if a ring is required and the kernel offers none.
 pub(crate) fn help() -> String {
     match std::fs::exists(ALLOWED) {
         Ok(true) => format!(
@@ -77,26 +78,27 @@ fn processors(list: &str) -> Option<Vec<u16>> {
     Some(numbers)
 }
 
-/// Reads the kernel's list of processors that is called `what`.
+/// The processors in the kernel's list that is called `what`.
 fn listed(what: &str) -> Result<Vec<u16>> {
     let path = format!("/sys/devices/system/cpu/{what}");
     let list = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     processors(&list).with_context(|| format!("{path}: {list}"))
 }
 
-/// The ring of a processor, with the entries of its queue. The first ring also has the entries of
-/// processors that are not running: the kernel wants a queue for each possible processor.
+/// The ring of a processor, with the entries of its queue. The first ring also has an entry
+/// for each processor that is not running, because the kernel requires a queue for each
+/// possible processor.
 struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     outbox: Arc<Outbox>,
     processor: u16,
-    /// For each entry: its queue, its memory, and the number of its request.
+    /// For each entry: the queue, the memory, and the number of the present request.
     queues: Vec<u16>,
     parts: Vec<[Part; 2]>,
     requests: Vec<u64>,
-    /// Completions that have come and are not served yet.
+    /// Completions that have arrived and are not served yet.
     came: Vec<cqueue::Entry>,
-    /// Number of entries that the kernel has, or will get back when their requests are answered.
+    /// Number of entries that the kernel has or will get back when their requests are answered.
     alive: usize,
 }
 
@@ -107,11 +109,12 @@ impl Ring {
         let mut queues = vec![processor; depth];
         queues.extend(others);
         let uring = IoUring::builder()
-            // Only one thread submits, and completions come only when this thread asks for them.
+            // Only the ring's thread submits, and the kernel posts completions only when that
+            // thread asks.
             .setup_single_issuer()
             .setup_defer_taskrun()
-            // The ring starts disabled, because the thread that submits is known only when
-            // it starts.
+            // The ring starts disabled, because the thread that submits is not known before
+            // it runs.
             .setup_r_disabled()
             .build((queues.len() as u32 + 1).next_power_of_two())?;
         let outbox = Arc::new(Outbox::new(queues.len(), MAX_WRITE as usize)?);
@@ -121,8 +124,8 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry128) {
-        // SAFETY: an entry names memory of the outbox, which outlives its use by the kernel (see
-        // `Drop`), or the list of such memory in `parts`, which is never changed.
+        // SAFETY: an entry names memory of the outbox, which the ring keeps while the kernel uses
+        // it (see `Drop`), or the list of such memory in `parts`, which is never changed.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         pushed.expect("invariant: the ring has room for each entry and the bell");
     }
@@ -134,9 +137,9 @@ impl Ring {
     }
 
     /// Binds this thread to the ring's processor, unless the operator has forbidden that, and gives
-    /// the thread precedence over other threads there.
+    /// it precedence over other threads there.
     fn settle(&self) {
-        // Without the right to a lower nice value the ring works as well, but slower.
+        // Without the right to a lower nice value the ring works, but more slowly.
         if let Ok(nice) = getpriority_process(None) {
             let _ = setpriority_process(None, nice - AHEAD);
         }
@@ -146,15 +149,16 @@ impl Ring {
         if allowed {
             let mut here = CpuSet::new();
             here.set(processor);
-            // On another processor the ring works as well, but slower.
+            // On another processor the ring works, but more slowly.
             let _ = sched_setaffinity(None, &here);
         }
     }
 
-    /// Hands all entries to the kernel.
+    /// Registers all entries with the kernel.
     ///
     /// # Errors
-    /// If the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or none.
+    /// If the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or not
+    /// at all.
     fn register(&mut self, device: &OwnedFd) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()?;
         for entry in 0..self.queues.len() {
@@ -171,8 +175,8 @@ impl Ring {
             self.uring.submit()?;
         }
         self.alive = self.queues.len();
-        // The completion of a refused entry comes at once; a completion with 0 carries a
-        // request already.
+        // A refused entry completes at once with an error; a completion with 0 already has
+        // a request.
         self.came.extend(self.uring.completion());
         let refused = self.came.iter().map(cqueue::Entry::result).find(|result| *result < 0);
         if let Some(error) = refused {
@@ -206,7 +210,7 @@ impl Ring {
                         self.requests[entry as usize] =
                             answer::serve(server, &self.outbox, entry as u16);
                     }
-                    // The kernel ends this entry, because the mount ends.
+                    // The kernel ends this entry because the mount ends.
                     _ => self.alive -= 1,
                 }
             }
@@ -225,7 +229,7 @@ impl Ring {
             let wait = usize::from(self.outbox.may_sleep());
             match self.uring.submit_and_wait(wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    // This may be a temporary lack of memory; no other cause is known.
+                    // The cause may be a temporary lack of memory; no other cause is known.
                     if !std::mem::replace(&mut reported, true) {
                         server.report(&format!("FUSE by io_uring, will be tried again: {error}"));
                     }
@@ -242,21 +246,20 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.alive > 0 {
-            // The kernel cancels its entries only some time after this, and may use their memory
-            // until then.
+            // The kernel cancels its entries some time after the ring is dropped, and may use their
+            // memory until then.
             std::mem::forget(self.outbox.clone());
         }
     }
 }
 
-/// Sets the number of pieces of memory in `entry` to `length`, because `UringCmd80` has no field
-/// for it.
+/// Sets the number of memory pieces in `entry` to `length`; `UringCmd80` has no field for it.
 fn with_length(mut entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
     /// Offset of `len` in `struct io_uring_sqe` (include/uapi/linux/io_uring.h).
     const AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
-    // SAFETY: the entry is the kernel's structure (`repr(C)`); these four bytes of it are a number,
-    // and a number may have any value.
+    // SAFETY: the entry is the kernel's structure (`repr(C)`). The four bytes are a number in it,
+    // and any value is valid.
     unsafe { (&raw mut entry).byte_add(AT).cast::<u32>().write(length) };
     entry
 }
@@ -285,13 +288,13 @@ impl Rings {
         rings.map(Rings).map_err(|error| anyhow!("io_uring: {error}{}", advice(&error)))
     }
 
-    /// Starts a thread for each ring, and waits until the kernel has all entries. From then on
-    /// `server` gets the requests of the mount. `device` is the channel of the mount, whose
-    /// handshake must be done already.
+    /// Starts a thread for each ring, and waits until all entries are registered. From then on
+    /// `server` gets the requests of the mount. `device` is the mount's channel, on which the
+    /// handshake must be done.
     ///
     /// # Errors
-    /// If no thread can be started, or the kernel refuses an entry. The caller must unmount then:
-    /// the kernel may send no request before every queue is registered.
+    /// If a thread cannot be started, or the kernel refuses an entry. The caller must then unmount,
+    /// because the kernel may hold all requests back until every queue is registered.
     pub(crate) fn start<S: Operations>(
         self,
         server: &Arc<S>,
@@ -307,7 +310,7 @@ impl Rings {
                 ring.settle();
                 let done = ring.register(&device);
                 let able = done.is_ok();
-                // The receiver waits below, so the send succeeds.
+                // The receiver waits below, so this cannot fail.
                 let _ = sender.send(done);
                 // The receiver waits until the last sender is dropped.
                 drop(sender);
@@ -333,7 +336,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the threads, which end with the mount.
+    /// Waits until the threads have ended, which they do with the mount.
     pub(crate) fn join(mut self) -> Result<()> {
         let ended: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
         let died = ended.iter().any(std::result::Result::is_err);

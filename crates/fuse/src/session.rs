@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a busy mount may take to become free when its daemon is told to end.
+/// How long a busy mount may take to become free after its daemon was told to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
@@ -29,30 +29,30 @@ impl<S: Operations> Drop for Served<S> {
     }
 }
 
-/// A mount that the kernel has accepted. Before [`Session::run`] only requests that come by rings
+/// A mount that the kernel has accepted. Until [`Session::run`] only requests that come by rings
 /// are answered.
 pub struct Session<S: Operations> {
     /// The channel through which the kernel sends requests.
     device: Arc<OwnedFd>,
     server: Served<S>,
-    /// The number of the mount's device in the mount table.
+    /// Device number of the mount in the mount table.
     number: Option<String>,
-    /// True once the kernel sends no requests any more.
+    /// Whether the kernel has stopped sending requests.
     ended: Arc<AtomicBool>,
-    /// Rings that serve requests.
+    /// The rings that serve requests; `None` if requests come by `/dev/fuse`.
     rings: Option<Running>,
     directory: PathBuf,
-    /// Dropping this sender ends the thread that makes the kernel write back.
+    /// Dropping this sender ends the thread of [`Session::write_back_every`].
     write_back: Option<Sender<()>>,
 }
 
 impl<S: Operations> Session<S> {
-    /// Mounts at `directory` and negotiates the protocol with the kernel. From then on every access
-    /// to the mount is served by rings, or is queued for [`Session::run`].
+    /// Mounts at `directory` and negotiates the protocol with the kernel. From then on rings serve
+    /// the requests; without rings, the kernel queues requests for [`Session::run`].
     ///
     /// # Errors
-    /// See [`Endpoint::mount`]; if rings are required but the kernel has none, or the owner of the
-    /// machine does not allow them. Nothing is mounted then.
+    /// See [`Endpoint::mount`]; or if rings are required but the kernel has none, or the owner of
+    /// the machine does not allow them. In all cases nothing stays mounted.
     pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let server = Arc::new(server);
@@ -103,13 +103,13 @@ impl<S: Operations> Session<S> {
         session.with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
                 // Without a daemon the mount would be dead. The unmount is forced, so that the
-                // kernel does not wait for an answer: nobody reads requests here.
+                // kernel does not wait for an answer: no thread reads requests here.
                 let _ = endpoint::unmount(directory, Unmount::Force);
             },
         )
     }
 
-    /// True if requests come by rings.
+    /// Whether requests come by rings.
     pub fn has_rings(&self) -> bool {
         self.rings.is_some()
     }
@@ -130,9 +130,9 @@ impl<S: Operations> Session<S> {
         }
     }
 
-    /// Makes the kernel pass on the dirty pages of its page cache every `interval`: otherwise
+    /// Makes the kernel pass on the dirty pages of its page cache every `interval`; otherwise
     /// it keeps a page for up to half a minute (vm.dirty_expire_centisecs). For a server [with
-    /// a write-back cache](crate::FuseServer::with_writeback_cache). If that fails, `log` gets
+    /// a write-back cache](crate::FuseServer::with_writeback_cache). After a failure `log` gets
     /// a line.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl<S: Operations> Session<S> {
                 };
                 match root.and_then(|root| root.write_back().map(|()| root)) {
                     Ok(root) => known = Some(root),
-                    // The file system was unmounted, or its daemon is about to end.
+                    // The file system was unmounted, or its daemon is ending.
                     Err(Errno::NODEV | Errno::NOENT) => return,
                     Err(errno) if endpoint::is_end(errno) => return,
                     Err(errno) => log(&format!("writing back the kernel's cache: {errno}")),
@@ -180,7 +180,7 @@ impl<S: Operations> Session<S> {
         self.rings.map_or(Ok(()), Running::join).with_context(at)
     }
 
-    /// As [`Session::run`], but on a separate thread.
+    /// Like [`Session::run`], but on a thread of its own.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -194,7 +194,7 @@ impl<S: Operations> Session<S> {
     }
 }
 
-/// A mount that a thread of this process serves. Dropping it unmounts.
+/// A mount that a thread of this process serves. Dropping this value unmounts it.
 pub struct Background {
     directory: PathBuf,
     thread: Option<JoinHandle<Result<()>>>,
@@ -206,7 +206,7 @@ impl Background {
         &self.directory
     }
 
-    /// Unmounts and waits for the last request.
+    /// Unmounts and waits until the last request is answered.
     ///
     /// # Errors
     /// If the mount stays busy for two seconds, or the session failed.
@@ -214,7 +214,7 @@ impl Background {
         let mut waited = Duration::ZERO;
         loop {
             match endpoint::unmount(&self.directory, Unmount::Plain) {
-                // The kernel releases a file only some time after its last user has closed it.
+                // The kernel releases a file some time after its last user has closed it.
                 Err(Errno::BUSY) if waited < PATIENCE => {
                     std::thread::sleep(TRY_EVERY / 10);
                     waited += TRY_EVERY / 10;
@@ -247,9 +247,9 @@ impl Drop for Background {
 pub struct Signals(SigSet);
 
 impl Signals {
-    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in threads it starts, so that
-    /// [`Signals::unmount_on_signal`] receives them; SIGHUP is received only if `hangup_ends`, and
-    /// has no effect otherwise. Call this before any other thread exists.
+    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in threads that it starts, so that
+    /// [`Signals::unmount_on_signal`] receives them. Without `hangup_ends`, SIGHUP has no effect.
+    /// Call this before any other thread exists.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -260,7 +260,7 @@ impl Signals {
         }
         set.thread_block().context("cannot block signals")?;
         if !hangup_ends {
-            // SIGHUP stays blocked, and no thread waits for it.
+            // SIGHUP stays blocked, and no thread receives it.
             set.remove(Signal::SIGHUP);
         }
         Ok(Signals(set))
@@ -282,9 +282,9 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts a thread that ends a mount when a signal arrives: at once if the mount is free, and
-    /// by disconnecting its users if it is still busy after two seconds, here or in another mount
-    /// namespace. [`Session::run`] then returns. `log` gets a line for each step.
+    /// Starts a thread that ends a mount when a signal arrives: at once if the mount is free, or by
+    /// disconnecting its users if it is still busy after two seconds, in this mount namespace or
+    /// another. [`Session::run`] then returns. `log` gets a line for each step.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -330,14 +330,14 @@ impl Ending {
                 Err(Errno::BUSY) if wait() => {}
                 Err(Errno::BUSY) => {
                     log("still in use: cutting off its users");
-                    // Changes through memory maps may still be only in the kernel.
+                    // Only the kernel may have changes that were made through memory maps.
                     if let Ok(root) = std::fs::File::open(&self.directory) {
                         let _ = rustix::fs::syncfs(&root);
                     }
                     endpoint::unmount(&self.directory, Unmount::Force)?;
                     break;
                 }
-                // Somebody else has unmounted it already.
+                // Another program has unmounted the file system already.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => break,
                 Err(errno) => return Err(errno.into()),
             }

@@ -1,19 +1,19 @@
 //! The kernel's interface as `include/uapi/linux/fuse.h` defines it, protocol 7.42: the requests
-//! that this server knows, by `/dev/fuse` and by rings.
+//! that this server supports, by `/dev/fuse` and by rings.
 //!
-//! All numbers have this machine's byte order.
+//! All numbers are in this machine's byte order.
 
 use crate::reply::Space;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The protocol: its major version, the minor version that this file implements, and the oldest
-/// minor version that is served (Linux 5.4).
+/// The protocol's major version, the minor version that this file implements, and the oldest minor
+/// version that is served (Linux 5.4).
 pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 42;
 pub(crate) const MINOR_LEAST: u32 = 31;
 
-/// An inode, by the kernel's number for it.
+/// An inode, by the number that the kernel uses for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node(pub u64);
 
@@ -22,7 +22,7 @@ impl Node {
     pub const ROOT: Node = Node(1);
 }
 
-/// The number that the server has given to an open file or directory.
+/// The number that the server gave to an open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(pub u64);
 
@@ -55,11 +55,11 @@ pub(crate) mod write {
     pub const KILL_SUIDGID: u32 = 1 << 2;
 }
 
-/// The kernel keeps its cached pages of a file when it is opened (`FOPEN_KEEP_CACHE`).
+/// Flag: the kernel keeps its cached pages of a file when the file is opened (`FOPEN_KEEP_CACHE`).
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
 
-/// A message to the kernel that answers no request: drop the cached pages of an
-/// inode (`FUSE_NOTIFY_INVAL_INODE`).
+/// A message to the kernel that is not an answer: drop the cached pages of an inode
+/// (`FUSE_NOTIFY_INVAL_INODE`).
 pub(crate) const DROP_INODE: i32 = 2;
 
 /// Commands of a ring (`enum fuse_uring_cmd`).
@@ -111,7 +111,7 @@ pub(crate) mod op {
     pub const TMPFILE: u32 = 51;
 }
 
-/// Bytes of the structure that belongs to a request, between its header and its names or data.
+/// Size in bytes of the structure between a request's header and its names or data.
 pub(crate) fn argument(request: u32) -> usize {
     match request {
         op::FORGET => size_of::<Forget>(),
@@ -148,7 +148,7 @@ pub(crate) mod valid {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// Sync only the data of the file (`FUSE_FSYNC_FDATASYNC`).
+/// Flag: sync only the data of the file (`FUSE_FSYNC_FDATASYNC`).
 pub(crate) const DATA_ONLY: u32 = 1;
 
 /// `struct fuse_uring_cmd_req`: the content of a ring's command.
@@ -162,17 +162,17 @@ pub(crate) struct RingCommand {
     pub padding: [u8; 6],
 }
 
-/// `struct fuse_uring_req_header`: the place of a request, and then of its answer.
+/// `struct fuse_uring_req_header`: holds a request, and then its answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Header {
     /// `struct fuse_in_header` or `fuse_out_header`.
     pub in_out: [u8; 128],
-    /// The structure that belongs to the request.
+    /// The structure of the request.
     pub op: [u8; 128],
     pub flags: u64,
     pub commit: u64,
-    /// Bytes of payload.
+    /// Number of bytes of payload.
     pub payload: u32,
     pub padding: u32,
     pub reserved: u64,
@@ -229,7 +229,7 @@ pub(crate) struct Accepted {
     pub max_write: u32,
     /// Granularity of times in nanoseconds.
     pub granularity: u32,
-    /// Maximum number of pages of a request.
+    /// Most pages of a request.
     pub max_pages: u16,
     pub map_alignment: u16,
     pub flags2: u32,
@@ -330,7 +330,7 @@ pub(crate) struct NewFile {
     pub open_flags: u32,
 }
 
-/// `struct fuse_rename2_in`. The structure of RENAME ends before the flags.
+/// `struct fuse_rename2_in`. The structure of RENAME ends before `flags`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Rename {
@@ -339,7 +339,7 @@ pub(crate) struct Rename {
     pub padding: u32,
 }
 
-/// `struct fuse_read_in`, which listings use too, and `struct fuse_write_in`.
+/// `struct fuse_read_in`, which listings use as well, and `struct fuse_write_in`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Transfer {
@@ -381,8 +381,8 @@ pub(crate) struct Fsync {
     pub padding: u32,
 }
 
-/// `struct fuse_setxattr_in`, as it is without `FUSE_SETXATTR_EXT`. For GETXATTR and LISTXATTR the
-/// flags are padding.
+/// `struct fuse_setxattr_in` without `FUSE_SETXATTR_EXT`. In GETXATTR and LISTXATTR the flags
+/// are padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Xattr {
@@ -510,8 +510,8 @@ pub(crate) struct Statfs {
     pub spare: [u32; 6],
 }
 
-/// `struct fuse_dirent`, before the name. If attributes ([`Entry`]) precede it, both together are a
-/// `struct fuse_direntplus`. The next entry begins at a multiple of 8 bytes.
+/// `struct fuse_dirent` without the name. With attributes ([`Entry`]) before it, both together are
+/// a `struct fuse_direntplus`. The next entry begins at a multiple of 8 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Listed {
@@ -582,7 +582,7 @@ impl Statfs {
 }
 
 impl Listed {
-    /// An entry; the type of the inode is part of `mode`.
+    /// An entry of a listing; `mode` has the type of the inode.
     pub fn of(ino: u64, offset: u64, mode: u32, name: &[u8]) -> Listed {
         Listed { ino, offset, name_length: name.len() as u32, kind: mode >> 12 }
     }

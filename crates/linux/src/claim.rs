@@ -2,11 +2,11 @@
 //!
 //! An exclusive open (`O_EXCL`) excludes other exclusive opens: mounts, arrays, mkfs programs,
 //! other commands of Furrow. A mount of type fuseblk is an exclusive user too, so the process that
-//! serves it has to give up its own claim first ([`hand_over`]).
+//! serves it must give up its own claim before ([`hand_over`]).
 //!
 //! Invariant: in addition to the claim, which may be the kernel's, every writer to the device holds
-//! a record lock on the node. The server of a mount that is gone may still write its last blocks,
-//! and the next server waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because
+//! a record lock on the node. After a mount is gone its server may still write its last blocks, and
+//! the next server waits for the lock. The lock belongs to the open file (`F_OFD_SETLK`), because
 //! udev uses flock(2) on block devices for its own purposes.
 
 #![allow(unsafe_code, reason = "a lock of an open file, which only fcntl(2) has")]
@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The claims of this process, each with the device's number.
+/// The claims of this process, by device number; each is the exclusively opened file.
 static HELD: Mutex<BTreeMap<u64, File>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<u64, File>> {
@@ -26,7 +26,7 @@ fn held() -> MutexGuard<'static, BTreeMap<u64, File>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The exclusive use of a block device by this process. Dropping it ends that use.
+/// The exclusive use of a block device by this process, until dropped.
 #[derive(Debug)]
 pub(crate) struct Claim(u64);
 
@@ -58,8 +58,8 @@ pub(crate) fn lock(node: &File, write: bool) -> std::io::Result<()> {
     }
 }
 
-/// A claim on a block device that was given up for a mount. Dropping this value does not take the
-/// claim back.
+/// A claim on a block device that this process gave up for a mount. Dropping this value does not
+/// take the claim back.
 #[derive(Debug)]
 pub struct HandedOver {
     path: PathBuf,
@@ -78,7 +78,7 @@ impl HandedOver {
     /// Claims the device again, because the kernel does not use it.
     ///
     /// # Errors
-    /// If somebody else uses the device.
+    /// If another program uses the device.
     pub fn take_back(self) -> std::io::Result<()> {
         let file = crate::drive::open_exclusively(&self.path)?;
         held().insert(self.number, file);

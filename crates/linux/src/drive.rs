@@ -1,7 +1,8 @@
-//! A drive of the system as a [`ZonedDevice`]: commands to the kernel, answers back to their tasks.
+//! A drive of the system as a [`ZonedDevice`]: sends commands to the kernel, and answers to the
+//! tasks that wait.
 //!
 //! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
-//! one call. A task of the executor waits for the drive's event and takes the answers.
+//! one call. A task waits for the drive's event and takes the kernel's answers.
 
 use crate::claim::{self, Claim};
 use crate::failure::{is_gone, pause};
@@ -54,12 +55,12 @@ pub(crate) fn refuse_obstacles(
 /// An open device node or file.
 pub(crate) struct Opened {
     pub name: String,
-    /// The device's folder in sysfs; for a file, any folder that will not disappear.
+    /// The device's folder in sysfs; for a file, any folder that does not disappear.
     pub folder: PathBuf,
     pub geometry: Geometry,
     pub access: Access,
     pub file: Arc<File>,
-    /// Claims on this node, or on others of the same device, which keep everybody else from
+    /// Claims on this node, or on other nodes of the same device, which keep other programs from
     /// using it.
     pub claims: Vec<Arc<Claim>>,
     pub warnings: Vec<String>,
@@ -69,36 +70,37 @@ pub(crate) struct Inner {
     pub rt: Rt,
     pub this: Weak<Inner>,
     name: String,
-    /// The device's folder in sysfs: it disappears with the device.
+    /// The device's folder in sysfs; it disappears with the device.
     pub folder: PathBuf,
     pub geometry: Geometry,
     access: Access,
     /// Whether the drive has zones.
     pub zoned: bool,
-    /// Whether its user states that the drive keeps the order of writes.
+    /// Whether the user states that the drive keeps the order of writes to a zone.
     queued: bool,
-    /// Number of write streams; 0 after the kernel has refused one.
+    /// Number of write streams; 0 after the kernel has refused a write because of its stream.
     pub streams: Cell<u8>,
     event: Arc<OwnedFd>,
     pub transport: Transport,
     pub table: CompletionTable<Outcome>,
     pub lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
     pub flights: RefCell<Slab<Flight>>,
-    /// Reports that the engine requested and has not received.
+    /// Zone reports that an engine has requested and not received.
     pub asking: RefCell<Slab<Ticket>>,
     pub asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
     pub gone: Cell<bool>,
-    /// The most commands of one zone that were with the kernel at once.
+    /// The largest number of commands of one zone that the kernel has had at once.
     most_per_zone: Cell<u32>,
     warnings: Vec<String>,
     _claims: Vec<Arc<Claim>>,
 }
 
-/// A zoned block device or generic NVMe device, opened for this process alone. Cloning shares it.
+/// A zoned block device or generic NVMe device, opened for this process alone. A clone is another
+/// handle of the same drive.
 #[derive(Clone)]
 pub struct Drive(pub(crate) Rc<Inner>);
 
-/// The use that is made of a drive.
+/// As what kind of drive, and with which order of writes, a drive is used.
 pub(crate) struct Use {
     pub model: Model,
     pub queued: bool,
@@ -112,7 +114,7 @@ impl Drive {
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (no host-managed zones, or zones that
-    /// cannot be used), `Invalid` (queued writes of a block device), `ReadOnly`, `Unsupported` (no
+    /// cannot be used), `Invalid` (queued writes on a block device), `ReadOnly`, `Unsupported` (no
     /// io_uring), `Io`. Nothing has been written.
     pub fn open(rt: &Rt, node: &Node, access: Access) -> Result<Drive, Error> {
         let Node { path, queued } = node;
@@ -161,9 +163,9 @@ impl Drive {
         Drive::start(rt, opened, usage, Transport::block)
     }
 
-    /// Creates a drive on an open file, with the transport that `make` creates. `usage` says
-    /// whether it has zones: if not, `opened` has one conventional zone, which stands for the
-    /// whole drive.
+    /// Starts a drive on an open file, with the transport that `make` creates. `usage` says
+    /// whether the drive has zones; if not, `opened` has one conventional zone, which stands for
+    /// the whole drive.
     ///
     /// # Errors
     /// `Unsupported` (no io_uring), `Io`.
@@ -188,7 +190,8 @@ impl Drive {
             Error::new(ErrorKind::Unsupported, what)
         })?;
         let table = CompletionTable::new();
-        // A report that never comes is late like a command, so both are numbered together.
+        // A report that never comes holds up the drive like a command, so both are
+        // numbered together.
         let asked = table.numbered_together();
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
@@ -218,7 +221,7 @@ impl Drive {
             loop {
                 engine.readable(event.clone()).await;
                 let Some(inner) = inner.upgrade() else { return };
-                // Resets the counter.
+                // The read resets the counter to 0.
                 let _ = rustix::io::read(&event, &mut [0u8; 8]);
                 inner.take_answers();
             }
@@ -226,7 +229,8 @@ impl Drive {
         Ok(drive)
     }
 
-    /// Number of write streams of a drive without zones; 0 if it has none, or has refused one.
+    /// Number of write streams of a drive without zones; 0 if it has none, or the kernel has
+    /// refused one.
     pub(crate) fn streams(&self) -> u8 {
         self.0.streams.get()
     }
@@ -242,7 +246,8 @@ impl Drive {
     /// longer needed.
     pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
-        // This command is refused in the same cases as a change of all zones, but concerns no zone.
+        // A discard is refused in the same cases as a reset of all zones, so that command stands
+        // for it.
         let command = Command::Manage { target: Target::All, action: Action::Reset };
         let part = Part { ticket, request: Request::bare(command), stream: 0 };
         match self.0.refuse(&part.request) {
@@ -252,13 +257,14 @@ impl Drive {
         completion
     }
 
-    /// The most commands of one zone that were with the kernel at once since the drive was opened.
+    /// The largest number of commands of one zone that the kernel has had at once since the drive
+    /// was opened.
     pub fn most_per_zone(&self) -> u32 {
         self.0.most_per_zone.get()
     }
 }
 
-/// Returns warnings for the drive's user.
+/// Warnings for the user of the drive at `path`, about zones that the geometry leaves out.
 fn warnings(path: &str, geometry: &Geometry, zones: usize) -> Vec<String> {
     match zones - geometry.zones as usize {
         0 => Vec::new(),
@@ -266,7 +272,7 @@ fn warnings(path: &str, geometry: &Geometry, zones: usize) -> Vec<String> {
     }
 }
 
-/// A block device that this process uses alone.
+/// A block device that this process alone uses.
 pub(crate) struct Held {
     pub file: File,
     pub claim: Claim,
@@ -277,11 +283,11 @@ fn open_with(path: &Path, write: bool, flags: OFlags) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// How long an exclusive open waits for a busy device. udev's rules read a device whenever a writer
-/// has closed it, and the next command must not fail because of that read.
+/// How long an exclusive open waits for a busy device. udev's rules read a device after every close
+/// by a writer, and the next command must not fail because of that read.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
-/// Opens a block device only to exclude other users.
+/// Opens a block device exclusively, only to keep other users away.
 pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
     let begun = Instant::now();
     loop {
@@ -297,17 +303,17 @@ pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// How long the server of a mount that is gone may take to leave its device.
+/// How long the server of a mount that is gone may take to close the device.
 const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Opens and claims a block device. Commands do not go through the exclusive file, so that it can
-/// be closed when the kernel mounts the device.
+/// Opens and claims a block device. Commands go through a second file, so that the exclusive one
+/// can be closed when the kernel mounts the device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
     let write = access.writes();
     let claim = Claim::by(open_exclusively(path)?)?;
     let file = open_with(path, write, OFlags::DIRECT)?;
-    // The server of a mount that is gone may still write its last blocks, or may not have closed
-    // the node yet, although the kernel has already told umount(8) that everything is durable.
+    // The server of a mount that is gone may still write its last blocks, or have the node open,
+    // although the kernel has already told umount(8) that everything is durable.
     let begun = Instant::now();
     loop {
         match claim::lock(&file, write) {
@@ -347,7 +353,8 @@ pub(crate) fn open_node(path: &Path, access: Access) -> Result<Held, Error> {
 }
 
 impl Inner {
-    /// The status of a command that is refused without asking the kernel.
+    /// The status of a command that this process refuses without asking the kernel; `None` if the
+    /// kernel decides.
     fn refuse(&self, request: &Request) -> Option<Status> {
         if self.gone.get() {
             return Some(Status::InternalError);
@@ -396,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// True if the payload of `request` has the size of `blocks` blocks.
+    /// Whether the payload of `request` has the size of `blocks` blocks.
     fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
         let pages = self.geometry.bytes(blocks).0.div_ceil(PAGE_SIZE as u64);
         let oob = blocks.0.saturating_mul(u64::from(self.geometry.oob_bytes));
@@ -405,8 +412,8 @@ impl Inner {
         pages == request.data.len() as u64 && (given == 0 || (!reads && given == oob))
     }
 
-    /// Whether the drive can take a zone offline, for which the kernel's block layer has
-    /// no command.
+    /// Whether the drive can take a zone offline by command; the kernel's block layer has no
+    /// such command.
     fn has_offline(&self) -> bool {
         matches!(self.transport, Transport::Nvme(_))
     }
@@ -439,7 +446,7 @@ impl Inner {
         }
     }
 
-    /// Sends the commands of `zone` that may be with the kernel along with those already there.
+    /// Sends the commands of `zone` that the kernel may have together with those that it has.
     pub(crate) fn send_next(&self, zone: ZoneId) {
         let most = self.geometry.max_transfer.map_or(u64::MAX, |most| most.0);
         loop {
@@ -462,10 +469,10 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Waits for the kernel, which may still write to pages.
+    /// Waits until the kernel, which may still write to pages, has answered all commands.
     fn drop(&mut self) {
         self.transport.wait_for_all();
-        // End the task that waits for the event.
+        // Ends the task that waits for the event.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -501,7 +508,7 @@ impl ZonedDevice for Drive {
         let end = first.0 + count.min(geometry.zones.saturating_sub(first.0));
         Box::pin(async move {
             let (mut reports, mut tries) = (Vec::new(), 0);
-            // A transport may report fewer zones than were requested.
+            // A report may have fewer zones than were requested.
             loop {
                 let next = ZoneId(first.0 + reports.len() as u32);
                 if next.0 >= end {

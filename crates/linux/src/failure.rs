@@ -1,10 +1,10 @@
-//! What an error means for a command, given a fresh report of its zone. Pure.
+//! Decides what an error means for a command, given a fresh report of the command's zone. Pure.
 //!
 //! An NVMe status says what the drive refused (`nvme/status.rs`). The kernel's block layer turns a
 //! drive's statuses into few errnos (`block/blk-core.c`, table `blk_errors`), most of them into
-//! EIO. So the rules of zones say what the drive must have answered: a write that was not at the
-//! reported write pointer was refused for that reason. Errors of the transport to the drive (a
-//! time-out, a reset link) say nothing about the drive, and the command is retried.
+//! EIO. Then the rules of zones give the drive's reason: a write that was not at the reported write
+//! pointer was refused for that. Errors of the transport to the drive (a time-out, a reset link)
+//! say nothing about the drive, and the command is retried.
 
 use crate::nvme::{Meaning, meaning};
 use crate::transport::Cause;
@@ -17,11 +17,11 @@ use std::time::Duration;
 const TRIES: u32 = 5;
 /// How often a legal write that failed with EIO is retried. The kernel keeps its own write pointers
 /// and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong after a write to an
-/// empty zone beyond the zone's capacity, and after commands to the drive that bypassed the block
-/// layer. A report corrects the pointer only if the kernel has noticed an error: when it refused a
-/// write that can wait, or when the drive failed one. An io_uring first tries every write without
-/// waiting, so the first try may have been refused without notice. The second try can wait: it is
-/// refused with notice, and the report after it corrects the pointer for the third.
+/// empty zone beyond the zone's capacity, and after commands that bypassed the block layer. A
+/// report corrects the pointer only if the kernel has noticed an error: when it refused a write
+/// that can wait, or when the drive failed one. io_uring first tries every write without waiting,
+/// so the kernel may refuse the first try without notice. It refuses the second try, which can
+/// wait, with notice, and the report after that corrects the pointer for the third.
 const WRITE_TRIES: u32 = 2;
 /// Milliseconds before the first retry; each further retry waits four times as long.
 const PAUSE: u64 = 100;
@@ -36,7 +36,7 @@ pub const PATIENCE: Duration = {
     Duration::from_millis(sum)
 };
 
-/// The decision about an error.
+/// What becomes of a command that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The command gets this answer.
@@ -45,7 +45,7 @@ pub(crate) enum Verdict {
     Again { milliseconds: u64, done: u64 },
 }
 
-/// What the failed command asked for.
+/// What the failed command demanded of its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// A read that ends before block `end` of its zone.
@@ -58,30 +58,30 @@ pub(crate) enum Asked {
     Other,
 }
 
-/// Milliseconds before the next retry of a command, or of the report that is to explain an error,
-/// after `tries` retries. `None`: the drive does not answer within any reasonable time.
+/// Pause before the next retry of a command, or of the report that explains an error, after `tries`
+/// retries, in milliseconds. `None`: too many retries; the drive counts as not answering.
 pub(crate) const fn pause(tries: u32) -> Option<u64> {
     if tries < TRIES { Some(PAUSE << (2 * tries)) } else { None }
 }
 
-/// True if the drive has disappeared.
+/// Whether `errno` says that the drive has disappeared.
 pub(crate) fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NODEV | Errno::NXIO)
 }
 
-/// True if `cause` says that the drive has disappeared.
+/// Whether `cause` says that the drive has disappeared.
 pub(crate) fn says_gone(cause: Cause) -> bool {
     matches!(cause, Cause::Errno(errno) if is_gone(errno))
 }
 
-/// True if `cause` may mean that a write's stream does not exist. The kernel refuses such a write
+/// Whether `cause` may mean that a write's stream does not exist. The kernel refuses such a write
 /// before it reaches the drive (`blkdev_direct_IO`, block/fops.c; `nvme_setup_rw`). Other mistakes
-/// cause the same error, and cause it again without a stream.
+/// cause the same error, but also in a retry without a stream.
 pub(crate) fn refuses_stream(cause: Cause) -> bool {
     cause == Cause::Errno(Errno::INVAL)
 }
 
-/// Judges `cause` as [`judge`] judges an errno.
+/// Judges `cause`: an errno like [`judge`], an NVMe status by its meaning.
 pub(crate) fn judge_cause(
     cause: Cause,
     asked: Asked,
@@ -105,7 +105,7 @@ fn of_the_medium(asked: Asked) -> Status {
     }
 }
 
-/// True for an error of the transport to the drive, or of the kernel.
+/// Whether `errno` is an error of the transport to the drive, or of the kernel.
 fn is_transport_error(errno: Errno) -> bool {
     matches!(
         errno,
@@ -121,7 +121,7 @@ fn is_transport_error(errno: Errno) -> bool {
 }
 
 /// Judges `errno`, with which a command failed after `tries` retries. `zone` is a fresh report of
-/// the command's zone; `None` if it concerns no zone.
+/// the command's zone; `None` if the command is for no zone.
 pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneReport>) -> Verdict {
     if is_gone(errno) {
         return Verdict::Answer(Status::InternalError);
@@ -137,8 +137,8 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
             },
             Asked::Zone(op) => {
                 // The drive may have carried out the command without being able to answer. The
-                // pointer of a full zone does not show that: the drive or another command may have
-                // finished the zone.
+                // pointer of a full zone does not show that, because the drive or another command
+                // may have finished the zone.
                 if let Op::Write { offset, blocks } = op
                     && zone.state != ZoneState::Full
                 {
@@ -149,10 +149,10 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                     if of_the_transport {
                         done = written;
                     } else if (1..=blocks.0).contains(&written) {
-                        // Two cases look alike here. The kernel retried a write after a
-                        // time-out, and the drive refused it because it had already arrived; or
-                        // the drive failed in the middle of the write. So the zone is given up,
-                        // but not the drive.
+                        // Two cases look alike here: the kernel retried a write after a time-out,
+                        // and the drive refused the retry because the write had arrived; or the
+                        // drive failed in the middle of the write. So the zone is given up, but not
+                        // the drive.
                         return Verdict::Answer(Status::WriteFault);
                     }
                 }
@@ -165,8 +165,8 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 };
                 rules::step(state, rest, Headroom::UNLIMITED).err()
             }
-            // Nobody knows whether the append was carried out, and a retry could append twice: the
-            // zone is given up.
+            // It is unknown whether the append was carried out, and a retry could append twice, so
+            // the zone is given up.
             Asked::Append => Some(Status::WriteFault),
             Asked::Other => None,
         };
@@ -190,7 +190,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
         (Errno::OVERFLOW, _) => Status::TooManyActive,
         (Errno::NOSPC, _) => Status::CapacityExceeded,
         (Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY, _) => Status::InvalidField,
-        // The drive does not answer within any reasonable time.
+        // The retries are used up: the drive counts as not answering.
         _ if of_the_transport => Status::InternalError,
         (_, asked) => of_the_medium(asked),
     })
@@ -296,8 +296,7 @@ mod tests {
             let open = zone(ZoneState::ImplicitlyOpen, written);
             judge(errno, write(10, 4), 0, Some(&open))
         };
-        // These are the answers of a disk and of an NVMe drive to a write that the kernel
-        // sent twice.
+        // A disk and an NVMe drive give these answers to a write that the kernel sent twice.
         for errno in [Errno::REMOTEIO, Errno::IO] {
             for written in 11..=14 {
                 assert_eq!(after(errno, written), Verdict::Answer(Status::WriteFault));
@@ -322,7 +321,7 @@ mod tests {
         let open = zone(ZoneState::ImplicitlyOpen, 10);
         let judge = |status, asked| judge_cause(Cause::Nvme(status), asked, 0, Some(&open));
         let answer = |status| Verdict::Answer(status);
-        // Judged by the report alone, the command was correct.
+        // By the zone's report alone, this write would have been correct.
         assert_eq!(judge(0x1bd, write(10, 1)), answer(Status::TooManyActive));
         assert_eq!(judge(0x4280, write(10, 1)), answer(Status::WriteFault));
         assert_eq!(judge(0x7c5, Asked::Read { end: 4 }), answer(Status::UnrecoveredRead));

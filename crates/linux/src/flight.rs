@@ -1,7 +1,7 @@
-//! Flights: what a drive receives as one command, from sending it to answering all its parts.
+//! Flights: what a drive gets as one command, from sending it to answering all of its parts.
 //!
 //! A *flight* is a read, an append, a flush, a change of a zone, or several joined writes. After an
-//! error the zone is reported before anything else is decided about the flight.
+//! error the zone's report comes before any decision about the flight.
 
 use crate::drive::Inner;
 use crate::failure::{Asked, Verdict, is_gone, judge_cause, pause, refuses_stream, says_gone};
@@ -24,26 +24,26 @@ pub(crate) struct Part {
     pub stream: u8,
 }
 
-/// A command given to the kernel.
+/// A command for the kernel, and how far it has come.
 pub(crate) struct Flight {
     parts: Vec<(Step, Part)>,
-    /// The zone whose lane the flight is in.
+    /// Zone in whose lane the flight is; `None` for commands without order.
     lane: Option<ZoneId>,
-    /// Whether other writes of the lane may be with the kernel at the same time.
+    /// Whether the kernel may have other writes of the lane at the same time.
     queued: bool,
     task: Task,
-    /// Memory that the kernel may access, from byte `done` on.
+    /// Memory for the transfer from byte `done` on, which the kernel may access.
     pieces: Vec<Piece>,
-    /// Out-of-band bytes of all its blocks, if the drive has any.
+    /// Out-of-band bytes of all blocks of the flight; empty if the drive has none.
     oob: Vec<u8>,
-    /// Number of bytes done.
+    /// Number of bytes that the kernel has transferred.
     done: u64,
-    /// The block at which an append begins.
+    /// First block of an append, as the drive answered.
     at: u64,
-    /// How often the command was retried, and how often the drive did not report its zone.
+    /// How often the command was retried, and how often the drive refused to report its zone.
     tries: u32,
     unreported: u32,
-    /// The error that the zone's report should explain.
+    /// The error of the command, until the zone's report explains it.
     cause: Option<Cause>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Task {
 }
 
 impl Flight {
-    /// Creates a flight in no lane and without memory.
+    /// A flight that is in no lane and has no memory.
     fn of(parts: Vec<(Step, Part)>, task: Task) -> Flight {
         Flight {
             parts,
@@ -73,7 +73,7 @@ impl Flight {
 }
 
 impl Inner {
-    /// Makes a flight of `sent`, commands taken from a lane or from none, and sends it.
+    /// Makes a flight of the commands `sent`, which come from `lane` or from none, and sends it.
     pub(crate) fn begin(&self, sent: Sent<Part>, lane: Option<ZoneId>) {
         let Sent { mut parts, queued } = sent;
         let block = self.geometry.block_size.0;
@@ -138,13 +138,13 @@ impl Inner {
         self.send(key);
     }
 
-    /// Number of bytes of out-of-band memory that `blocks` need.
+    /// Number of out-of-band bytes for `blocks`.
     fn oob_bytes(&self, blocks: BlockCount) -> usize {
         blocks.0 as usize * usize::from(self.geometry.oob_bytes)
     }
 
-    /// Gives the flight `key` to the kernel, from its first byte that is not done. A drive that was
-    /// given up receives nothing any more.
+    /// Gives the kernel the rest of the flight `key`, from its first byte that is not done. A drive
+    /// that was given up gets no more commands.
     fn send(&self, key: usize) {
         if self.gone.get() {
             return self.land(key, Status::InternalError);
@@ -198,14 +198,14 @@ impl Inner {
         };
         match (complete, bytes) {
             (true, _) => self.land(key, Status::Success),
-            // The kernel stopped early, and reports the reason when the rest is sent.
+            // The kernel stopped early; it reports the reason when the rest is sent.
             (false, Some(1..)) => self.send(key),
             (false, _) => self.failed(key, Cause::Errno(Errno::IO)),
         }
     }
 
-    /// Asks for a report of the zone of the flight `key`, which failed. If the write stream may be
-    /// the reason, the write is retried without a stream instead.
+    /// Requests a report of the zone of the flight `key`, which failed. If the write stream may be
+    /// the reason, retries the write without a stream instead.
     fn failed(&self, key: usize, cause: Cause) {
         if refuses_stream(cause) && self.leave_stream(key) {
             return self.send(key);
@@ -245,9 +245,9 @@ impl Inner {
         });
     }
 
-    /// Takes the flight `key` out of its write stream; false if it is in none. Later writes use no
-    /// stream either: the device has fewer streams than when it was opened, and the kernel would
-    /// refuse each write.
+    /// Takes the flight `key` out of its write stream; false if it has none. Later writes do not
+    /// use streams either: the device has fewer of them than when it was opened, and the kernel
+    /// would refuse each write.
     fn leave_stream(&self, key: usize) -> bool {
         let mut flights = self.flights.borrow_mut();
         let Task::Transfer(Transfer { kind: Kind::Write { stream: stream @ 1.., .. }, .. }) =
@@ -260,7 +260,8 @@ impl Inner {
         true
     }
 
-    /// Returns the zone whose report explains an error of the flight.
+    /// The zone whose report explains an error of the flight; `None` if the flight concerns no
+    /// single zone.
     fn zone_of(&self, flight: &Flight) -> Option<ZoneId> {
         if !self.zoned {
             return None;
@@ -291,14 +292,14 @@ impl Inner {
                 self.disappear();
                 self.land(key, Status::InternalError);
             }
-            // The drive does not report either, for example because the transport has failed.
-            // Without a report nobody knows what the command did, so it is not retried before
-            // there is one.
+            // The drive refuses to report, for example because the transport has failed. Without a
+            // report it is unknown what the command did, so the command is not retried before there
+            // is one.
             Err(_) => self.unreported(key),
         }
     }
 
-    /// Asks once more for a report of the zone of the flight `key`, after a pause.
+    /// After a pause, requests a report of the zone of the flight `key` once more.
     fn unreported(&self, key: usize) {
         let (zone, pause) = {
             let mut flights = self.flights.borrow_mut();
@@ -348,8 +349,7 @@ impl Inner {
         }
     }
 
-    /// Describes what the rest of the flight, from its first byte that is not done, asks of
-    /// its zone.
+    /// What the rest of the flight, from its first byte that is not done, demands of its zone.
     fn asked(&self, flight: &Flight) -> Asked {
         let block = self.geometry.block_size.0;
         match flight.task {
@@ -373,8 +373,8 @@ impl Inner {
         }
     }
 
-    /// Keeps a queued write that was overtaken by another until the zone's other writes
-    /// are answered.
+    /// Keeps a queued write, which was refused because another write overtook it, until the zone's
+    /// other writes are answered.
     fn keep_refused(&self, key: usize) {
         let flight = self.flights.borrow_mut().remove(key);
         let Some(zone) = flight.lane else { return };
@@ -385,8 +385,9 @@ impl Inner {
         self.send_next(zone);
     }
 
-    /// Handles a refused flight of joined writes. If nothing of it was written, each write is
-    /// retried alone; otherwise nobody knows what was written, and all of them fail.
+    /// Handles joined writes that the drive refused. If none of their blocks was written, each
+    /// write is retried alone; otherwise it is unknown which blocks were written, and all the
+    /// writes fail.
     fn part(&self, key: usize, status: Status, report: Option<ZoneReport>) {
         let first = match self.flights.borrow()[key].task {
             Task::Transfer(Transfer { offset, .. }) => offset / self.geometry.block_size.0,
@@ -405,8 +406,8 @@ impl Inner {
         self.send_next(zone);
     }
 
-    /// The drive carried out a write that it could not answer. If the write must be durable, it
-    /// still needs a flush.
+    /// Handles a write that the drive carried out without being able to answer. If the write must
+    /// be durable, it still needs a flush.
     fn landed_late(&self, key: usize) {
         let flush = {
             let mut flights = self.flights.borrow_mut();
@@ -427,7 +428,7 @@ impl Inner {
         if flush { self.send(key) } else { self.land(key, Status::Success) }
     }
 
-    /// Answers the commands of the flight `key`, and sends the next commands of its lane.
+    /// Answers the commands of the flight `key`, then sends the next commands of its lane.
     fn land(&self, key: usize, status: Status) {
         let Flight { parts, lane, mut oob, at, .. } = self.flights.borrow_mut().remove(key);
         if let Some(zone) = lane
@@ -438,7 +439,7 @@ impl Inner {
         for (_, mut part) in parts {
             match part.request.command {
                 Command::Read { .. } => part.request.oob = std::mem::take(&mut oob),
-                // From here on the command names the place that the drive chose.
+                // From here on the command names the place that the drive chose for the append.
                 Command::Append { blocks, .. } if status.is_ok() => {
                     part.request.command = Command::Append { zone_start: Lba(at), blocks };
                 }
@@ -466,7 +467,7 @@ impl Inner {
         self.table.complete(ticket, Outcome { status, lba, data, oob });
     }
 
-    /// Notes that the drive was removed: waiting and later commands fail.
+    /// Notes that the drive is gone: waiting and later commands fail.
     pub(crate) fn disappear(&self) {
         self.gone.set(true);
         let waiting: Vec<Part> =

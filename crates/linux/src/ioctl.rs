@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use std::fs::File;
 
-/// Bytes in one of the kernel's sectors, whatever the size of the drive's blocks.
+/// Bytes in one of the kernel's sectors, regardless of the drive's block size.
 pub(crate) const SECTOR: u64 = 512;
 
-/// Most zones in one call.
+/// Most zones that one call reports.
 const BATCH: usize = 128;
 
 /// `struct blk_zone`: one zone's descriptor. Addresses and lengths are in sectors.
@@ -20,7 +20,7 @@ pub(crate) struct Descriptor {
     pub start: u64,
     pub length: u64,
     pub write_pointer: u64,
-    /// Type of the zone: see [`CONVENTIONAL`].
+    /// Type of the zone; see [`CONVENTIONAL`].
     pub kind: u8,
     /// Condition of the zone, by `enum blk_zone_cond`.
     pub condition: u8,
@@ -32,10 +32,10 @@ pub(crate) struct Descriptor {
     pub reserved_too: [u8; 24],
 }
 
-/// The kind of a zone without a write pointer (`BLK_ZONE_TYPE_CONVENTIONAL`).
+/// Type of a zone without a write pointer (`BLK_ZONE_TYPE_CONVENTIONAL`).
 pub(crate) const CONVENTIONAL: u8 = 1;
 
-/// `struct blk_zone_report` with its descriptors.
+/// `struct blk_zone_report` with space for its descriptors.
 #[repr(C)]
 struct Report {
     sector: u64,
@@ -44,7 +44,7 @@ struct Report {
     descriptors: [Descriptor; BATCH],
 }
 
-/// `struct blk_zone_report` alone, whose size is part of the call's number.
+/// `struct blk_zone_report` without descriptors, the size of which is part of the call's number.
 #[repr(C)]
 struct ReportHead {
     _sector: u64,
@@ -64,9 +64,9 @@ const RESET: Opcode = opcode::write::<Range>(0x12, 131);
 const OPEN: Opcode = opcode::write::<Range>(0x12, 134);
 const CLOSE: Opcode = opcode::write::<Range>(0x12, 135);
 const FINISH: Opcode = opcode::write::<Range>(0x12, 136);
-/// `BLKDISCARD`, whose number does not encode its argument.
+/// `BLKDISCARD`; its number does not encode its argument.
 const DISCARD: Opcode = opcode::none(0x12, 119);
-/// `BLKPG`, whose number does not encode its argument either.
+/// `BLKPG`; its number does not encode its argument.
 const PARTITIONS: Opcode = opcode::none(0x12, 105);
 /// `BLKPG_DEL_PARTITION`.
 const DELETE_PARTITION: i32 = 2;
@@ -90,8 +90,8 @@ struct Partition {
     volume: [u8; 64],
 }
 
-/// Returns the descriptors of up to `count` zones, from the zone at `sector` on; fewer at the end
-/// of the drive.
+/// The descriptors of up to `count` zones, from the zone at `sector` on; fewer at the end of
+/// the drive.
 ///
 /// # Errors
 /// The errno of the call.
@@ -102,8 +102,8 @@ pub(crate) fn report(file: &File, sector: u64, count: u32) -> Result<Vec<Descrip
         let wanted = (count as usize - found.len()).min(BATCH);
         let descriptors = [Descriptor::default(); BATCH];
         let mut report = Report { sector: next, zones: wanted as u32, flags: 0, descriptors };
-        // SAFETY: the kernel reads a head that asks for at most `BATCH` zones, and writes it and as
-        // many descriptors: what `Report` has space for.
+        // SAFETY: the kernel reads a head that asks for at most `BATCH` zones. It writes the head
+        // and at most that many descriptors, for which `Report` has space.
         unsafe { ioctl(file, Updater::<REPORT, Report>::new(&mut report)) }?;
         let got = (report.zones as usize).min(wanted);
         found.extend_from_slice(&report.descriptors[..got]);
@@ -115,7 +115,7 @@ pub(crate) fn report(file: &File, sector: u64, count: u32) -> Result<Vec<Descrip
     Ok(found)
 }
 
-/// Changes the state of the zones that lie in the `sectors` sectors from `sector` on.
+/// Changes the state of the zones within the `sectors` sectors from `sector` on.
 ///
 /// # Errors
 /// The errno of the call; `INVAL` for [`Action::Offline`], which the kernel does not offer.
@@ -133,11 +133,11 @@ pub(crate) fn manage(file: &File, action: Action, sector: u64, sectors: u64) -> 
     }
 }
 
-/// Discards `length` bytes of a block device from `offset` on (BLKDISCARD). Does nothing to a file:
-/// its blocks stay allocated.
+/// Discards `length` bytes of a block device from `offset` on (BLKDISCARD). Does nothing for a
+/// file, so that its blocks stay allocated.
 ///
 /// # Errors
-/// The errno of the call; `OPNOTSUPP` from a device that takes no discards.
+/// The errno of the call; `OPNOTSUPP` from a device that refuses discards.
 pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     let is_file = rustix::fs::fstat(file)
         .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());

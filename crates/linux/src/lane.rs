@@ -1,15 +1,15 @@
-//! The commands of one zone: which are with the kernel, and which wait, in order. Pure.
+//! The commands of one zone: which the kernel has, and which wait, in order. Pure.
 //!
 //! Neither the kernel nor NVMe promises an order among commands that are sent together, and a drive
-//! refuses a write that is not at the write pointer. So a zone has one write at a time with the
-//! kernel; adjacent writes are joined up to a limit, or the zone would have one small command per
-//! round trip. Appends need no order: any number of them is sent. A lane whose user states that the
-//! drive keeps the order sends writes without waiting, too; a write that was refused because
-//! another overtook it is retried once, alone.
+//! refuses a write that is not at the write pointer. So the kernel gets one write of a zone at a
+//! time; adjacent writes are joined up to a limit, since otherwise the zone would have one small
+//! command per round trip. Appends need no order: the kernel gets any number of them. If the user
+//! states that the drive keeps the order, the lane sends writes without waiting, too; a write that
+//! was refused because another overtook it is retried once, alone.
 
 use std::collections::VecDeque;
 
-/// The properties of a command that its order depends on.
+/// What the order of a command depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A write of `blocks` at block `at`; `fua` if it must be durable when answered.
@@ -20,19 +20,19 @@ pub(crate) enum Step {
     Manage,
 }
 
-/// Commands that a lane gives to the kernel as one command.
+/// Commands that a lane gives to the kernel as a single command.
 #[derive(Debug)]
 pub(crate) struct Sent<T> {
     /// One command, or several joined writes.
     pub parts: Vec<(Step, T)>,
-    /// Whether other writes of the zone may be with the kernel at the same time.
+    /// Whether the kernel may have other writes of the zone at the same time.
     pub queued: bool,
 }
 
-/// The kind of a zone's commands that are with the kernel.
+/// The kind of commands of a zone that the kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Flying {
-    /// No command, or one that allows no other at the same time.
+    /// No command, or a command that does not allow another at the same time.
     #[default]
     Alone,
     Appends,
@@ -43,12 +43,12 @@ enum Flying {
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     waiting: VecDeque<(Step, T)>,
-    /// Number of commands with the kernel, and their kind.
+    /// Number of commands that the kernel has, and their kind.
     with_kernel: u32,
     flying: Flying,
-    /// How many of the next commands are sent one by one.
+    /// How many of the next commands are sent alone.
     singly: usize,
-    /// Queued writes that the drive refused because of their place.
+    /// Queued writes that the drive refused because they were not at the write pointer.
     refused: Vec<(Step, T)>,
 }
 
@@ -65,13 +65,12 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Adds a command at the end.
+    /// Adds a command at the end of the lane.
     pub(crate) fn push(&mut self, step: Step, what: T) {
         self.waiting.push_back((step, what));
     }
 
-    /// Puts joined writes back at the front, to be sent one by one, because the drive refused
-    /// them together.
+    /// Puts joined writes that the drive refused back at the front, to be sent one by one.
     pub(crate) fn put_back(&mut self, parts: Vec<(Step, T)>) {
         self.singly += parts.len();
         for part in parts.into_iter().rev() {
@@ -79,16 +78,15 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Keeps refused queued writes until all others are answered; then they are sent one by one, in
-    /// the order of their places.
+    /// Keeps refused queued writes until all other writes are answered; then they are sent one by
+    /// one, in the order of their places.
     pub(crate) fn keep_refused(&mut self, parts: Vec<(Step, T)>) {
         self.refused.extend(parts);
     }
 
-    /// Returns what to send now as one command: a single command, or adjacent writes of at most
-    /// `most` blocks in total. `None` if nothing waits, or if the next command must not be with
-    /// the kernel at the same time as those already there. `queued`: the drive keeps the order
-    /// of writes.
+    /// Takes what is to be sent now as one command: a single command, or adjacent writes of at most
+    /// `most` blocks in total. `None` if no command waits, or if the kernel must not have the next
+    /// one together with those that it has. `queued`: the drive keeps the order of writes.
     pub(crate) fn start(&mut self, most: u64, queued: bool) -> Option<Sent<T>> {
         let queued = queued && self.singly == 0 && self.refused.is_empty();
         let kind = match self.waiting.front()?.0 {
@@ -119,7 +117,7 @@ impl<T> Lane<T> {
         Some(sent)
     }
 
-    /// Notes that the kernel has answered one of the commands that were sent.
+    /// Notes that the kernel has answered one of the lane's commands.
     pub(crate) fn answered(&mut self) {
         self.with_kernel -= 1;
         if self.with_kernel == 0 && !self.refused.is_empty() {
@@ -132,12 +130,12 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Number of commands with the kernel.
+    /// Number of commands that the kernel has.
     pub(crate) fn with_kernel(&self) -> u32 {
         self.with_kernel
     }
 
-    /// True if no command waits and none is with the kernel.
+    /// Whether no command waits and the kernel has none.
     pub(crate) fn is_idle(&self) -> bool {
         self.with_kernel == 0 && self.waiting.is_empty()
     }
@@ -231,7 +229,7 @@ mod tests {
         for number in 0..4 {
             lane.push(write(u64::from(number), 1), number);
         }
-        // The drive took the second and third write before the first.
+        // The drive got the second and third write before the first.
         let first = lane.start(1, true).expect("it waits");
         assert!(first.queued);
         let second = lane.start(1, true).expect("the order is the drive's");
@@ -255,7 +253,7 @@ mod tests {
 
     proptest! {
         /// In whatever order commands are pushed and answered, they leave in the order in which
-        /// they came. Commands that are with the kernel together are of one kind that allows this,
+        /// they came. The commands that the kernel has together are of one kind that allows this,
         /// and joined writes are one range within the limit.
         #[test]
         fn the_order_is_kept(

@@ -1,20 +1,23 @@
-//! Converts the kernel's zone descriptors and limits to a [`Geometry`] and to reports in its units.
+//! Converts the kernel's zone descriptors and limits to a [`Geometry`] and to zone reports in
+//! its units.
 //!
-//! Conventional zones at the front are offered as such. Conventional zones elsewhere are reported
-//! offline and without capacity, so that no engine uses them. A smaller last zone is left out.
+//! The drive has the conventional zones that come before all others. Conventional zones elsewhere
+//! are reported offline and without capacity, so that no engine uses them. A smaller last zone is
+//! left out.
 
 use crate::ioctl::{CONVENTIONAL, Descriptor, SECTOR};
 use crate::sysfs::Limits;
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState};
 
-/// Most bytes in a command: larger ones gain nothing, and one list of memory holds as many pages.
+/// Most bytes in a command: larger ones gain nothing, and one memory list has space for this number
+/// of pages.
 const LARGEST: u64 = 1 << 20;
 const PAGE: u64 = furrow_rt::PAGE_SIZE as u64;
 
-/// Determines the geometry of a drive with these limits and zones.
+/// The geometry of a drive with these limits and zones.
 ///
 /// # Errors
-/// A sentence, if the engines cannot use such a drive.
+/// A sentence that says why, if the engines cannot use such a drive.
 pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry, String> {
     let block = limits.logical_block.max(limits.write_granularity);
     if !matches!(block, 512 | 4096) {
@@ -63,11 +66,11 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
         conventional_zones: conventional as u32,
         max_open,
         max_active,
-        // The kernel offers appends to its own file systems only.
+        // Only the kernel's own file systems can append.
         max_append: Some(BlockCount(0)),
         max_transfer: Some(BlockCount(transfer.max(PAGE) / block)),
         read_across_zones: false,
-        // Not every drive returns zeros, and the kernel does not report which drives do.
+        // Some drives return zeros, others an error, and the kernel does not say which.
         unwritten_reads_fail: true,
         volatile_cache: limits.write_back,
         channels: None,
@@ -77,11 +80,11 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
     Ok(geometry)
 }
 
-/// Determines the geometry that stands for a drive of `size` bytes without zones: one conventional
-/// zone with blocks of 4 KiB. `limits` are those of a block device; a file has none.
+/// The geometry that stands for a drive of `size` bytes without zones: one conventional zone with
+/// blocks of 4 KiB. `limits` are those of a block device; a file has none.
 ///
 /// # Errors
-/// A sentence, if the drive cannot be used.
+/// A sentence that says why, if the drive cannot be used.
 pub(crate) fn plain_geometry(size: u64, limits: Option<&Limits>) -> Result<Geometry, String> {
     let mut transfer = LARGEST;
     if let Some(limits) = limits {
@@ -109,7 +112,7 @@ fn capacity(zone: &Descriptor) -> u64 {
     if zone.capacity == 0 { zone.length } else { zone.capacity.min(zone.length) }
 }
 
-/// Converts the descriptor of `zone` to a report.
+/// The report of `zone`, from the kernel's descriptor.
 pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) -> ZoneReport {
     let sectors = geometry.block_size.0 / SECTOR;
     let capacity = BlockCount(capacity(from) / sectors);
@@ -120,7 +123,7 @@ pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) 
         (_, true) | (None, _) => (ZoneState::Offline, none, none),
         (Some(ZoneState::Full), _) => (ZoneState::Full, capacity, capacity),
         (Some(state), _) => {
-            // If only part of a block is written, the rest of it can no longer be used.
+            // If part of a block is written, the rest of that block can no longer be used.
             let written = from.write_pointer.saturating_sub(from.start).div_ceil(sectors);
             (state, capacity, BlockCount(written.min(capacity.0)))
         }
@@ -128,8 +131,8 @@ pub(crate) fn zone_report(geometry: &Geometry, zone: ZoneId, from: &Descriptor) 
     ZoneReport { zone, state, capacity, write_pointer }
 }
 
-/// Converts the condition of a zone, by `enum blk_zone_cond`. `None` for a zone without a write
-/// pointer, or a condition of a newer kernel.
+/// The state of a zone, from its condition (`enum blk_zone_cond`). `None` for a zone without a
+/// write pointer, or for a condition that only a newer kernel knows.
 pub(crate) fn state(zone: &Descriptor) -> Option<ZoneState> {
     Some(match zone.condition {
         1 => ZoneState::Empty,
@@ -139,7 +142,7 @@ pub(crate) fn state(zone: &Descriptor) -> Option<ZoneState> {
         0xd => ZoneState::ReadOnly,
         0xe => ZoneState::Full,
         0xf => ZoneState::Offline,
-        // "Active" from a kernel's cache: open or closed.
+        // "Active", from the kernel's cache: the zone is open or closed.
         0xff => ZoneState::ImplicitlyOpen,
         _ => return None,
     })

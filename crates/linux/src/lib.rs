@@ -3,23 +3,23 @@
 //!
 //! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, with one of two
 //! transports ([`transport`]). On a block device, reads, writes and flushes go through an
-//! io_uring, without the page cache. Zone management and zone reports are system calls that block,
-//! so threads of the drive make them. All commands to a generic NVMe device go through an io_uring
-//! ([`nvme`]). One write at a time is in flight to a zone: the drive keeps the others, in order,
-//! and joins neighbours.
+//! io_uring, without the page cache. Zone management and zone reports are blocking system calls,
+//! made by threads of the drive. All commands to a generic NVMe device go through an io_uring
+//! ([`nvme`]). The kernel gets one write of a zone at a time: the drive keeps the others, in
+//! order, and joins neighbours.
 //!
 //! A [`PlainDrive`] is a [`PlainDevice`](furrow_zone::PlainDevice) with the same ring and threads:
 //! a block device without zones, or a file.
 //!
 //! The crate is named after the kernel whose interface it uses. All system calls for drives of the
-//! system are here, in [`ioctl`], [`ring`] and [`nvme`]; the decisions are pure and need no device:
-//! [`sysfs`] and [`layout`] (what the drive is like), [`lane`] (the order of a zone's commands),
-//! [`failure`] (what an error means).
+//! system are here, in [`ioctl`], [`ring`] and [`nvme`]. The decisions are pure and need no device:
+//! [`sysfs`] and [`layout`] (the properties of a drive), [`lane`] (the order of a zone's commands),
+//! [`failure`] (the meaning of an error).
 //!
 //! Invariants
 //! - While the kernel has a management command of a zone, it has no other command that changes the
 //!   zone. The same holds for a write, unless writes are queued.
-//! - After an error the zone is reported before anything is decided about the command.
+//! - After an error the zone's report comes before any decision about the command.
 //! - Memory that the kernel may access is kept until the kernel has answered.
 
 #![allow(

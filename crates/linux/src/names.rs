@@ -1,4 +1,4 @@
-//! Block devices by name: their lasting names, and obstacles to using one.
+//! Block devices by name: the permanent names of a device, and obstacles to using the device.
 
 use crate::sysfs::{Limits, Model};
 use std::fs;
@@ -20,8 +20,8 @@ impl Obstacle {
     }
 }
 
-/// Returns the name of the block device at `path` below `/dev/disk/by-id`, which stays the same
-/// when drives are added: the alphabetically first one. `None` if it has none.
+/// The name of the block device at `path` below `/dev/disk/by-id`, which does not change when
+/// drives are added. Of several names the alphabetically first; `None` if there is none.
 pub fn by_id(path: &Path) -> Option<PathBuf> {
     let node = path.canonicalize().ok()?;
     let mut names: Vec<PathBuf> = fs::read_dir("/dev/disk/by-id")
@@ -33,7 +33,7 @@ pub fn by_id(path: &Path) -> Option<PathBuf> {
     names.into_iter().next()
 }
 
-/// The folder of a block device in sysfs.
+/// The folder in sysfs of the block device at `path`.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
     let name = path.display();
     let meta = fs::metadata(path)
@@ -49,8 +49,8 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
     Ok(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// Returns what prevents the use of the block device at `path`, most important first, without
-/// opening it. If empty, the device can be opened unless another program has it.
+/// The obstacles to using the block device at `path`, most important first; the device is not
+/// opened. If there are none, it can be opened unless another program has it.
 pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     if crate::nvme::is_generic(path) {
         return crate::nvme::obstacles(path);
@@ -61,8 +61,8 @@ pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     }
 }
 
-/// Like [`obstacles`], for a block device without zones that is to hold soft zones. A partition
-/// can be used.
+/// Like [`obstacles`], for a block device without zones that is to hold soft zones. A partition is
+/// not an obstacle.
 pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
     match folder(path) {
         Ok(folder) => in_folder(&folder, &mounts_of(&folder), Model::None),
@@ -70,12 +70,12 @@ pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
     }
 }
 
-/// True if the device with this folder in sysfs is a partition.
+/// Whether the device with this folder in sysfs is a partition.
 pub(crate) fn is_partition(folder: &Path) -> bool {
     folder.join("partition").exists()
 }
 
-/// The folder with the limits of the device of `folder`; for a partition, the folder of its drive.
+/// The folder in sysfs that has the limits of a device; for a partition, the folder of its drive.
 pub(crate) fn with_limits(folder: &Path) -> PathBuf {
     match is_partition(folder) {
         true => folder.join(".."),
@@ -83,7 +83,7 @@ pub(crate) fn with_limits(folder: &Path) -> PathBuf {
     }
 }
 
-/// Returns the mount points of the device with this folder in sysfs.
+/// The mount points of the device with this folder in sysfs.
 fn mounts_of(folder: &Path) -> Vec<String> {
     let Some(number) = folder.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -94,7 +94,7 @@ fn mounts_of(folder: &Path) -> Vec<String> {
     mounts.lines().filter_map(of_device).collect()
 }
 
-/// Finds the obstacles to using a device as the kind of drive `wanted`.
+/// The obstacles to using a device as a drive of the kind `wanted`.
 fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
     let mut found = Vec::new();
     if wanted == Model::HostManaged && folder.join("partition").exists() {
@@ -148,7 +148,7 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
     found
 }
 
-/// Returns names and numbers of the partitions of the device with this folder in sysfs.
+/// Names and numbers of the partitions of the device with this folder in sysfs.
 pub(crate) fn partitions(folder: &Path) -> Vec<(String, i32)> {
     let number = |name: &String| {
         let text = fs::read_to_string(folder.join(name).join("partition")).ok()?;

@@ -2,11 +2,12 @@
 //! namespace that bypasses the kernel's block layer, with appends, out-of-band bytes, and zones of
 //! any size.
 //!
-//! Commands go to the kernel as `struct nvme_uring_cmd` in ring entries of 128 bytes, and while the
-//! drive is opened as `struct nvme_passthru_cmd64` by ioctl (`include/uapi/linux/nvme_ioctl.h`).
-//! The latter begins with the same 72 bytes, and the result follows. The fields of commands are
-//! those of the NVM Command Set Specification 1.0 and the Zoned Namespace Command Set Specification
-//! 1.1. An append's place comes with its answer, for which answers must have 32 bytes.
+//! Commands go to the kernel as `struct nvme_uring_cmd` in ring entries of 128 bytes; while the
+//! drive is opened, they go by ioctl as `struct nvme_passthru_cmd64`
+//! (`include/uapi/linux/nvme_ioctl.h`), which begins with the same 72 bytes, then has the result.
+//! The fields of commands are those of the NVM Command Set Specification 1.0 and the Zoned
+//! Namespace Command Set Specification 1.1. An append's place comes in the second half of its
+//! answer of 32 bytes.
 
 mod identify;
 mod node;
@@ -50,19 +51,19 @@ mod code {
 const URING_IO: u32 = 0xc048_4e80;
 const URING_IO_VEC: u32 = 0xc048_4e81;
 
-/// Marks the keys of zone reports among the keys of commands.
+/// Marks the keys of zone reports, to tell them from those of commands.
 const OF_REPORT: u64 = 1 << 62;
 
-/// The properties of a namespace on which its commands depend.
+/// The properties of a namespace that its commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
     /// Number of the namespace on its controller.
     pub id: u32,
-    /// Bytes in a block.
+    /// Size of a block in bytes.
     pub block: u64,
-    /// Out-of-band bytes in a block.
+    /// Number of out-of-band bytes of a block.
     pub oob: u64,
-    /// Blocks in the address space of a zone.
+    /// Number of blocks in the address space of a zone.
     pub zone_blocks: u64,
 }
 
@@ -71,16 +72,16 @@ pub(crate) struct Namespace {
 struct NvmeCommand {
     opcode: u8,
     namespace: u32,
-    /// Address and size in bytes of out-of-band memory.
+    /// Address of the out-of-band memory, and its size in bytes.
     metadata: (u64, u32),
-    /// Address of memory and its size in bytes, or address and number of pieces.
+    /// Address of the memory and its size in bytes; or address and number of its pieces.
     data: (u64, u32),
     /// Command dwords 10 to 15.
     dwords: [u32; 6],
 }
 
 impl NvmeCommand {
-    /// Creates a command whose first two dwords are the block `lba`.
+    /// A command whose first two dwords hold the block address `lba`.
     fn at(opcode: u8, namespace: u32, lba: u64) -> NvmeCommand {
         let mut command = NvmeCommand { opcode, namespace, ..NvmeCommand::default() };
         command.dwords[0] = lba as u32;
@@ -88,7 +89,7 @@ impl NvmeCommand {
         command
     }
 
-    /// Encodes the command for the kernel, with the kernel's own time-out.
+    /// The command in the kernel's format; the kernel's own time-out applies.
     fn bytes(&self) -> [u8; 80] {
         let mut bytes = [0; 80];
         let mut put = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
@@ -105,7 +106,7 @@ impl NvmeCommand {
     }
 }
 
-/// Creates a transfer of `blocks` blocks from `lba` on; for an append, `lba` is the first block of
+/// A transfer of `blocks` blocks from `lba` on; for an append, `lba` is the first block of
 /// the zone.
 fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeCommand {
     let (opcode, fua) = match kind {
@@ -115,12 +116,12 @@ fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeComm
         Kind::Append { fua } => (code::APPEND, fua),
     };
     let mut command = NvmeCommand::at(opcode, namespace.id, lba);
-    // The field for the number of blocks counts from 0.
+    // The field for the number of blocks has 0 for one block.
     command.dwords[2] = (blocks - 1) as u32 | u32::from(fua) << 30;
     command
 }
 
-/// Creates a change of the zone at `lba`, or with `all`, of all zones to which the action applies.
+/// A change of the zone at `lba`, or with `all`, of all zones to which the action applies.
 fn management(namespace: Namespace, action: Action, lba: u64, all: bool) -> NvmeCommand {
     let mut command = NvmeCommand::at(code::MANAGEMENT_SEND, namespace.id, lba);
     let action = match action {
@@ -134,18 +135,18 @@ fn management(namespace: Namespace, action: Action, lba: u64, all: bool) -> Nvme
     command
 }
 
-/// Creates a report of the zones from `lba` on, into `bytes` bytes of memory at `address`.
+/// A report of the zones from `lba` on, into `bytes` bytes of memory at `address`.
 fn reporting(namespace: Namespace, lba: u64, (address, bytes): (u64, usize)) -> NvmeCommand {
     let mut command = NvmeCommand::at(code::MANAGEMENT_RECEIVE, namespace.id, lba);
     command.data = (address, bytes as u32);
     command.dwords[2] = (bytes / 4 - 1) as u32;
-    // With a partial report, the number in the head counts only zones for which the memory
+    // Makes the report partial: the number in its head then counts only zones for which the memory
     // has space.
     command.dwords[3] = 1 << 16;
     command
 }
 
-/// Converts the zones in a report to the units and words of the block layer, which are derived
+/// Converts the zones in a report to the units and numbers of the block layer, which come
 /// from NVMe's.
 fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
     let number = |bytes: &[u8], at: usize| {
@@ -170,9 +171,9 @@ fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
 
 /// A zone report in flight.
 struct Reporting {
-    /// The key of the requester.
+    /// The key of the command or request that waits for it.
     key: usize,
-    /// Whether only one zone is requested, to explain an error.
+    /// Whether only one zone was requested, to explain an error.
     single: bool,
     memory: Vec<u8>,
 }
@@ -208,7 +209,7 @@ impl Commands {
         bytes / self.namespace.block
     }
 
-    /// Adds the transfer `what` with the memory `pieces`, and out-of-band bytes at `oob`.
+    /// Adds the transfer `what` with the memory `pieces`, and with out-of-band bytes at `oob`.
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         let blocks = self.blocks(what.length);
         let mut command = transfer(self.namespace, what.kind, self.blocks(what.offset), blocks);
@@ -221,7 +222,7 @@ impl Commands {
         self.push(key as u64, URING_IO_VEC, command);
     }
 
-    /// Adds a change of zones, or a report.
+    /// Adds a change of zones, or a zone report.
     pub(crate) fn ask(&self, key: usize, job: Job) {
         let block = |sector: u64| sector * SECTOR / self.namespace.block;
         match job {
@@ -235,7 +236,7 @@ impl Commands {
             }
             Job::Report { sector } => self.report(key, block(sector), 1, true),
             Job::ReportAll { sector, count } => self.report(key, block(sector), count, false),
-            // Only drives without zones get discards.
+            // Discards are sent only to drives without zones.
             Job::Discard { .. } => {}
         }
     }
@@ -256,7 +257,7 @@ impl Commands {
         ring.has_unsent() && ring.submit()
     }
 
-    /// Takes the answers that have come.
+    /// Passes on the answers that have come.
     pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
         self.ring.borrow_mut().answers(|entry| {
             let (key, result) = (entry.user_data(), entry.result());
@@ -289,7 +290,7 @@ impl Commands {
         (key, answer)
     }
 
-    /// Waits until the kernel has answered everything that was sent.
+    /// Waits until the kernel has answered all commands that were sent.
     pub(crate) fn wait_for_all(&mut self) {
         self.ring.get_mut().wait_for_all();
     }

@@ -1,6 +1,6 @@
 //! Drives without zones: block devices, their partitions, and files.
 //!
-//! They are accessed like zoned drives: as a drive with one conventional zone, through the
+//! The crate accesses them like zoned drives, as a drive with one conventional zone, through the
 //! same ring.
 
 use crate::claim::Claim;
@@ -23,8 +23,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A block device or file without zones, opened for this process alone. Clones share it; it stays
-/// open until the last clone and the last drive on it are dropped.
+/// A block device or file without zones, opened for this process alone. A clone is another handle
+/// of it; it stays open until the last clone and the last drive on it are dropped.
 #[derive(Clone, Debug)]
 pub struct PlainFile {
     name: String,
@@ -53,22 +53,23 @@ fn io_error(name: &str, what: &str, error: &std::io::Error) -> Error {
     Error::new(kind, format!("{name}: {what}: {error}"))
 }
 
-/// Makes a file of `size` bytes at `path` with allocated blocks.
+/// Makes a file of `size` bytes at `path`, with all blocks allocated.
 ///
 /// # Errors
-/// `Exists`; `NoSpace`; `Unsupported` if the file system does not allocate; `Io`. Then no file is
-/// left, unless one existed before.
+/// `Exists`; `NoSpace`; `Unsupported` if the file system cannot allocate blocks; `Io`. A file that
+/// this call made is removed then.
 pub fn allocate(path: &Path, size: ByteLen) -> Result<()> {
     let name = path.display().to_string();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = file.map_err(|error| io_error(&name, "cannot be created", &error))?;
     fill(&file, &name, size).inspect_err(|_| {
-        // This call made the file, and the file holds nothing.
+        // This call made the file, so removing it loses nothing.
         let _ = std::fs::remove_file(path);
     })
 }
 
-/// Allocates the blocks of the first `size` bytes of `file`, which grows to that size.
+/// Allocates the blocks of the first `size` bytes of `file`, which grows to that size if it
+/// is smaller.
 fn fill(file: &File, name: &str, size: ByteLen) -> Result<()> {
     let allocated = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size.0);
     let synced = allocated.map_err(std::io::Error::from).and_then(|()| file.sync_all());
@@ -127,8 +128,8 @@ impl PlainFile {
         PlainFile::open_unless(path, access, names::plain_obstacles)
     }
 
-    /// Opens a device like [`PlainFile::open`], to destroy its content: a device with partitions is
-    /// opened too, unless one of them is in use.
+    /// Opens a device like [`PlainFile::open`], to destroy its content. Partitions are no obstacle,
+    /// unless one of them is in use.
     ///
     /// # Errors
     /// As [`PlainFile::open`].
@@ -141,13 +142,13 @@ impl PlainFile {
         PlainFile::open_unless(path, Access::ReadWrite, refused)
     }
 
-    /// Takes over the whole device or file. The kernel forgets a device's partitions, so that
-    /// nobody accesses the new content through them; the partition table stays on the device. The
-    /// holes of a file are allocated.
+    /// Takes over the whole device or file. Makes the kernel forget a device's partitions, so that
+    /// no program accesses the new content through them; the partition table stays on the device.
+    /// Allocates the holes of a file.
     ///
     /// # Errors
-    /// `Busy` if a program has a partition open: the kernel has then forgotten earlier partitions
-    /// until it reads the table again. The errors of [`allocate`].
+    /// `Busy` if a program has a partition open: the kernel has then forgotten the partitions
+    /// before that one, until it reads the table again. The errors of [`allocate`].
     pub fn take_all(&self) -> Result<()> {
         let meta = self.file.metadata();
         if let Some(meta) = meta.ok().filter(std::fs::Metadata::is_file) {
@@ -187,7 +188,7 @@ impl PlainFile {
         } else {
             return Err(wrong("neither a block device nor a file"));
         };
-        // The kernel does not give streams to partitions.
+        // The kernel does not offer streams on partitions.
         let streams = match names::is_partition(&folder) {
             true => 0,
             false => limits.as_ref().map_or(0, |limits| limits.streams),
@@ -205,9 +206,9 @@ impl PlainFile {
         Ok(PlainFile { name, folder, geometry, access, file, claim, streams, warnings })
     }
 
-    /// Reads the first block of the file or block device at `path`, or less if there is less;
-    /// nothing if it cannot be read. Other kinds of files, such as pipes, are not opened, because
-    /// that could wait forever.
+    /// Reads the first block of the file or block device at `path`: less if it is shorter, nothing
+    /// if it cannot be read. Other kinds of files, such as pipes, are not opened, because that
+    /// could wait for ever.
     pub fn first_block(path: &str) -> Vec<u8> {
         let mut front = Vec::new();
         let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
@@ -221,12 +222,12 @@ impl PlainFile {
         front
     }
 
-    /// Reads the first bytes, up to `most`, in which signatures may lie.
+    /// Reads the first bytes, at most `most`, where other programs keep signatures.
     ///
     /// # Errors
     /// `Io`.
     pub fn front(&self, most: usize) -> Result<Vec<u8>> {
-        // Direct access requires aligned memory.
+        // Reads that bypass the page cache need aligned memory.
         let mut page = furrow_rt::Page::zeroed();
         let mut bytes = Vec::new();
         while bytes.len() < most {
@@ -261,7 +262,8 @@ impl PlainFile {
     }
 }
 
-/// A block device or file without zones, with its own ring. Cloning shares it.
+/// A block device or file without zones, with a ring of its own. A clone is another handle of the
+/// same drive.
 #[derive(Clone, Debug)]
 pub struct PlainDrive(Drive);
 

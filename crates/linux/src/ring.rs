@@ -1,8 +1,8 @@
 //! The io_uring of one drive: commands to the kernel and its answers, identified by keys.
 //!
 //! The device is the ring's only registered file. Memory is registered slab by slab
-//! (`furrow_rt::buf`), when a slab's first page is to be transferred. Then the kernel need not look
-//! up and pin the memory of each transfer of a single piece. Before Linux 6.15 that does not help
+//! (`furrow_rt::buf`), when a page of the slab is first transferred. Then the kernel need not look
+//! up and pin memory for each transfer of a single piece. Before Linux 6.15 that does not help
 //! transfers of several pieces.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
@@ -15,17 +15,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Most commands with the kernel at once; the others wait here.
+/// Most commands that the kernel has at once; further ones wait in this process.
 const DEPTH: u32 = 256;
 
-/// Most registered slabs: 2 GiB of memory, which the kernel then keeps in place.
+/// Most registered slabs: 2 GiB of memory, which the kernel pins.
 const SLABS: u16 = 1024;
 
 /// Index of the registered file.
 pub(crate) const DEVICE: types::Fixed = types::Fixed(0);
 
 /// Synchronous data integrity for one write (`RWF_DSYNC`, uapi/linux/fs.h): FUA, or a flush if the
-/// drive has no FUA.
+/// drive does not have FUA.
 const DSYNC: i32 = 2;
 
 /// A piece of memory of a transfer (`struct iovec`).
@@ -36,8 +36,8 @@ pub(crate) struct Piece {
     length: usize,
 }
 
-/// Collects the pieces of `pages` into which a transfer of `length` bytes reads; a shared page is
-/// copied first.
+/// Collects the pieces of `pages` into which a transfer of `length` bytes reads. Copies shared
+/// pages before that.
 pub(crate) fn to_fill(pages: &mut Pages, length: u64, pieces: &mut Vec<Piece>) {
     let mut left = length as usize;
     for page in pages {
@@ -47,7 +47,7 @@ pub(crate) fn to_fill(pages: &mut Pages, length: u64, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// Collects the pieces of `pages` that a transfer of `length` bytes writes.
+/// Collects the pieces of `pages` from which a transfer of `length` bytes writes.
 pub(crate) fn to_send(pages: &Pages, length: u64, pieces: &mut Vec<Piece>) {
     let mut left = length as usize;
     for page in pages {
@@ -57,7 +57,7 @@ pub(crate) fn to_send(pages: &Pages, length: u64, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// Skips the first `bytes` bytes of `pieces`.
+/// Drops the first `bytes` bytes of `pieces`.
 pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
     pieces.retain_mut(|piece| {
         let skipped = bytes.min(piece.length);
@@ -68,24 +68,24 @@ pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
     });
 }
 
-/// The kind of a transfer, or a flush.
+/// What a transfer does; a flush counts as a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
-    /// A write in the write stream `stream`, which only the block layer has; 0 for none.
+    /// A write in the write stream `stream`, which only the block layer supports; 0 for none.
     Write {
         fua: bool,
         stream: u8,
     },
-    /// An append, which only NVMe commands can do.
+    /// An append, which only NVMe commands support.
     Append {
         fua: bool,
     },
     Flush,
 }
 
-/// Builds the block layer's entry for a transfer of `pieces` at byte `offset`. `slab` is the number
-/// under which the memory of a single piece is registered.
+/// The block layer's entry for a transfer of `pieces` at byte `offset`. `slab` is the number under
+/// which the memory of a single piece is registered; `None` if it is not.
 pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>) -> Entry {
     let dsync = |fua| if fua { DSYNC } else { 0 };
     let stream = match kind {
@@ -118,15 +118,15 @@ pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>
     }
 }
 
-/// The ring, with entries of either size. Its owner keeps pages and pieces of a command until the
-/// answer has come, and drops neither them nor the ring before [`Ring::wait_for_all`].
+/// The ring, with entries of either size. Its owner keeps the pages and pieces of a command until
+/// the answer has come, and drops them and the ring only after [`Ring::wait_for_all`].
 pub(crate) struct Ring<S: EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     waiting: VecDeque<S>,
     with_kernel: u32,
-    /// Known slabs by address, each with its number if the kernel has registered it.
+    /// Slabs by address, each with its number if the kernel has registered it.
     slabs: HashMap<usize, Option<u16>>,
-    /// Unused numbers for slabs.
+    /// Numbers that no slab has yet.
     free: std::ops::Range<u16>,
 }
 
@@ -143,9 +143,9 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Ok(Ring { uring, waiting, with_kernel: 0, slabs, free: 0..SLABS })
     }
 
-    /// Returns the number under which the memory of `pieces` is registered, if it is a single
-    /// piece, which is part of a page; registers its slab if necessary. `None` if the kernel takes
-    /// no more memory: an unprivileged user may keep only little in place (`RLIMIT_MEMLOCK`).
+    /// The number under which the memory of `pieces` is registered, if it is a single piece within
+    /// a page; registers its slab if necessary. `None` for several pieces, or if the kernel pins no
+    /// more memory: an unprivileged user may pin only little (`RLIMIT_MEMLOCK`).
     pub(crate) fn slab(&mut self, pieces: &[Piece]) -> Option<u16> {
         let [piece] = pieces else { return None };
         let base = piece.base.map_addr(|address| address & !(SLAB_SIZE - 1));
@@ -154,13 +154,13 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         let number = self.free.next()?;
         let submitter = self.uring.submitter();
-        // Older kernels have no table that can be filled later.
+        // Older kernels do not support a table that is filled later.
         if number == 0 && submitter.register_buffers_sparse(SLABS.into()).is_err() {
             self.free = 0..0;
             return None;
         }
         let memory = libc::iovec { iov_base: base.cast(), iov_len: SLAB_SIZE };
-        // SAFETY: every page is a part of an aligned slab, which stays mapped.
+        // SAFETY: every page is part of an aligned slab, which stays mapped.
         let update = unsafe { submitter.register_buffers_update(number.into(), &[memory], None) };
         let registered = update.is_ok().then_some(number);
         if registered.is_none() {
@@ -175,13 +175,14 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.waiting.push_back(entry);
     }
 
-    /// Sends the waiting commands. True if any was added to the ring.
+    /// Sends the waiting commands. True if any was added to the kernel's queue.
     pub(crate) fn submit(&mut self) -> bool {
         let mut added = false;
         while self.with_kernel < DEPTH
             && let Some(entry) = self.waiting.front()
         {
-            // SAFETY: the owner keeps the memory that the entry names until the answer has come.
+            // SAFETY: the owner keeps the memory that the entry names until the kernel
+            // has answered.
             if unsafe { self.uring.submission().push(entry) }.is_err() {
                 break;
             }
@@ -189,7 +190,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             self.with_kernel += 1;
             added = true;
         }
-        // A kernel short of memory takes nothing now; the entries stay in the ring.
+        // A kernel that is short of memory takes no entries now; they stay in the ring.
         let unsent = !self.uring.submission().is_empty();
         if unsent {
             let _ = self.uring.submit();
@@ -197,13 +198,13 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         added
     }
 
-    /// True if there are entries to send.
+    /// Whether there are commands that can be sent now.
     pub(crate) fn has_unsent(&mut self) -> bool {
         !self.uring.submission().is_empty()
             || (!self.waiting.is_empty() && self.with_kernel < DEPTH)
     }
 
-    /// Takes the answers that have come.
+    /// Passes on the answers that have come.
     pub(crate) fn answers(&mut self, mut take: impl FnMut(C)) {
         for entry in self.uring.completion() {
             self.with_kernel -= 1;
@@ -211,14 +212,16 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Waits until the kernel has answered all commands that were sent, and forgets the others.
+    /// Waits until the kernel has answered all commands that were sent, and drops the ones that
+    /// were not.
     pub(crate) fn wait_for_all(&mut self) {
         self.waiting.clear();
         loop {
             self.answers(drop);
             if self.with_kernel == 0 {
-                // The kernel ends a ring some time after its user has dropped it. Without this, the
-                // ring would keep the device open until then, and with it the exclusive use.
+                // The kernel ends a ring some time after its user has dropped it. If the device
+                // stayed registered, the ring would keep it open until then, and so prevent its
+                // exclusive use by others.
                 let _ = self.uring.submitter().unregister_files();
                 let _ = self.uring.submitter().unregister_buffers();
                 return;
@@ -234,7 +237,7 @@ mod tests {
     use super::*;
     use furrow_rt::Page;
 
-    /// Each page is written to a file and read back by a separate transfer, which uses the
+    /// Each page is written to a file and read back by a transfer of its own, which uses the
     /// registration of the page's slab.
     #[test]
     fn a_page_is_moved_by_the_registration_of_its_slab() {
@@ -245,7 +248,7 @@ mod tests {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).unwrap();
         let mut ring: Ring<Entry, cqueue::Entry> = Ring::new(&file, &event).unwrap();
-        // More pages than one slab has.
+        // More pages than one slab has, so that several slabs are registered.
         let count = SLAB_SIZE / PAGE_SIZE + 40;
         let mut numbers = std::collections::BTreeSet::new();
         let mut carry_out = |kind, pages: &mut Pages, at: u64| {
@@ -278,7 +281,7 @@ mod tests {
             carry_out(Kind::Read, &mut page, at as u64);
             assert_eq!(page[0].bytes(), &content(at), "page {at}");
         }
-        // An unprivileged user may not be allowed to register any.
+        // The kernel may forbid an unprivileged user to register any slab.
         let refused = numbers == [None].into();
         assert!(refused || numbers.len() > 1, "several slabs: {numbers:?}");
         let mut both = Vec::new();

@@ -7,11 +7,11 @@ use std::str::FromStr;
 /// How a drive handles writes to its zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Model {
-    /// The drive has no zones.
+    /// The drive does not have zones.
     None,
     /// The drive takes writes anywhere, and is fast where they are sequential.
     HostAware,
-    /// The drive takes sequential writes only.
+    /// The drive takes only sequential writes.
     HostManaged,
 }
 
@@ -27,27 +27,27 @@ pub(crate) struct Limits {
     pub max_active: u32,
     /// Size of a logical block in bytes.
     pub logical_block: u64,
-    /// Writes to sequential zones are multiples of this number of bytes.
+    /// Writes to sequential zones must be multiples of this number of bytes.
     pub write_granularity: u64,
     /// Size of the largest request in KiB.
     pub max_kib: u64,
-    /// Most pieces of memory in a request.
+    /// Most pieces of memory in one request.
     pub max_segments: u64,
     /// Whether completed writes may be lost until a flush.
     pub write_back: bool,
     /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Number of write streams, numbered from 1; 0 if the device has none. A partition of the
-    /// device has none.
+    /// Number of write streams, numbered from 1; 0 if the device has none. A device's partitions do
+    /// not have its streams.
     pub streams: u8,
 }
 
 impl Limits {
-    /// Reads the files below `folder`, the device's folder in sysfs. A limit that the kernel does
-    /// not show gets the value that restricts nothing.
+    /// Reads the limits below `folder`, the device's folder in sysfs. A limit that the kernel does
+    /// not show gets the value for no limit.
     ///
     /// # Errors
-    /// A sentence, if the folder has no queue.
+    /// A sentence that says why, if the device has no request queue.
     pub(crate) fn read(folder: &Path) -> Result<Limits, String> {
         let model = match text(folder, "queue/zoned").as_deref() {
             Some("none") => Model::None,
@@ -70,7 +70,8 @@ impl Limits {
             max_segments: number(folder, "queue/max_segments").unwrap_or(u64::MAX),
             write_back: text(folder, "queue/write_cache").as_deref() == Some("write back"),
             read_only: number(folder, "ro") == Some(1),
-            // Shown since Linux 6.16. An entry of io_uring has 8 bits for the number of a stream.
+            // The kernel shows this since Linux 6.16. An entry of io_uring has 8 bits for the
+            // number of a stream.
             streams: number::<u64>(folder, "queue/max_write_streams")
                 .map_or(0, |streams| streams.min(u8::MAX.into()) as u8),
         })

@@ -1,4 +1,4 @@
-//! The transport of commands to a drive: the kernel's block layer, or unmodified NVMe commands.
+//! The transport of commands to a drive: the kernel's block layer, or NVMe commands that bypass it.
 
 use crate::ioctl::Descriptor;
 use crate::nvme::{self, Commands};
@@ -19,12 +19,12 @@ pub(crate) struct Transfer {
     pub kind: Kind,
     pub offset: u64,
     pub length: u64,
-    /// Whether this is a retry. Then a kernel thread that can wait must carry it out: see
+    /// Whether this is a retry. Then a kernel thread that can wait must carry it out; see
     /// `WRITE_TRIES` in `failure.rs`.
     pub again: bool,
 }
 
-/// The transport's reason why a command failed.
+/// Why a command failed, as the transport reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// An errno of the kernel.
@@ -33,34 +33,34 @@ pub(crate) enum Cause {
     Nvme(u16),
 }
 
-/// The result of a command; it comes with the command's key.
+/// The answer to a command; the transport returns it with the command's key.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// The command was carried out. `bytes` is how many were moved, `None` for all; `at` is the
-    /// first block of an append.
+    /// The command was carried out. `bytes` is the number of bytes transferred, `None` for all;
+    /// `at` is the first block of an append.
     Done { bytes: Option<u64>, at: u64 },
     /// The command failed.
     Failed(Cause),
     /// A report of the zone of a failed command.
     Reported(Result<Descriptor, Errno>),
-    /// Reports of some of the requested zones, from the first on.
+    /// Reports of the requested zones from the first on; there may be fewer than requested.
     ReportedAll(Result<Vec<Descriptor>, Errno>),
 }
 
 type BlockRing = Ring<squeue::Entry, cqueue::Entry>;
 
-/// A transport. The owner of a command keeps the command's memory until the command is answered.
+/// A transport. The owner of a command keeps the command's memory until the transport has answered.
 pub(crate) enum Transport {
-    /// Transfers go through a ring, everything else through threads.
+    /// Transfers go through a ring, other calls through threads.
     Block { ring: RefCell<BlockRing>, workers: Workers },
-    /// Everything goes through a ring.
+    /// All commands go through a ring.
     Nvme(Commands),
-    /// No drive: a test supplies the answers.
+    /// No drive: a test scripts the answers.
     #[cfg(test)]
     Scripted(RefCell<Script>),
 }
 
-/// Answers of a test, in the order of the commands, each with the command described in words.
+/// Answers that a test scripts, in the order of the commands, each with its command in words.
 #[cfg(test)]
 pub(crate) struct Script {
     pub steps: std::collections::VecDeque<(&'static str, Option<Answer>)>,
@@ -69,7 +69,8 @@ pub(crate) struct Script {
 
 #[cfg(test)]
 impl Script {
-    /// Takes a command. It is never answered if the script's step has no answer.
+    /// Takes a command, which must be the script's next. If that has no answer, the command is
+    /// never answered.
     fn take(&mut self, key: usize, what: &str) {
         let (expected, answer) = self.steps.pop_front().unwrap_or(("nothing more", None));
         assert_eq!(what, expected);
@@ -101,7 +102,7 @@ impl Transport {
     }
 
     /// Adds the transfer `what` with the memory `pieces`, and with the out-of-band bytes `oob` if
-    /// the transport has any.
+    /// the transport supports them.
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         match self {
             Transport::Block { ring, .. } => {
@@ -128,7 +129,7 @@ impl Transport {
         }
     }
 
-    /// Adds a change of zones, a report or a discard.
+    /// Adds a change of zones, a zone report or a discard.
     pub(crate) fn ask(&self, key: usize, job: Job) {
         match self {
             Transport::Block { workers, .. } => workers.ask(key, job),
@@ -158,7 +159,7 @@ impl Transport {
         }
     }
 
-    /// Takes the answers that have come.
+    /// Passes on the answers that have come.
     pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
         match self {
             Transport::Block { ring, workers } => {
@@ -177,8 +178,8 @@ impl Transport {
         }
     }
 
-    /// Waits until the kernel has answered all transfers that were sent, because until then it may
-    /// write to their memory.
+    /// Waits until the kernel has answered all transfers that were sent: until then it may access
+    /// their memory.
     pub(crate) fn wait_for_all(&mut self) {
         match self {
             Transport::Block { ring, .. } => ring.get_mut().wait_for_all(),

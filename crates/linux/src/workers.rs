@@ -1,7 +1,7 @@
-//! Threads that make blocking calls: zone management and zone reports.
+//! Threads that make blocking calls: zone management, zone reports and discards.
 //!
-//! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for it. The
-//! answers are collected here, and the drive's event becomes readable.
+//! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for that.
+//! The threads collect the answers here, and make the drive's event readable.
 
 use crate::ioctl;
 use crate::transport::{Answer, Cause};
@@ -14,22 +14,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Number of threads, and so of calls at the same time.
+/// Number of threads, and so of simultaneous calls.
 const THREADS: usize = 4;
 
-/// A call to be made; addresses are in sectors.
+/// A call for a thread; addresses and lengths of zones are in sectors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job {
     /// Change the state of a zone.
     Manage { action: Action, sector: u64, sectors: u64 },
     /// Change the state of those of `count` zones to which the action applies. Each zone has
-    /// `sectors` sectors; the first begins at `sector`.
+    /// `sectors` sectors; the first zone begins at `sector`.
     ManageAll { action: Action, sector: u64, sectors: u64, count: u32 },
-    /// Report one zone, for which a command failed.
+    /// Report one zone, of a command that failed.
     Report { sector: u64 },
     /// Report `count` zones.
     ReportAll { sector: u64, count: u32 },
-    /// Tell a block device without zones that the bytes are no longer needed.
+    /// Tell a block device without zones that these bytes are no longer needed.
     Discard { offset: u64, length: u64 },
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts the threads; they write to `event` after each call.
+    /// Starts the threads, which make `event` readable after each call.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -63,7 +63,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Gives `job` to a thread; its answer carries `key`.
+    /// Gives `job` to a thread; the answer has the key `key`.
     pub(crate) fn ask(&self, key: usize, job: Job) {
         if let Some(jobs) = &self.jobs {
             // Sending cannot fail: the threads end only after this sender is dropped.
@@ -71,14 +71,15 @@ impl Workers {
         }
     }
 
-    /// Takes the answers that have come.
+    /// Takes the answers that have come, each with its key.
     pub(crate) fn answers(&self) -> Vec<(usize, Answer)> {
         std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Drop for Workers {
-    /// Waits for the threads, because they hold the device open and so keep its exclusive use.
+    /// Waits for the threads to end, because they keep the device open and so prevent its exclusive
+    /// use by others.
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {

@@ -1,9 +1,9 @@
-//! Memory for requests in flight: limited for each connection and for all together.
+//! Memory for requests in flight, limited for each connection and for all together.
 //!
 //! Each connection has its own reserve, and may use shared memory beyond it, up to a limit. A
-//! charge is taken before a request's payload is read from the socket and returned when its reply
-//! has been sent. So a client that sends faster than it reads fills its own budget, and then
-//! nothing more is read from it.
+//! request is charged before its payload is read from the socket, and the charge is returned when
+//! its reply has been sent. So a client that sends faster than it reads fills its own budget, and
+//! then the server reads nothing more from it.
 //!
 //! Invariants:
 //! - A request that fits the reserve never waits for another connection.
@@ -13,12 +13,12 @@ use furrow_rt::{Notify, Permit, Semaphore, either};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The budget of one connection, as the module's documentation describes it.
+/// The budget of one connection; see the module's documentation.
 pub(crate) struct Budget {
     reserve: u64,
     limit: u64,
     shared: Semaphore,
-    /// Bytes charged in total, and bytes of these charged to the reserve.
+    /// Bytes charged in total, and the part of them that is charged to the reserve.
     used: Cell<u64>,
     own: Cell<u64>,
     released: Notify,
@@ -33,20 +33,20 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes: `reserve` bytes belong to the connection, and the rest comes
-    /// from `shared`.
+    /// A budget of `limit` bytes, of which `reserve` bytes belong to the connection alone; the rest
+    /// comes from `shared`.
     pub(crate) fn new(reserve: u64, limit: u64, shared: Semaphore) -> Budget {
         let released = Notify::new();
         Budget { reserve, limit, shared, used: Cell::new(0), own: Cell::new(0), released }
     }
 
-    /// Bytes charged.
+    /// Number of bytes charged.
     pub(crate) fn used(&self) -> u64 {
         self.used.get()
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        // A single request always fits, however large.
+        // A single request fits always, even if it is larger than the limit.
         self.used.get() == 0 || self.used.get() + bytes <= self.limit
     }
 
@@ -61,7 +61,7 @@ impl Budget {
         Charge { budget: self.clone(), bytes, own, _shared: shared }
     }
 
-    /// Takes `bytes` if they are free now and no other task waits for memory.
+    /// Charges `bytes` if they are free now and no other task waits for memory.
     pub(crate) fn try_take(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         if !self.fits(bytes) {
             return None;
@@ -75,7 +75,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` as soon as they are free. One task at a time may wait.
+    /// Charges `bytes` as soon as they are free. Only one task of a connection may wait.
     pub(crate) async fn take(self: &Rc<Self>, bytes: u64) -> Charge {
         loop {
             if let Some(charge) = self.try_take(bytes) {
@@ -86,8 +86,8 @@ impl Budget {
                 released.await;
                 continue;
             }
-            // If bytes of the reserve return, less of the shared part is needed, so the amount is
-            // computed again.
+            // When bytes of the reserve return, less of the shared part is needed, so each attempt
+            // computes the amount anew.
             let shared = self.shared.acquire(self.beyond_reserve(bytes));
             if let Ok(shared) = either(shared, released).await {
                 return self.charge(bytes, Some(shared));

@@ -1,12 +1,12 @@
-//! One client's connection: its socket, input that is not parsed yet, output that waits.
+//! One client's connection: the socket, input that is not parsed yet, output that waits.
 //!
-//! Two tasks serve it. The reading task takes requests from the socket, many per system call; the
-//! sending task writes replies, many per system call. Between them are the requests in flight, each
-//! charged to the connection's budget.
+//! Two tasks serve a connection. The reading task takes requests from the socket, many per system
+//! call; the sending task writes replies, many per system call. Each request in flight is charged
+//! to the connection's budget.
 //!
 //! Invariants:
-//! - Nothing is read without memory for it: the charge comes first.
-//! - A client that stalls within a message, or takes no replies, is disconnected after
+//! - Nothing is read before its memory is charged.
+//! - A client that stalls within a message, or does not take replies, is disconnected after
 //!   [`Limits::stall`]; between messages it may be silent for [`Limits::idle`].
 
 use crate::budget::Budget;
@@ -23,20 +23,20 @@ use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
 use std::rc::Rc;
 
-/// Bytes read ahead of the parser.
+/// Size in bytes of the buffer for input that is read ahead of the parser.
 const STAGE: usize = 64 << 10;
-/// Pages that one call reads at most.
+/// Most pages that one system call reads.
 const PAGES_AT_ONCE: usize = 256;
-/// Bytes that a client must send or take in each [`Limits::stall`] within a message, so that a slow
-/// trickle cannot hold memory.
+/// Number of bytes that a client must send or take in each [`Limits::stall`] within a message, so
+/// that a slow trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Limit for a connection's requests in flight that wait for each other where they overlap (writes
-/// of parts of blocks) or that take long (trims and zeroes, by their length). A client on another
-/// connection never waits for more requests of this connection than that.
+/// Most requests in flight of a connection that take turns where they overlap (writes of parts of
+/// blocks) or that take long (trims and zeroes, by their length). A client on another connection
+/// waits for at most this number of them.
 const TURNS: u64 = 64;
 
-/// Why reading from a connection ends.
+/// Why a connection is no longer read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The client left between two messages, or the server ended the connection there.
@@ -47,7 +47,7 @@ pub(crate) enum End {
     Idle,
 }
 
-/// The state that the tasks of a connection share.
+/// What the tasks of a connection share.
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer: Peer,
@@ -55,23 +55,23 @@ pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) outbox: Outbox,
     pub(crate) budget: Rc<Budget>,
-    /// Permits for requests with a limit, see [`TURNS`].
+    /// Permits for the requests that [`TURNS`] limits.
     turns: Semaphore,
     pub(crate) pool: Pool,
     pub(crate) counters: Counters,
     pub(crate) export: RefCell<Option<String>>,
     limits: Rc<Limits>,
     in_flight: Cell<u64>,
-    /// True while the reading task handles a batch. It flushes after the batch, so the sender need
-    /// not be woken.
+    /// Whether the reading task is handling a batch. It flushes after the batch, so the sending
+    /// task need not be woken.
     batching: Cell<bool>,
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
-    /// Why the client will be refused, unless it does what the server asks for.
+    /// Why the client will be refused, unless it still does what the server requires.
     refused: RefCell<Option<Why>>,
     was_cut: Cell<bool>,
-    /// Notified when draining begins, and later whenever the last request may have ended.
+    /// Signals that draining begins, and later that the last request may have ended.
     changed: Notify,
 }
 
@@ -108,56 +108,55 @@ impl Link {
         }
     }
 
-    /// True once the server wants to close the connection, and so begins no new request.
+    /// Whether the server wants to close the connection; no new request begins then.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Begins no new requests; the connection ends when those in flight have ended.
+    /// Stops new requests; the connection ends when those in flight have ended.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.changed.notify_all();
     }
 
-    /// Ends the connection at once. Requests in flight continue in the volume.
+    /// Ends the connection at once. The volume still carries out the requests in flight.
     pub(crate) fn cut(&self) {
         self.was_cut.set(true);
         self.outbox.close();
         self.stream.cut();
     }
 
-    /// True as long as nothing has come from the client.
+    /// Whether nothing has come from the client yet.
     pub(crate) fn is_silent(&self) -> bool {
         !self.spoke.get()
     }
 
-    /// Records that the client was refused something that it needs; `None` clears that.
+    /// Notes that the client was refused something that it needs; `None` clears that.
     pub(crate) fn note_refused(&self, why: Option<Why>) {
         *self.refused.borrow_mut() = why;
     }
 
-    /// The reason that [`Link::note_refused`] has recorded, if any.
+    /// The reason that [`Link::note_refused`] has noted last.
     pub(crate) fn refused(&self) -> Option<Why> {
         self.refused.borrow().clone()
     }
 
-    /// True if the server has cut the connection, which is about to end.
+    /// Whether the server has cut the connection, which is about to end.
     pub(crate) fn was_cut(&self) -> bool {
         self.was_cut.get()
     }
 
-    /// Waits for permission to begin a request on `blocks` blocks, of a kind whose number in flight
-    /// is limited.
+    /// Waits for permission to begin a request on `blocks` blocks, of a kind that [`TURNS`] limits.
     pub(crate) async fn turn(&self, blocks: u64) -> Permit {
         self.turns.acquire(blocks.div_ceil(4096).clamp(1, TURNS / 4)).await
     }
 
-    /// Records that the reading task begins a batch, and will flush before it waits.
+    /// Notes that the reading task begins a batch; it flushes before it waits.
     pub(crate) fn batch(&self) {
         self.batching.set(true);
     }
 
-    /// Counts a request that begins.
+    /// Counts a request as in flight.
     pub(crate) fn begin(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
@@ -170,7 +169,7 @@ impl Link {
         }
     }
 
-    /// The counterpart of [`Link::begin`]; called after the answer.
+    /// Ends a request that [`Link::begin`] counted; called after its answer.
     pub(crate) fn end(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 && self.draining.get() {
@@ -191,7 +190,7 @@ impl Link {
         self.in_flight.get() == 0 && self.outbox.is_empty() && self.stream.is_drained()
     }
 
-    /// The sending task: sends replies as they become ready.
+    /// The sending task: sends replies when they are ready, until the connection ends.
     pub(crate) async fn send(self: Rc<Self>) {
         loop {
             match self.outbox.write(&self.stream) {
@@ -217,7 +216,7 @@ impl Link {
         }
     }
 
-    /// Sends until nothing is left. Returns false if the client does not take the replies.
+    /// Sends all waiting replies. Returns false if the client does not take them.
     async fn wait_to_send(&self) -> bool {
         let mut since = self.rt.now();
         let mut from = self.outbox.sent();
@@ -240,7 +239,7 @@ impl Link {
     /// Waits until all requests in flight have ended and their replies were sent.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
-        // There are no more batches, so each reply is sent as soon as it is ready.
+        // No more batches come, so from here on each reply is sent when it is ready.
         self.flush();
         while self.in_flight.get() > 0 {
             self.changed.wait().await;
@@ -262,17 +261,17 @@ impl Link {
     }
 }
 
-/// Bytes from the client, in order.
+/// The bytes that a client sends, in order.
 pub(crate) struct Input {
     link: Rc<Link>,
     stage: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes of the stage that the next read may fill.
+    /// How many bytes of the stage the next read may fill.
     ahead: usize,
-    /// True if the last read emptied the socket: the next one would probably find nothing.
+    /// Whether the last read emptied the socket, so that the next one would probably find nothing.
     dry: bool,
-    /// Messages taken since the last read.
+    /// Number of messages taken since the last read.
     taken: u32,
 }
 
@@ -289,12 +288,12 @@ impl Input {
         }
     }
 
-    /// Bytes that were read and are not taken yet.
+    /// The bytes that were read and are not taken yet.
     pub(crate) fn held(&self) -> &[u8] {
         &self.stage[self.start..self.end]
     }
 
-    /// Takes the first `count` bytes of those that were read.
+    /// Takes the first `count` bytes of [`Input::held`].
     pub(crate) fn take(&mut self, count: usize) -> &[u8] {
         debug_assert!(count <= self.end - self.start);
         let from = self.start;
@@ -303,7 +302,7 @@ impl Input {
         &self.stage[from..from + count]
     }
 
-    /// Prepares the next read for small messages instead of the payload of one message.
+    /// Makes the next read fill the stage, for small messages instead of a payload.
     pub(crate) fn expect_small(&mut self) {
         self.ahead = STAGE;
     }
@@ -315,8 +314,8 @@ impl Input {
         }
     }
 
-    /// Reads once, into `pages` (from byte `at` to `until`) and then into the rest of the stage.
-    /// Returns the number of bytes read into the pages.
+    /// Reads once: into `pages` from byte `at` to `until`, then into the rest of the stage. Returns
+    /// the number of bytes read into the pages.
     fn read(&mut self, pages: &mut [Page], at: usize, until: usize) -> Result<usize, Errno> {
         let mut buffers: SmallVec<[IoSliceMut<'_>; 32]> = SmallVec::new();
         for (i, page) in pages.iter_mut().enumerate() {
@@ -334,7 +333,7 @@ impl Input {
             0 => Err(Errno::PIPE),
             count => {
                 self.link.spoke.set(true);
-                // Under TLS there may be decrypted bytes that were not delivered yet.
+                // TLS may hold decrypted bytes that it has not delivered yet.
                 self.dry = count < room && !self.link.stream.is_tls();
                 let landed = count.min(until - at);
                 self.end += count - landed;
@@ -348,9 +347,10 @@ impl Input {
         self.compact();
         let middle = self.end > 0;
         self.link.flush();
-        // A client that never stops sending must not starve others.
+        // Lets other tasks run, even if this client never stops sending.
         self.link.rt.yield_now().await;
-        // If the client sends one request at a time, it has not sent the next one yet.
+        // A client that sends one request at a time has not sent the next one yet, so the first
+        // read is skipped.
         let mut first_wait = self.dry && self.taken <= 1;
         loop {
             if !std::mem::take(&mut first_wait) {
@@ -372,7 +372,7 @@ impl Input {
             if middle {
                 within(&link.rt, link.limits.stall, readable).await.ok_or(End::Broken)?;
             } else {
-                // After either event the loop checks again.
+                // Whichever event comes, the loop checks again.
                 let news = either(readable, link.changed.wait());
                 match link.limits.idle {
                     0 => drop(news.await),
@@ -385,8 +385,8 @@ impl Input {
         }
     }
 
-    /// Waits until at least `count` bytes (of the stage's 64 KiB) are read. Used in the handshake,
-    /// which has a time limit as a whole.
+    /// Waits until at least `count` bytes (at most the stage's 64 KiB) are read. Only for the
+    /// handshake, which has a time limit as a whole.
     pub(crate) async fn need(&mut self, count: usize) -> Result<(), End> {
         while self.end - self.start < count {
             self.compact();
@@ -400,14 +400,13 @@ impl Input {
         Ok(())
     }
 
-    /// Takes a request's payload of `length` bytes, and puts it into the returned pages from byte
-    /// `from` of the first page on. Bytes that have not arrived yet are read from the socket
-    /// directly into the pages.
+    /// Takes a request's payload of `length` bytes into new pages, from byte `from` of the first
+    /// page on. Bytes that have not arrived yet are read from the socket directly into the pages.
     pub(crate) async fn payload(&mut self, from: usize, length: usize) -> Result<Pages, End> {
         let until = from + length;
         let mut pages = Pages::with_capacity(until.div_ceil(PAGE_SIZE));
         let mut at = from;
-        // If the payload is large, the read also takes the header of the next request, but no more.
+        // With a large payload, the read also takes the header of the next request, but no more.
         self.ahead = if length > STAGE / 4 { crate::wire::REQUEST_HEADER } else { STAGE };
         self.unstage(&mut pages, &mut at, until);
         let mut watch = self.watch();
@@ -419,8 +418,7 @@ impl Input {
             pages.extend((whole..last).map(|_| self.link.pool.take_dirty()));
             let base = first * PAGE_SIZE;
             let stop = until.min(last * PAGE_SIZE);
-            // The stage may be filled after the payload only if this call can read all of the
-            // payload.
+            // The read may fill the stage only if it can take the whole rest of the payload before.
             let ahead = std::mem::replace(&mut self.ahead, 0);
             self.ahead = if stop == until { ahead } else { 0 };
             let landed = self.read(&mut pages[first..last], at - base, stop - base);
@@ -438,7 +436,7 @@ impl Input {
         Ok(pages)
     }
 
-    /// Moves the bytes of a payload that were read already from the stage to `pages`.
+    /// Moves bytes of a payload that were read already from the stage to `pages`.
     fn unstage(&mut self, pages: &mut Pages, at: &mut usize, until: usize) {
         while *at < until && self.start < self.end {
             let within = *at % PAGE_SIZE;
@@ -468,7 +466,7 @@ impl Input {
             }
             self.compact();
             match self.read(&mut [], 0, 0) {
-                // The payload may be large, so let other tasks run.
+                // The payload may be large, so other tasks get a turn.
                 Ok(_) => {
                     self.link.flush();
                     self.link.rt.yield_now().await;
@@ -499,7 +497,7 @@ impl Input {
     }
 }
 
-/// Checks that a message that arrives in pieces makes progress.
+/// Checks that a message that arrives in parts makes progress.
 struct Watch {
     since: Option<furrow_rt::Nanos>,
     done: usize,

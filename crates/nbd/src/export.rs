@@ -1,4 +1,4 @@
-//! Exports: volumes by name, and their properties for clients.
+//! Exports: volumes under names, and their properties for clients.
 
 use crate::status::{Counters, ExportStatus};
 use crate::volume::{BLOCK, Volume};
@@ -8,7 +8,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A volume under a name.
+/// A volume that is to be served under a name.
 pub struct Export<V> {
     name: String,
     description: String,
@@ -17,12 +17,13 @@ pub struct Export<V> {
 }
 
 impl<V: Volume> Export<V> {
-    /// Exports `volume` under `name`. The first export of a server is also the one without a name.
+    /// Exports `volume` under `name`. The first export of a server also serves clients that give
+    /// no name.
     pub fn new(name: impl Into<String>, volume: Rc<V>) -> Export<V> {
         Export { name: name.into(), description: String::new(), volume, read_only: false }
     }
 
-    /// Sets a description, which clients show with the name.
+    /// Sets a description, which clients show next to the name.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Export<V> {
         self.description = description.into();
@@ -40,7 +41,7 @@ impl<V: Volume> Export<V> {
 /// An export that is being served.
 pub(crate) struct Served<V> {
     export: Export<V>,
-    /// Blocks that are being written: overlapping writes take turns, even if they come through
+    /// Locks on the blocks that are being written: overlapping writes take turns, even through
     /// different exports of the volume.
     pub(crate) turns: Rc<Ranges>,
     pub(crate) counters: Counters,
@@ -76,14 +77,14 @@ impl<V: Volume> Served<V> {
         self.export.read_only || self.export.volume.read_only()
     }
 
-    /// Smallest, preferred and largest size of a request, in bytes.
+    /// Least, preferred and largest size of a request, in bytes.
     pub(crate) fn sizes(&self) -> [u32; 3] {
         let preferred = self.export.volume.preferred_blocks().clamp(1, PAYLOAD_MAX / BLOCK as u32);
         [1, preferred.next_power_of_two() * BLOCK as u32, PAYLOAD_MAX]
     }
 
     /// The transmission flags. Several connections are safe: one engine on one thread serves all,
-    /// so a request that has completed on one connection is seen, and flushed, by all others.
+    /// so a request that was answered on one connection is visible to, and flushed by, all others.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use transmission::{
             CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, TRIM, WRITE_ZEROES,
@@ -140,7 +141,7 @@ impl<V: Volume> Exports<V> {
         Ok(Exports(served))
     }
 
-    /// The export that a client names.
+    /// The export with this name; for an empty name the first.
     pub(crate) fn find(&self, name: &[u8]) -> Option<&Rc<Served<V>>> {
         let named = self.0.iter().find(|export| export.name().as_bytes() == name);
         named.or_else(|| if name.is_empty() { self.0.first() } else { None })

@@ -1,6 +1,6 @@
 //! The handshake: fixed newstyle, options until the client has chosen an export.
 //!
-//! No message of a client takes more than [`OPTION_MAX`] bytes of memory; longer data is read and
+//! A client's message takes at most [`OPTION_MAX`] bytes of memory; longer data is read and
 //! dropped. The caller limits the time of the whole handshake.
 
 use crate::connection::{End, Input, Link};
@@ -16,28 +16,28 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// Maximum number of bytes of an option's data that are parsed.
+/// Most bytes of an option's data that are parsed.
 const OPTION_MAX: usize = 32 << 10;
 
-/// The client's choices.
+/// What the client has chosen in the handshake.
 pub(crate) struct Agreed<V> {
     pub(crate) export: Rc<Served<V>>,
     pub(crate) structured: bool,
-    /// True if BLOCK_STATUS reports allocation.
+    /// Whether BLOCK_STATUS reports allocation.
     pub(crate) allocation: bool,
 }
 
-/// What happens after an option.
+/// What follows an option.
 enum Next<V> {
     /// The next option is expected.
     Option,
-    /// Transmission begins.
+    /// Transmission begins with this choice.
     Go(Agreed<V>),
-    /// The client leaves.
+    /// The client has left.
     Bye,
 }
 
-/// The refusal of an option: the type of the reply, and its message.
+/// The refusal of an option: type and message of the reply.
 struct No(u32, &'static str);
 
 struct Handshake<'a, V> {
@@ -46,11 +46,11 @@ struct Handshake<'a, V> {
     tls: &'a Tls,
     no_zeroes: bool,
     structured: bool,
-    /// The export for which the metadata context is set.
+    /// Name of the export for which the client has set the metadata context.
     context: Option<Vec<u8>>,
 }
 
-/// Performs the handshake. Returns `None` if the client has left in an orderly way.
+/// Performs the handshake. Returns `None` if the client left in an orderly way.
 pub(crate) async fn shake_hands<V: Volume>(
     link: &Rc<Link>,
     input: &mut Input,
@@ -96,7 +96,7 @@ async fn say(link: &Link, bytes: &[u8]) -> Result<(), End> {
     }
 }
 
-/// Appends a reply to `option` to the output.
+/// Appends a reply to `option` to `out`.
 fn add_reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -117,7 +117,7 @@ impl<V: Volume> Handshake<'_, V> {
         };
         if length as usize > OPTION_MAX {
             input.discard(u64::from(length)).await?;
-            // No export has that name, and this option has no error reply.
+            // No export has that name, and EXPORT_NAME has no error reply.
             if option == option::EXPORT_NAME {
                 return Err(End::Broken);
             }
@@ -143,7 +143,7 @@ impl<V: Volume> Handshake<'_, V> {
         match option {
             option::EXPORT_NAME => self.export_name(&data).await,
             option::ABORT => {
-                // It does not matter whether the reply arrives.
+                // The client leaves in any case, so a failure to reply is ignored.
                 let _ = self.reply(option, option_reply::ACK, &[]).await;
                 Ok(Next::Bye)
             }
@@ -169,7 +169,7 @@ impl<V: Volume> Handshake<'_, V> {
         Ok(Next::Option)
     }
 
-    /// EXPORT_NAME, the old way to begin: nothing is negotiated, and an unknown name ends
+    /// Answers EXPORT_NAME, the old way to begin: nothing is negotiated, and an unknown name ends
     /// the connection.
     async fn export_name(&self, name: &[u8]) -> Result<Next<V>, End> {
         let Some(export) = self.exports.find(name) else { return Err(End::Broken) };
@@ -198,8 +198,7 @@ impl<V: Volume> Handshake<'_, V> {
             let no = No(option_reply::POLICY, "this server does not offer TLS");
             return self.refuse(option, no).await;
         };
-        // Plain-text bytes sent before TLS may come from anybody, so they must not count as sent
-        // under TLS.
+        // Bytes that came before TLS may be from anybody, so they must not count as sent under TLS.
         if !input.held().is_empty() {
             return Err(End::Broken);
         }
@@ -223,12 +222,12 @@ impl<V: Volume> Handshake<'_, V> {
             }
         }
         link.note_refused(None);
-        // Everything negotiated in plain text is dropped.
+        // The client must negotiate again: what it sent in plain text does not count.
         (self.structured, self.context) = (false, None);
         Ok(Next::Option)
     }
 
-    /// Answers the options that need no waiting.
+    /// Answers the options for which the server need not wait.
     fn answer(&mut self, option: u32, data: &[u8]) -> Result<(Vec<u8>, Next<V>), No> {
         let mut out = Vec::new();
         let mut next = Next::Option;
@@ -274,7 +273,7 @@ impl<V: Volume> Handshake<'_, V> {
         found.ok_or(No(option_reply::UNKNOWN, "no export has this name"))
     }
 
-    /// Answers INFO and GO.
+    /// Answers the options INFO and GO.
     fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Agreed<V>, No> {
         let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
         let mut fields = Fields(data);
@@ -301,19 +300,19 @@ impl<V: Volume> Handshake<'_, V> {
         if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
             add(info::DESCRIPTION, &[export.description().as_bytes()]);
         }
-        // This information is sent even if the client did not ask for it: clients that do not know
-        // it skip it.
+        // The server sends this even if the client did not ask for it; clients that do not know it
+        // skip it.
         let [least, preferred, most] = export.sizes().map(u32::to_be_bytes);
         add(info::BLOCK_SIZE, &[&least, &preferred, &most]);
         Ok(self.agree(export, name))
     }
 
-    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
+    /// Answers the options LIST_META_CONTEXT and SET_META_CONTEXT.
     fn context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), No> {
         let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
         let sets = option == option::SET_META_CONTEXT;
         if sets {
-            // SET_META_CONTEXT drops the previous context, even if it fails.
+            // SET_META_CONTEXT drops the earlier context, even if it fails.
             self.context = None;
         }
         if !self.structured {

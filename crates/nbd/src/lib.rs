@@ -6,20 +6,20 @@
 //! ```
 //!
 //! [`Server::bind`] listens and serves [`Export`]s of any [`Volume`]: `furrow_raid::Volume`, or
-//! [`Memory`] for tests and benchmarks. There is no thread between socket and volume: payload goes
-//! from the socket to the pages that the volume gets, and from the volume's pages to the socket.
+//! [`Memory`] for tests and benchmarks. No thread is between socket and volume: payload goes from
+//! the socket to the pages that the volume gets, and from the volume's pages to the socket.
 //!
 //! The protocol is fixed newstyle with structured replies.
 //!
 //! *Several connections* to one export are safe (`NBD_FLAG_CAN_MULTI_CONN`): one engine on one
-//! thread serves all, so a write that was answered on one connection is seen on all, and a flush on
-//! any makes it durable.
+//! thread serves all, so a write that was answered on one connection is visible on all, and a flush
+//! on any of them makes it durable.
 //!
 //! *Any size* of a request works: the server reports the volume's preferred size, and 1 byte as the
-//! smallest size. Requests with edges within a block are served by read, modify, write; they take
-//! turns with the writes that overlap them. If the server refused them, or reported a smallest size
-//! of 4 KiB, clients could not copy images of odd sizes. Clients that can read, modify and write
-//! themselves would do that without turns, so two of them would undo each other's writes.
+//! least. It carries out requests with edges within a block by read, modify, write, in turns with
+//! the writes that overlap them. If it refused them, or reported 4 KiB as the least size, clients
+//! could not copy images of odd sizes. A client may instead read, modify and write whole blocks
+//! itself; but then without turns, so two clients would undo each other's writes.
 //!
 //! Invariants:
 //! - No input makes the server panic, and no client takes more memory or time than [`Limits`]
@@ -27,8 +27,8 @@
 //! - A client waits for another only where their requests take turns, and for memory beyond
 //!   its reserve.
 //!
-//! Not part of this crate: durability (the volume's), opening devices, signals (the command's), and
-//! extended headers of 64 bits.
+//! Not part of this crate: durability (the volume provides it), opening devices and signals (the
+//! command does these), and extended headers of 64 bits.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 

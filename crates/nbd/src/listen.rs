@@ -14,19 +14,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes requested as the send buffer of a Unix socket, so that a large reply takes few calls. The
-/// system applies its own limit.
+/// Size in bytes of the send buffer requested for a Unix socket, so that a large reply takes few
+/// calls. The system applies its own limit.
 const UNIX_SEND_BUFFER: usize = 1 << 20;
-/// Seconds of silence after which TCP probes whether a peer is still there.
+/// Time of silence after which TCP probes whether the peer is still there, in seconds.
 const KEEPALIVE: u64 = 60;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A Unix socket at this path, for its owner alone. The socket of a dead server is replaced; a
-    /// socket in use, or anything else, is not touched.
+    /// socket in use, or a file of another kind, is not touched.
     Unix(PathBuf),
-    /// TCP at this address; port 0 selects a free one.
+    /// TCP at this address; port 0 selects a free port.
     Tcp(SocketAddr),
 }
 
@@ -42,8 +42,8 @@ impl fmt::Display for Listen {
 impl std::str::FromStr for Listen {
     type Err = Error;
 
-    /// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: without one,
-    /// everything that is not an address is a path.
+    /// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix. A text without a
+    /// prefix that is not an address is a path.
     fn from_str(text: &str) -> Result<Listen> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Listen::Unix(path.into()));
@@ -59,13 +59,13 @@ impl std::str::FromStr for Listen {
     }
 }
 
-/// The peer of a connection.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// A name for people.
+    /// A name for messages.
     pub name: String,
-    /// The key that all connections of a client share: the process of a Unix socket, or the address
-    /// of TCP; for IPv6 the 64-bit network of the host.
+    /// The key that all connections of a client share: the process for a Unix socket, the address
+    /// for TCP; for IPv6 the host's 64-bit network.
     pub client: String,
 }
 
@@ -91,7 +91,8 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// A listening socket. Dropping it removes the file of a Unix socket, unless the file was replaced.
+/// A listening socket. Dropping it removes the file of a Unix socket, unless that file
+/// was replaced.
 pub struct Listener {
     socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
@@ -103,7 +104,7 @@ impl Listener {
     /// Listens at `at`.
     ///
     /// # Errors
-    /// `Busy` if another server answers there, `Exists` if something other than a socket is there.
+    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there.
     pub fn bind(at: &Listen) -> Result<Listener> {
         match at {
             Listen::Unix(path) => {
@@ -129,14 +130,14 @@ impl Listener {
         rt.readable(self.socket.clone())
     }
 
-    /// Accepts the next waiting client; returns its socket and who it is. [`Errno::AGAIN`] means
-    /// that none waits.
+    /// Accepts the next waiting client. Returns its socket, and who it is. [`Errno::AGAIN`] means
+    /// that no client waits.
     pub fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {
             Listen::Unix(_) => {
-                // If the system refuses this, only the larger buffer is missing.
+                // If the system refuses, replies only take more calls.
                 let _ = sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BUFFER);
                 peer_process(&socket)
             }
@@ -165,7 +166,7 @@ fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// Makes TCP send replies at once and notice dead peers. A failure of either is ignored.
+/// Makes TCP send replies at once and notice dead peers. Failures are ignored.
 fn tune_tcp(socket: &impl AsFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -189,7 +190,7 @@ mod tests {
         let folder = folder("listen");
         let path = folder.join("socket");
         let at = Listen::Unix(path.clone());
-        // The listener of std leaves its file behind, as a killed server does.
+        // The listener of `std` leaves its file behind, like a killed server.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&at).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

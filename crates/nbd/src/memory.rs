@@ -1,8 +1,8 @@
 //! A sparse volume in memory: for tests, benchmarks and trying out clients.
 //!
-//! The volume keeps the pages that it is given and returns them, so a benchmark with it measures
-//! only the server. Blocks never written take no memory and read as zeroes. Everything is answered
-//! at once, and nothing outlives the process: a flush does nothing.
+//! The volume keeps the pages that it gets and returns them, so a benchmark with it measures only
+//! the server. Blocks that were never written take no memory and read as zeroes. Every request is
+//! answered at once. Nothing outlives the process, so a flush does nothing.
 
 use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
@@ -10,10 +10,10 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-/// Blocks of one leaf of the table: 2 MiB of data.
+/// Number of blocks of a leaf of the table: 2 MiB of data.
 const LEAF: u64 = 512;
 
-/// Entries of a leaf, and how many of them are in use.
+/// The pages of a leaf's blocks, and the number of blocks that have a page.
 struct Leaf {
     pages: Vec<Option<Page>>,
     used: usize,
@@ -25,7 +25,7 @@ impl Leaf {
     }
 }
 
-/// A sparse volume in memory, as the module's documentation describes it.
+/// A sparse volume in memory; see the module's documentation.
 pub struct Memory {
     blocks: u64,
     leaves: RefCell<Vec<Option<Leaf>>>,
@@ -49,7 +49,7 @@ impl Memory {
         self.used.get()
     }
 
-    /// Flushes so far, including those of writes with FUA.
+    /// Number of flushes so far, including those for writes with FUA.
     pub fn flushes(&self) -> u64 {
         self.flushes.get()
     }
@@ -163,7 +163,7 @@ impl Volume for Memory {
             true => self.free(block, count),
             false => self.check(block, count).and_then(|()| {
                 (block..block + count).try_for_each(|block| {
-                    // Each block gets a separate page, because NO_HOLE asks for allocated space.
+                    // Each block gets its own page, because NO_HOLE asks for allocated space.
                     self.put(block, Pages::from_iter([Page::zeroed()]))
                 })
             }),

@@ -1,14 +1,14 @@
 //! The RAID volume as a [`Volume`].
 //!
-//! This module does two things that the volume does not. It writes zeroes that must keep their
-//! space, because a log-structured volume stores nothing for blocks that read as zeroes. And it
-//! queries extents in pieces, because a client's range may have any number of them.
+//! This module does two things that the RAID volume does not. It writes real zeroes where space
+//! must stay allocated, because a log-structured volume stores nothing for blocks that read as
+//! zeroes. And it queries extents in parts, because a client's range may have any number of them.
 
 use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
 use furrow_zone::Result;
 
-/// Blocks of zeroes written at once.
+/// Number of blocks of zeroes that are written at once.
 const ZEROES: u64 = 256;
 
 impl Volume for furrow_raid::Volume {
@@ -16,7 +16,7 @@ impl Volume for furrow_raid::Volume {
         furrow_raid::Volume::blocks(self)
     }
 
-    /// The size of a stripe of large chunks.
+    /// The size of a full stripe of large chunks.
     fn preferred_blocks(&self) -> u32 {
         self.shape().placement.k.saturating_mul(self.config().chunk_large).max(1)
     }
@@ -57,7 +57,7 @@ impl Volume for furrow_raid::Volume {
     async fn extents(&self, block: u64, count: u64, limit: usize) -> Result<Vec<Extent>> {
         let mut found: Vec<Extent> = Vec::new();
         let (mut at, end) = (block, block + count);
-        // A piece has at most as many extents as it has blocks.
+        // A part of the range has at most as many extents as blocks.
         let piece = limit.max(2) as u64;
         while at < end {
             let until = end.min(at + piece);

@@ -1,16 +1,16 @@
-//! Clients that are not let in, and why.
+//! Clients that were refused, and why.
 //!
-//! Each refusal is counted by its reason, and reported once. The number of reports that nobody has
-//! asked for is limited, so a client that tries again and again takes no memory.
+//! Each refusal is counted by its reason, and reported once. The number of reports that wait for a
+//! caller is limited, so a client that tries again and again takes no more memory.
 
 use furrow_rt::Notify;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Maximum number of reports that wait to be asked for; later ones are only counted.
+/// Most reports that wait for a caller; further ones are only counted.
 const KEPT: usize = 64;
-/// Longest text of a report, which may contain text from the client.
+/// Most characters of a report's text, which may contain text from the client.
 const TEXT_MAX: usize = 200;
 
 macro_rules! reasons {
@@ -55,15 +55,15 @@ reasons! {
 /// A client that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The client.
+    /// Name of the client.
     pub peer: String,
     /// Why the client was refused.
     pub reason: Reason,
-    /// The reason as text for people.
+    /// The reason and its details, as text for people.
     pub text: String,
 }
 
-/// A reason, and details if there are any.
+/// A reason, with details if there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Why {
     reason: Reason,
@@ -93,27 +93,27 @@ impl From<TlsError> for Why {
     }
 }
 
-/// The problem with a client's certificate, as text.
+/// What is wrong with a client's certificate, as text.
 fn certificate(error: &CertificateError) -> String {
     let text = match error {
         CertificateError::UnknownIssuer => "not of an authority in ca-cert.pem".to_owned(),
         other => other.to_string(),
     };
     match text.contains("UnsupportedCertVersion") {
-        // A certificate of version 1 or 2 has no extensions, so it does not say for what it may
-        // be used.
+        // A certificate of version 1 or 2 has no extensions, so it does not say what it may be
+        // used for.
         true => "X.509 version 1 or 2, expected version 3, as openssl x509 -req -extfile makes it"
             .to_owned(),
         false => text,
     }
 }
 
-/// The refusals of a server.
+/// The refusals of a server: counts, and reports that wait for a caller.
 #[derive(Default)]
 pub(crate) struct Refusals {
     counts: RefCell<Vec<(Reason, u64)>>,
     waiting: RefCell<VecDeque<Refusal>>,
-    /// Number of reports that were dropped, because too many were waiting.
+    /// Number of reports dropped since the last one taken, because too many waited.
     dropped: Cell<u64>,
     more: Notify,
 }
@@ -137,7 +137,7 @@ impl Refusals {
             Some(more) => format!("client {peer} was refused: {what}: {more}"),
             None => format!("client {peer} was refused: {what}"),
         };
-        // A client must not be able to make lines in a log.
+        // Control characters are replaced, so that a client cannot add lines to a log.
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let text = text.chars().map(plain).take(TEXT_MAX).collect();
         waiting.push_back(Refusal { peer: peer.to_owned(), reason, text });
@@ -145,7 +145,7 @@ impl Refusals {
         self.more.notify_all();
     }
 
-    /// The number of refusals by reason.
+    /// The number of refusals for each reason.
     pub(crate) fn counts(&self) -> Vec<(Reason, u64)> {
         let counts = self.counts.borrow();
         let of = |reason: &Reason| {

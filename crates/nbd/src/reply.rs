@@ -1,6 +1,6 @@
-//! Replies: their bytes, and the queue in which they wait for the socket.
+//! Replies: their bytes, and the queue of those that wait for the socket.
 //!
-//! Payload is sent from its pages; waiting replies are sent in as few calls as possible. Each reply
+//! Payload is sent from its pages, and waiting replies in as few calls as possible. Each reply
 //! holds its charge until its last byte is sent.
 
 use crate::budget::Charge;
@@ -13,9 +13,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Maximum number of buffers of one call; the system takes up to 1024.
+/// Most buffers in one system call; the system accepts up to 1024.
 const SLICES_MAX: usize = 512;
-/// Maximum number of bytes of an error's message that are sent.
+/// Most bytes of an error's message that are sent.
 const MESSAGE_MAX: usize = 512;
 
 /// Bytes in pages: `length` bytes from byte `from` of the first page on.
@@ -29,7 +29,7 @@ pub(crate) struct Body {
 pub(crate) struct Reply {
     head: SmallVec<[u8; 40]>,
     body: Option<Body>,
-    /// The charge, which dropping the reply returns.
+    /// The charge for the request; dropping the reply returns it.
     _charge: Option<Charge>,
 }
 
@@ -52,13 +52,13 @@ fn last_chunk(cookie: u64, kind: u16, length: usize) -> SmallVec<[u8; 40]> {
 }
 
 impl Reply {
-    /// A success without data. This is a simple reply even if structured replies were agreed on,
-    /// because only READ and BLOCK_STATUS need those.
+    /// A success without data. Always a simple reply, since only READ and BLOCK_STATUS need
+    /// structured ones.
     pub(crate) fn done(cookie: u64, charge: Option<Charge>) -> Reply {
         Reply { head: simple(cookie, 0), body: None, _charge: charge }
     }
 
-    /// A failure. Structured replies carry the message.
+    /// A failure. Only a structured reply has the message.
     pub(crate) fn error(
         cookie: u64,
         code: Code,
@@ -77,7 +77,7 @@ impl Reply {
         Reply { head, body: None, _charge: charge }
     }
 
-    /// Data read at `offset`, as a single chunk, which satisfies the flag DF.
+    /// Data read at `offset`, in a single chunk, as the flag DF demands.
     pub(crate) fn data(
         cookie: u64,
         offset: u64,
@@ -95,7 +95,7 @@ impl Reply {
         Reply { head, body: Some(body), _charge: charge }
     }
 
-    /// Extents: for each its length in bytes, and whether it is a hole.
+    /// Extents: for each, its length in bytes and whether it is a hole.
     pub(crate) fn extents(cookie: u64, runs: &[(u32, bool)], charge: Option<Charge>) -> Reply {
         let mut head = last_chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
         head.extend_from_slice(&ALLOCATION_ID.to_be_bytes());
@@ -111,7 +111,8 @@ impl Reply {
         self.head.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Appends slices of the bytes after the first `skip`, until there are [`SLICES_MAX`] slices.
+    /// Appends slices of the reply's bytes after the first `skip`, up to [`SLICES_MAX`] slices
+    /// in all.
     fn gather<'a, const N: usize>(
         &'a self,
         mut skip: usize,
@@ -139,11 +140,11 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: RefCell<VecDeque<Reply>>,
-    /// Bytes of the first reply that were sent already.
+    /// How many bytes of the first reply were sent.
     sent: Cell<usize>,
     total: Cell<u64>,
     closed: Cell<bool>,
-    /// Notified when the sending task has something to do.
+    /// Signals that the sending task has something to do.
     pub(crate) filled: Notify,
 }
 
@@ -163,22 +164,22 @@ impl Outbox {
         self.filled.notify_all();
     }
 
-    /// True once the client is gone.
+    /// Whether the client is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// True if no reply waits.
+    /// Whether no reply waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.borrow().is_empty()
     }
 
-    /// Bytes sent so far.
+    /// Number of bytes sent so far.
     pub(crate) fn sent(&self) -> u64 {
         self.total.get()
     }
 
-    /// Sends as much as the socket takes now. Returns true if nothing is left.
+    /// Sends as much as the socket takes now. Returns true if all replies are sent.
     pub(crate) fn write(&self, stream: &Stream) -> Result<bool, Errno> {
         let mut queue = self.queue.borrow_mut();
         while !queue.is_empty() {
@@ -204,8 +205,8 @@ impl Outbox {
                 && first.len() <= gone
             {
                 gone -= first.len();
-                // Dropping the reply returns its charge. That wakes a task, but does not run
-                // one here.
+                // Dropping the reply returns its charge, which wakes a waiting task but does not
+                // run it here.
                 queue.pop_front();
             }
             self.sent.set(gone);

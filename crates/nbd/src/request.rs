@@ -13,7 +13,7 @@ pub(crate) struct Header {
     pub(crate) length: u32,
 }
 
-/// A valid command. Zeroes may free blocks unless the client forbids holes.
+/// A valid command. Zeroes may free blocks, unless the client forbids holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Read,
@@ -25,11 +25,11 @@ pub(crate) enum Command {
     BlockStatus { one: bool },
 }
 
-/// The code with which a request is refused, and the reason.
+/// The code and the reason with which a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) Code, pub(crate) &'static str);
 
-/// The negotiated properties that decide which requests are valid.
+/// What was negotiated, as far as it decides which requests are valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) size: u64,
@@ -39,8 +39,8 @@ pub(crate) struct Terms {
 }
 
 impl Header {
-    /// Parses a header of 28 bytes. Returns `None` if the magic is wrong: then the rest of the
-    /// stream cannot be parsed.
+    /// Parses a header of 28 bytes. `None` if the magic is wrong: then the rest of the stream
+    /// cannot be parsed.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         if fields.u32()? != REQUEST_MAGIC {
@@ -55,7 +55,7 @@ impl Header {
         })
     }
 
-    /// Bytes of payload that follow the header, even if the request is refused.
+    /// Number of bytes of payload after the header, which come even if the request is refused.
     pub(crate) fn payload(&self) -> u32 {
         if self.kind == command::WRITE { self.length } else { 0 }
     }
@@ -126,13 +126,13 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// The blocks that the request touches, even partly.
+    /// The blocks that the request touches, wholly or partly.
     pub(crate) fn blocks(&self) -> std::ops::Range<u64> {
         let end = self.offset + u64::from(self.length);
         self.offset / BLOCK..end.div_ceil(BLOCK)
     }
 
-    /// True if the request begins and ends at block boundaries.
+    /// Whether the request begins and ends at block boundaries.
     pub(crate) fn is_whole(&self) -> bool {
         self.offset.is_multiple_of(BLOCK) && u64::from(self.length).is_multiple_of(BLOCK)
     }

@@ -26,26 +26,27 @@ use std::rc::Rc;
 pub struct Limits {
     /// Maximum number of connections; further ones are closed at once.
     pub connections: usize,
-    /// Maximum number of connections of one client: a process, or an address. A connection that has
-    /// sent nothing yet is closed in favour of a new one; if there is none, the new connection is
-    /// closed at once.
+    /// Maximum number of connections of one client: a process, or an address. A new connection of
+    /// the client replaces one that has sent nothing yet; if there is none, the new one is closed
+    /// at once.
     pub per_client: usize,
-    /// Maximum number of connections in the handshake. To make space for a new one, the client with
-    /// the most handshakes loses a connection: one that has sent nothing yet, else its oldest.
+    /// Maximum number of connections in the handshake. A new one replaces a connection of the
+    /// client with the most handshakes: one that has sent nothing yet, otherwise the oldest.
     pub handshakes: usize,
-    /// Nanoseconds that a client may be silent between two requests; 0: no limit.
+    /// Longest time that a client may be silent between two requests, in nanoseconds; 0: no limit.
     pub idle: u64,
-    /// Nanoseconds for the whole handshake.
+    /// Longest time of the whole handshake, in nanoseconds.
     pub handshake: u64,
-    /// Nanoseconds that a client may stall within a message, or refuse to take replies.
+    /// Longest time that a client may stall within a message, or not take replies, in nanoseconds.
     pub stall: u64,
-    /// Nanoseconds that a shutdown waits for clients to take their replies.
+    /// Longest time that a shutdown waits for clients to take their replies, in nanoseconds.
     pub grace: u64,
     /// Bytes of payload in flight that are reserved for each connection.
     pub reserve: u64,
     /// Maximum number of bytes of payload that one connection may have in flight, at least 32 MiB.
     pub connection: u64,
-    /// Bytes beyond their reserves that all connections together may have in flight.
+    /// Maximum number of bytes that all connections together may have in flight beyond
+    /// their reserves.
     pub shared: u64,
 }
 
@@ -99,7 +100,7 @@ struct Inner<V> {
     shared: Semaphore,
     pool: Pool,
     listening: RefCell<Vec<String>>,
-    /// Listeners that hold clients back until [`Server::begin`].
+    /// Listeners whose clients wait until [`Server::begin`].
     closed: RefCell<Vec<Listener>>,
     next: Cell<u64>,
     /// Every connection by its number, with a flag that is true during the handshake.
@@ -115,8 +116,8 @@ struct Inner<V> {
     dropped: Cell<u64>,
 }
 
-/// A running server. Cloning shares it. It runs as tasks of the executor until
-/// [`Server::shutdown`], or until the executor is cleared.
+/// A running server. A clone is another handle of the same server. It runs as tasks of the executor
+/// until [`Server::shutdown`], or until the executor is cleared.
 pub struct Server<V>(Rc<Inner<V>>);
 
 impl<V> Clone for Server<V> {
@@ -126,11 +127,11 @@ impl<V> Clone for Server<V> {
 }
 
 impl<V: Volume> Server<V> {
-    /// Listens at `places` and serves `exports` in `rt`, which must use the real clock. Without
-    /// places it serves only sockets passed to [`Server::attach`].
+    /// Listens at `places` and serves `exports` on `rt`, which must have the real clock. Without
+    /// places it serves only sockets given to [`Server::attach`].
     ///
     /// # Errors
-    /// `Invalid` for invalid exports or limits, `Busy` for an address in use, `Exists` if something
+    /// `Invalid` for invalid exports or limits, `Busy` for an address in use, `Exists` if a file
     /// other than a socket is at a socket's path.
     pub fn bind(
         rt: &Rt,
@@ -143,7 +144,7 @@ impl<V: Volume> Server<V> {
         Ok(server)
     }
 
-    /// As [`Server::bind`], but clients that connect have to wait until [`Server::begin`].
+    /// Like [`Server::bind`], but clients that connect wait until [`Server::begin`].
     ///
     /// # Errors
     /// As [`Server::bind`].
@@ -185,12 +186,12 @@ impl<V: Volume> Server<V> {
         }
     }
 
-    /// The addresses of the server's listeners, with the ports that the system chose.
+    /// The addresses at which the server listens, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<String> {
         self.0.listening.borrow().clone()
     }
 
-    /// Serves a client that is already connected. The socket must be non-blocking.
+    /// Serves a client that is connected already. The socket must be non-blocking.
     pub fn attach(&self, socket: OwnedFd, peer: impl Into<Peer>) {
         let inner = &self.0;
         let id = inner.next.get();
@@ -208,8 +209,8 @@ impl<V: Volume> Server<V> {
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Frees a slot for a connection of `client`. Returns false if there is none: connections in
-    /// use are never closed, whether of this client or of others.
+    /// Frees a slot for a connection of `client`. Returns false if there is none to free:
+    /// connections in use are kept, this client's and others'.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -241,12 +242,12 @@ impl<V: Volume> Server<V> {
                     self.attach(socket, peer);
                     rt.yield_now().await;
                 }
-                // The client has disconnected before it could be served.
+                // The client disconnected before it could be accepted.
                 Err(Errno::CONNABORTED | Errno::INTR) => rt.yield_now().await,
                 Err(Errno::AGAIN) => {
                     let _ = either(listener.readable(rt), stopped).await;
                 }
-                // The system has no descriptors or memory left: clients in service continue, and
+                // The system has no descriptors or memory left. Clients in service continue, and
                 // will free some.
                 Err(_) => {
                     let _ = either(rt.sleep(100 * Nanos::MILLI), stopped).await;
@@ -255,7 +256,7 @@ impl<V: Volume> Server<V> {
         }
     }
 
-    /// Serves one connection from its first to its last byte.
+    /// Serves one connection, from its first byte to its last.
     async fn serve(self, link: Rc<Link>) {
         let inner = &self.0;
         let mut input = Input::new(link.clone());
@@ -265,7 +266,8 @@ impl<V: Volume> Server<V> {
             Some(Ok(Some(agreed))) if !inner.stopping.get() => {
                 self.transmit(&link, input, agreed).await;
             }
-            // The client left in an orderly way, or only checked that the server answers.
+            // The client left in an orderly way, perhaps after checking only that the
+            // server answers.
             Some(Ok(_) | Err(End::Orderly)) => self.note_refusal(&link, None),
             Some(Err(End::Broken | End::Idle)) => self.note_refusal(&link, Some(Reason::Protocol)),
             None => self.note_refusal(&link, Some(Reason::TimedOut)),
@@ -275,19 +277,19 @@ impl<V: Volume> Server<V> {
         inner.gone.notify_all();
     }
 
-    /// Records the reason if a client has left without an export because it was refused. `failure`
-    /// is the reason why its handshake failed, if it did.
+    /// Reports a client as refused if it left without an export because it lacked something that
+    /// the server requires, or because its handshake failed for the reason `failure`.
     fn note_refusal(&self, link: &Link, failure: Option<Reason>) {
         count(&self.0.failed, u64::from(failure.is_some()));
         let why = link.refused().or(failure.map(Into::into));
-        // A connection that this server has cut does not count as refused.
+        // A connection that the server cut is not counted as refused.
         if let Some(why) = why.filter(|_| !link.was_cut()) {
             self.0.refusals.add(&link.peer.name, why);
         }
     }
 
-    /// Waits for the next refused client. Returns it with the number of others whose reports were
-    /// dropped before it, because nobody had asked for them. Only one task may call this at a time.
+    /// Waits for the next refused client. Returns it with the number of reports before it that were
+    /// dropped because nobody took them. Only one task may call this at a time.
     pub async fn next_refusal(&self) -> (Refusal, u64) {
         self.0.refusals.next().await
     }
@@ -306,7 +308,7 @@ impl<V: Volume> Server<V> {
             End::Idle => count(&self.0.idle, 1),
             End::Orderly => {}
         }
-        // The input buffer is not needed while the last replies are sent.
+        // The last replies need no input buffer.
         drop(input);
         link.finish().await;
         sender.await;
@@ -315,7 +317,7 @@ impl<V: Volume> Server<V> {
 
     /// Stops accepting, finishes requests in flight, answers new ones with ESHUTDOWN, and returns
     /// when no connection is left. A client that does not take its replies within [`Limits::grace`]
-    /// is disconnected; requests that the volume carries out are always waited for. The caller owns
+    /// is disconnected. Requests that the volume carries out are always finished. The caller owns
     /// the volume and has to flush it.
     pub async fn shutdown(&self) {
         let inner = &self.0;
@@ -358,7 +360,7 @@ impl<V: Volume> Server<V> {
     }
 }
 
-/// The links of the client with the most links, the oldest first.
+/// The connections of the client that has most of them, the oldest first.
 fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
     let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
     links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));

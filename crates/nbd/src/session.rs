@@ -1,10 +1,9 @@
 //! A connection in transmission: requests arrive, replies leave.
 //!
-//! Each request runs as a separate task. Requests run in order of arrival until one has to wait.
+//! Each request is a task of its own. Requests run in the order of arrival until one has to wait.
 //! Requests with edges within a block are carried out as read, modify, write. They must not lose
-//! the data of another write to the same block, so overlapping writes take turns. Trims and
-//! zeroes take long, so they are carried out piece by piece, and writes get their turns between
-//! two pieces.
+//! another write to the same block, so overlapping writes take turns. Trims and zeroes take long,
+//! so they are carried out part by part, and writes get their turns between two parts.
 
 use crate::budget::Charge;
 use crate::connection::{End, Input, Link};
@@ -19,16 +18,16 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Maximum number of extents in one answer to BLOCK_STATUS.
+/// Most extents in an answer to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 2048;
-/// Blocks freed in one piece: 256 MiB.
+/// Most blocks that one part of a trim frees: 256 MiB.
 const FREED: u64 = 1 << 16;
-/// Blocks zeroed in one piece if zeroes have to be written: 8 MiB.
+/// Most blocks that one part of a request zeroes, if zeroes have to be written: 8 MiB.
 const ZEROED: u64 = 1 << 11;
-/// Bytes that every request is charged in addition to its payload; an error reply is not larger.
+/// Bytes charged for every request in addition to its payload; an error reply is not larger.
 const REQUEST_COST: u64 = 4096;
 
-/// A connection in transmission, as the module's documentation describes it.
+/// A connection in transmission; see the module's documentation.
 pub(crate) struct Session<V> {
     link: Rc<Link>,
     export: Rc<Served<V>>,
@@ -46,7 +45,7 @@ impl<V: Volume> Session<V> {
         Session { link, export, terms: Terms { size, read_only, structured, allocation } }
     }
 
-    /// Takes requests until the client sends no more.
+    /// Takes requests until the client sends no more or the connection ends.
     pub(crate) async fn run(self: Rc<Self>, input: &mut Input) -> End {
         loop {
             if input.held().len() < REQUEST_HEADER {
@@ -67,7 +66,7 @@ impl<V: Volume> Session<V> {
         }
     }
 
-    /// Starts or refuses a request, once there is memory for it.
+    /// Starts or refuses a request, when there is memory for it.
     async fn begin(self: &Rc<Self>, header: Header, input: &mut Input) -> Result<(), End> {
         let command = match self.link.is_draining() {
             true => Err(Refusal(Code::Shutdown, "the server is shutting down")),
@@ -168,7 +167,7 @@ impl<V: Volume> Session<V> {
         Ok(Body { pages, from, length: header.length as usize })
     }
 
-    /// Reads all of `blocks`.
+    /// Reads all of `blocks` from the volume.
     async fn load(&self, blocks: Range<u64>) -> Result<Pages> {
         let asked = blocks.end - blocks.start;
         let pages = self.export.volume().read(blocks.start, asked as u32).await?;
@@ -195,7 +194,8 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(blocks.start, pages, fua).await
     }
 
-    /// Reads the rest of the first and last block of a write from the volume into its pages.
+    /// Reads the parts of a write's first and last block that the write leaves unchanged, into the
+    /// write's pages.
     async fn fill_edges(&self, header: &Header, pages: &mut Pages) -> Result<()> {
         let blocks = header.blocks();
         let (head, tail) = edges(header);
@@ -252,7 +252,8 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(block, pages, fua).await
     }
 
-    /// Frees the blocks that lie entirely within the range; for the rest a trim promises nothing.
+    /// Frees the blocks that lie entirely within the range. For the other blocks a trim
+    /// promises nothing.
     async fn trim(&self, header: &Header, fua: bool) -> Result<()> {
         let end = (header.offset + u64::from(header.length)) / BLOCK;
         let blocks = header.offset.div_ceil(BLOCK)..end;
@@ -282,7 +283,7 @@ impl<V: Volume> Session<V> {
     }
 }
 
-/// Bytes of memory that a request takes until its reply has been sent.
+/// Bytes that are charged for a request until its reply has been sent.
 fn cost(header: &Header, command: Command) -> u64 {
     let blocks = header.blocks();
     match command {
@@ -292,19 +293,19 @@ fn cost(header: &Header, command: Command) -> u64 {
     }
 }
 
-/// `blocks` in pieces of `size` blocks.
+/// Splits `blocks` into parts of `size` blocks.
 fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     let end = blocks.end;
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
-/// The offset of the request's start in its first block, and of its end in its last block.
+/// Where the request starts in its first block, and ends in its last block, in bytes.
 fn edges(header: &Header) -> (usize, usize) {
     let end = header.offset + u64::from(header.length);
     ((header.offset % BLOCK) as usize, ((end - 1) % BLOCK + 1) as usize)
 }
 
-/// Extents in bytes, clipped to the request; neighbours in the same state are joined.
+/// Extents in bytes, cut to the request; neighbours that are alike are joined.
 fn clip(found: &[Extent], limit: usize, header: &Header) -> Vec<(u32, bool)> {
     let mut runs: Vec<(u32, bool)> = Vec::with_capacity(found.len().min(limit));
     let mut left = u64::from(header.length);
@@ -348,7 +349,7 @@ fn tally(counters: &Counters, header: &Header, command: Command) {
     count(&counters.fua, u64::from(fua));
 }
 
-/// Adds the nanoseconds that a request took.
+/// Adds the time that a request took, in nanoseconds, to the counter of its kind.
 fn clock(counters: &Counters, command: Command, took: u64) {
     match command {
         Command::Read => count(&counters.read_ns, took),

@@ -41,7 +41,7 @@ counters! {
     caches,
     /// BLOCK_STATUS requests.
     statuses,
-    /// Requests that asked for FUA.
+    /// Requests with FUA.
     fua,
     /// Writes with an edge within a block, which are carried out as read, modify, write.
     partial,
@@ -71,7 +71,7 @@ pub struct ExportStatus {
     pub name: String,
     /// Size of the export in bytes.
     pub size: u64,
-    /// True if the export is read-only.
+    /// Whether the export is read-only.
     pub read_only: bool,
     /// Connections that use the export now.
     pub connections: u64,
@@ -88,7 +88,7 @@ pub struct ConnectionStatus {
     pub peer: String,
     /// The export that the connection uses; `None` during the handshake.
     pub export: Option<String>,
-    /// True if the connection is under TLS.
+    /// Whether the connection is under TLS.
     pub tls: bool,
     /// Requests in flight.
     pub in_flight: u64,
@@ -103,7 +103,7 @@ pub struct ConnectionStatus {
 pub struct Status {
     /// The addresses of the server's listeners.
     pub listening: Vec<String>,
-    /// True if the server is shutting down.
+    /// Whether the server is shutting down.
     pub stopping: bool,
     /// Connections accepted so far.
     pub accepted: u64,
@@ -111,7 +111,7 @@ pub struct Status {
     pub refused: u64,
     /// Handshakes that failed or took too long.
     pub failed_handshakes: u64,
-    /// Clients that were not let in, by reason.
+    /// Clients that were refused, by reason.
     #[serde(skip)]
     pub refusals: Vec<(Reason, u64)>,
     /// Connections closed in the handshake to make space for others.
@@ -127,7 +127,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// The status as Prometheus text. Every sample has `labels`: without any, the files of two
+    /// The status as Prometheus text. Every sample has `labels`; without labels, the samples of two
     /// servers could not be collected together.
     pub fn prometheus(&self, labels: &[(&str, &str)]) -> String {
         let mut page = Page::new("furrow_nbd", labels);
@@ -195,7 +195,7 @@ impl Status {
     }
 }
 
-/// Adds a sample for each export and each (label, its value, number) that `values` returns for
+/// Adds a sample for each export and each (label, label's value, number) that `values` returns for
 /// the export.
 fn each<V: Display>(
     page: &mut Page,

@@ -1,7 +1,7 @@
 //! A client's socket, plain or under TLS, non-blocking.
 //!
-//! One task reads and another writes. No call here waits: [`Errno::AGAIN`] means that the call
-//! would have to wait, and the caller then waits for the descriptor.
+//! One task reads and another writes. No call here waits: [`Errno::AGAIN`] means that it would have
+//! to, and the caller then waits for the descriptor.
 
 use furrow_rt::Rt;
 use rustix::io::Errno;
@@ -12,14 +12,14 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Bytes of plaintext that TLS buffers while the socket takes no more.
+/// Most bytes of plain text that TLS buffers while the socket takes no more.
 const TLS_BUFFER: usize = 1 << 20;
 
-/// A client's socket, as the module's documentation describes it.
+/// A client's socket; see the module's documentation.
 pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     tls: RefCell<Option<Box<ServerConnection>>>,
-    /// Why the TLS handshake failed, if it did.
+    /// Why the TLS handshake failed; `None` if it has not.
     failure: RefCell<Option<rustls::Error>>,
 }
 
@@ -73,13 +73,13 @@ impl Stream {
         Stream { socket: Arc::new(socket), tls: RefCell::new(None), failure: RefCell::default() }
     }
 
-    /// Continues under TLS. The TLS handshake comes next: see [`Stream::shake_hands`].
+    /// Continues under TLS. The caller then calls [`Stream::shake_hands`].
     pub(crate) fn start_tls(&self, mut tls: ServerConnection) {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         *self.tls.borrow_mut() = Some(Box::new(tls));
     }
 
-    /// True under TLS.
+    /// Whether the connection is under TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.borrow().is_some()
     }
@@ -94,13 +94,13 @@ impl Stream {
         rt.writable(self.socket.clone())
     }
 
-    /// Shuts the connection down: waiting tasks wake, reads see the end of input, and writes fail.
+    /// Shuts the connection down: waiting tasks wake, reads find the end of input, and writes fail.
     pub(crate) fn cut(&self) {
         // The shutdown fails only if the connection is shut down already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Reads into `buffers`, in order. Returns 0 at the end.
+    /// Reads into `buffers`, in order. Returns the number of bytes; 0 at the end of input.
     pub(crate) fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else {
@@ -109,7 +109,7 @@ impl Stream {
         loop {
             match tls.reader().read_vectored(buffers) {
                 Ok(count) => return Ok(count),
-                // The peer has closed without a TLS goodbye: this counts as the end.
+                // The peer closed without a TLS goodbye, which counts as the end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Err(errno(&error));
@@ -118,15 +118,15 @@ impl Stream {
             }
             tls.read_tls(&mut Raw(&self.socket)).map_err(|error| errno(&error))?;
             if tls.process_new_packets().is_err() {
-                // The call sends the client the reason; the connection ends in any case.
+                // Tells the client the reason. Whether that succeeds or not, the connection ends.
                 let _ = tls.write_tls(&mut Raw(&self.socket));
                 return Err(Errno::PROTO);
             }
         }
     }
 
-    /// Writes as much of `buffers`, in order, as the socket takes now. Under TLS some of these
-    /// bytes may still be buffered: see [`Stream::flush`].
+    /// Writes as much of `buffers`, in order, as the socket takes now. Under TLS some of the bytes
+    /// may stay buffered; see [`Stream::flush`].
     pub(crate) fn write(&self, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else {
@@ -149,8 +149,8 @@ impl Stream {
         }
     }
 
-    /// Performs the steps of the TLS handshake that are possible now. Returns true once the
-    /// handshake has ended.
+    /// Does the steps of the TLS handshake that are possible now. Returns true when the handshake
+    /// has ended.
     pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else { return Ok(true) };
@@ -172,21 +172,21 @@ impl Stream {
         }
     }
 
-    /// Why the TLS handshake failed, if the client's messages were the reason.
+    /// Why the TLS handshake failed, if the client's messages caused that.
     pub(crate) fn failure(&self) -> Option<rustls::Error> {
         self.failure.borrow().clone()
     }
 
-    /// True if no output waits, so that only the client can make progress.
+    /// Whether no output waits, so that only the client can go on.
     pub(crate) fn is_drained(&self) -> bool {
         self.tls.borrow().as_ref().is_none_or(|tls| !tls.wants_write())
     }
 
-    /// Sends TLS's goodbye, if that is possible without waiting.
+    /// Sends TLS's goodbye, if that is possible without waiting, and shuts the connection down.
     pub(crate) fn close(&self) {
         if let Some(tls) = self.tls.borrow_mut().as_mut() {
             tls.send_close_notify();
-            // A peer that does not get the goodbye sees the end of the socket.
+            // A peer that does not get the goodbye still gets the end of the connection.
             let _ = push_tls(tls, &self.socket);
         }
         self.cut();

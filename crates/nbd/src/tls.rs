@@ -1,9 +1,9 @@
 //! TLS: whether it is offered, and the server's certificates.
 //!
-//! This module uses rustls, which is maintained by a funded project, audited and memory-safe, has
-//! only TLS 1.2 and 1.3, and does no I/O itself, so that it runs inside the executor's tasks. The
-//! cryptography is `ring`'s. Files have the names that nbdkit, qemu and libvirt use, so that one
-//! directory serves all.
+//! rustls provides TLS: a funded project maintains it, it is audited and memory-safe, and has only
+//! TLS 1.2 and 1.3. It does no I/O itself, so it runs inside the executor's tasks. The cryptography
+//! is `ring`'s. Files have the names that nbdkit, qemu and libvirt use, so that one directory
+//! serves all.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use rustls::pki_types::pem::PemObject;
@@ -13,7 +13,8 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The authority's certificate. Clients that must authenticate need a certificate signed by it.
+/// The certificate of the authority that must have signed the certificates of clients, if clients
+/// are verified.
 const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
@@ -24,13 +25,13 @@ pub enum Tls {
     /// TLS is not offered.
     #[default]
     Off,
-    /// TLS is offered, and clients may do without.
+    /// TLS is offered, and clients may do without it.
     On(Identity),
-    /// TLS is required.
+    /// Clients must use TLS.
     Require(Identity),
 }
 
-/// The server's certificate and key, and the authority for clients.
+/// The server's certificate and key, and the authority that signs clients' certificates.
 #[derive(Clone)]
 pub struct Identity(Arc<ServerConfig>);
 
@@ -49,9 +50,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Identity {
-    /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`. With
-    /// `verify_clients` only clients with a certificate signed by one in `ca-cert.pem` are
-    /// admitted.
+    /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`.
+    /// With `verify_clients` only clients whose certificate is signed by one in
+    /// `ca-cert.pem` are admitted.
     pub fn load(directory: &Path, verify_clients: bool) -> Result<Identity> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -84,18 +85,18 @@ impl Identity {
 }
 
 impl Tls {
-    /// A connection's side of TLS, if it is offered.
+    /// The server's side of TLS for a new connection; `None` if TLS is not offered.
     pub(crate) fn connection(&self) -> Option<ServerConnection> {
         match self {
             Tls::Off => None,
-            // The call fails only for configurations that this module cannot make.
+            // `new` fails only for configurations that this module does not make.
             Tls::On(identity) | Tls::Require(identity) => {
                 ServerConnection::new(identity.0.clone()).ok()
             }
         }
     }
 
-    /// True if TLS is required.
+    /// Whether clients must use TLS.
     pub(crate) fn is_required(&self) -> bool {
         matches!(self, Tls::Require(_))
     }

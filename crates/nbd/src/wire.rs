@@ -3,28 +3,28 @@
 
 use furrow_zone::ErrorKind;
 
-/// The largest payload of a request or reply, in bytes. The specification allows clients to send
-/// this much unless the server says otherwise.
+/// Largest payload of a request or reply, in bytes. The specification lets clients send this much
+/// unless the server says otherwise.
 pub(crate) const PAYLOAD_MAX: u32 = 32 << 20;
-/// The longest string of the protocol, in bytes.
+/// Longest string in the protocol, in bytes.
 pub(crate) const STRING_MAX: usize = 4096;
 
 /// The first bytes that a server sends: two words of eight bytes.
 pub(crate) const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
-/// Comes before each option.
+/// The magic number before each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Comes before each option reply.
+/// The magic number before each reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes of an option's header: magic, option, length.
+/// Size in bytes of an option's header: magic, option, length.
 pub(crate) const OPTION_HEADER: usize = 16;
-/// Bytes of a request's header: magic, flags, type, cookie, offset, length.
+/// Size in bytes of a request's header: magic, flags, type, cookie, offset, length.
 pub(crate) const REQUEST_HEADER: usize = 28;
 
-/// Flags of the handshake, from both sides.
+/// Flags that both sides send in the handshake.
 pub(crate) mod handshake {
     pub(crate) const FIXED_NEWSTYLE: u16 = 1;
     pub(crate) const NO_ZEROES: u16 = 1 << 1;
@@ -106,7 +106,7 @@ pub(crate) mod chunk {
     pub(crate) const OFFSET_DATA: u16 = 1;
     pub(crate) const BLOCK_STATUS: u16 = 5;
     pub(crate) const ERROR: u16 = (1 << 15) + 1;
-    /// A flag: this chunk is the last one of its reply.
+    /// Flag of a chunk that is the last of its reply.
     pub(crate) const DONE: u16 = 1;
 }
 
@@ -116,16 +116,16 @@ pub(crate) mod state {
     pub(crate) const ZERO: u32 = 1 << 1;
 }
 
-/// The only metadata context.
+/// The only metadata context that the server offers.
 pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
-/// The number of the metadata context, once it is set.
+/// The number that stands for the metadata context in replies.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// Errors of requests that the protocol can express.
+/// The protocol's error codes for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Code {
-    /// Not permitted.
+    /// The operation is not permitted.
     Permission = 1,
     /// The volume failed.
     Io = 5,
@@ -146,7 +146,7 @@ impl From<ErrorKind> for Code {
             ErrorKind::ReadOnly | ErrorKind::Denied => Code::Permission,
             ErrorKind::Unsupported => Code::Unsupported,
             ErrorKind::Invalid | ErrorKind::TooLarge => Code::Invalid,
-            // All other errors are internal to the volume, and clients could not react to them.
+            // All other errors are internal to the volume, and a client could not react to them.
             _ => Code::Io,
         }
     }

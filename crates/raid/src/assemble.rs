@@ -31,10 +31,10 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Attempts to assemble an array while drives are gone for a moment.
+/// How often assembly is tried in all if drives are gone for a moment.
 const TRIES: u32 = 3;
 
-/// Pages kept for reuse.
+/// Number of 4 KiB pages that the volume keeps for reuse.
 const PAGES: usize = 4096;
 
 /// Reads what `device` records of its array.
@@ -109,7 +109,7 @@ pub fn create<'a>(
     })
 }
 
-/// The volume that an array is, as of a checkpoint.
+/// Builds the volume of a whole array from the state of its newest checkpoint.
 fn start(
     rt: &Rt,
     array: Array,
@@ -151,8 +151,8 @@ fn start(
     }))
 }
 
-/// The streams of a volume. If slots and drives allow another open segment, the larger requests get
-/// a further stream; writes of different lifetimes alone use it.
+/// The streams of a volume. If free slots and drives allow another open segment, the larger
+/// requests get a further stream, which serves only to separate lifetimes.
 fn streams(
     config: &Config,
     shape: &Shape,
@@ -218,7 +218,7 @@ pub fn assemble<'a>(
     })
 }
 
-/// The steps of an assembly, in order.
+/// The names of an assembly's steps, in the order in which they run.
 pub fn assembly_steps() -> Vec<&'static str> {
     let assembly = steps::ASSEMBLY.iter().map(|step| step.name);
     let recovery = RECOVERY.iter().map(|step| step.name);

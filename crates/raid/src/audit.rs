@@ -43,8 +43,8 @@ impl Volume {
         self.audit_fallback()
     }
 
-    /// Exactly the members that failed have no drive; exactly the members in state rebuilding are
-    /// those that the rebuild is for.
+    /// A member has no drive exactly if it has failed. The members in state rebuilding are exactly
+    /// those for which the rebuild runs.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
         for (index, member) in (0u32..).zip(self.0.array.members()) {
@@ -68,7 +68,7 @@ impl Volume {
         equal("blocks known to be lost", ranges, blocks)
     }
 
-    /// Every mapping block that changed is among those that a checkpoint writes.
+    /// Every mapping block that changed is in the set that the next checkpoint writes.
     pub(crate) fn audit_map(&self) -> Result<()> {
         let map = self.0.paging.map();
         map.audit().map_err(|(leaf, what)| {
@@ -79,8 +79,8 @@ impl Volume {
         })
     }
 
-    /// The number of mapping blocks in each segment is that of the ones that the root names, and of
-    /// those that the newest durable checkpoint may still name.
+    /// Each segment's count of mapping blocks is the number of those that the root names in it,
+    /// plus those that only the newest durable checkpoint may name.
     pub(crate) fn audit_leaves(&self) -> Result<()> {
         let (segments, map) = (self.0.segments.borrow(), self.0.paging.map());
         let mut named = vec![0; segments.len()];
@@ -142,7 +142,7 @@ impl Volume {
         at_most(account, taken, id)
     }
 
-    /// The segments that streams write to, and those that are being ended.
+    /// The segments that streams write to, and the segments that are being ended.
     fn opens(&self) -> Vec<Rc<Open>> {
         let written =
             self.0.streams.iter().filter_map(|stream| stream.writer.open.borrow().clone());
@@ -205,7 +205,7 @@ impl Volume {
                     true
                 }
                 (Open, Some(Full | Retired)) => ends(),
-                // The zone was just reset: it may belong to another segment already.
+                // A zone of this segment that was just reset may belong to another segment already.
                 (Releasing, Some(_)) => continue,
                 (Free | Open | Sealed | Truncated | Releasing, _) => false,
             };
@@ -231,14 +231,14 @@ impl Volume {
         Ok(())
     }
 
-    /// The number of valid blocks of each segment is that of the mapped blocks that lead into it,
-    /// to rows that were written.
+    /// Each segment's count of valid blocks is the number of map entries that lead into it. Every
+    /// such entry leads to a row that was written.
     pub(crate) fn audit_valid(&self) -> Result<()> {
         if self.stage() == Some(Stage::Applying) {
             return Ok(());
         }
         let (segments, map, shape) = (self.0.segments.borrow(), self.0.paging.map(), &self.0.shape);
-        // Rows of each slot in which blocks may lie.
+        // For each slot, the number of rows in which blocks may lie.
         let rows: Vec<u32> = (0u32..).zip(&*segments).map(|(slot, s)| self.rows(slot, s)).collect();
         let mut counts = vec![0u32; segments.len()];
         let per_slot = shape.rows * shape.placement.k;
@@ -289,7 +289,7 @@ impl Volume {
         }
     }
 
-    /// The log's accounts of each drive agree with each other.
+    /// The accounts that `furrow_log` keeps of each drive agree with each other.
     fn audit_drives(&self) -> Result<()> {
         for (index, member) in self.0.array.members().iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
@@ -300,8 +300,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The permits held of each drive are those of its zones in use. While a segment is begun or a
-    /// zone is rebuilt, further permits may be held.
+    /// The number of permits held of each drive is that of its zones in use. More permits may be
+    /// held while a segment is begun or a zone is rebuilt.
     pub(crate) fn audit_permits(&self) -> Result<()> {
         let opening =
             self.0.streams.iter().filter(|stream| stream.writer.is_opening()).count() as u32;
@@ -318,8 +318,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The chunks of a group on a drive are at different places; in an open segment, at those that
-    /// its footers will list.
+    /// The chunks of a group on one drive have different places. In an open segment, the footers to
+    /// be written list the same places.
     pub(crate) fn audit_tables(&self) -> Result<()> {
         let segments = self.0.segments.borrow();
         for (slot, segment) in segments.iter().enumerate() {
@@ -345,7 +345,8 @@ impl Volume {
                     let Some(place) = table.get(stripe, drive) else { continue };
                     let row = groups.row(stripe, place);
                     let listed = rows[row as usize].stripe.get();
-                    // A chunk that was damaged at recovery is found later, and not listed.
+                    // A chunk damaged before recovery is not listed; the damage is found when it
+                    // is read.
                     if listed == NONE {
                         continue;
                     }
@@ -361,7 +362,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A segment stays until a checkpoint shows the trims that are recorded in it.
+    /// A segment with trim records stays until a checkpoint holds these trims.
     pub(crate) fn audit_trims(&self) -> Result<()> {
         let (segments, taken) = (self.0.segments.borrow(), self.0.checkpoint.snapshots());
         for (slot, segment) in segments.iter().enumerate() {
@@ -370,8 +371,8 @@ impl Volume {
                 format_args!("checkpoint that segment slot {slot} waits for with its trims");
             at_most(account, most, needed)?;
         }
-        // Recovery finds records that do not count. After a failure of the volume, the drives may
-        // have the record of a trim that was refused, and nothing is reset any more.
+        // Recovery also finds trim records that do not count. After the volume has failed, a drive
+        // may hold the record of a trim that was refused; but then no segment is reset any more.
         if self.stage().is_some() || self.failed().is_some() {
             return Ok(());
         }
@@ -381,7 +382,7 @@ impl Volume {
             if segment.needed > 0 || open.in_flight.get() > 0 || open.broken.get() {
                 continue;
             }
-            // Rows that were written after the durable checkpoint's snapshot.
+            // Rows after `known.rows` were written after the durable checkpoint's snapshot.
             let known = image.entries.iter().find(|entry| {
                 entry.slot.get() == open.slot && entry.sequence.get() == open.sequence
             });
@@ -412,7 +413,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A segment stays while it has blocks that stripes lacking a chunk have replaced.
+    /// A segment stays while recovery may fall back on blocks in it, because the stripes that
+    /// replaced them lack a chunk.
     pub(crate) fn audit_fallback(&self) -> Result<()> {
         let (segments, recovery) = (self.0.segments.borrow(), self.0.space.recovery.borrow());
         let mut kept = vec![0; segments.len()];

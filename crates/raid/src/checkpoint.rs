@@ -5,7 +5,7 @@
 //! other blocks of the volume; then a state record on every member lists the place of each mapping
 //! block. Recovery starts from that record and reads the rows that were written after the snapshot.
 //!
-//! The same record is written, with the last checkpoint's content, when a member fails.
+//! When a member fails, the volume writes the same record with the last checkpoint's content.
 
 pub(crate) mod state;
 
@@ -20,7 +20,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 use zerocopy::FromZeros;
 
 impl Volume {
-    /// Writes a checkpoint. `clean`: the volume is being stopped in order.
+    /// Writes a checkpoint. With `clean`, its record says that the volume was stopped in order.
     ///
     /// # Errors
     /// If the volume cannot be written.
@@ -48,8 +48,8 @@ impl Volume {
             let (sequence, next_segment) = (self.0.segments.sequence(), self.0.segments.next());
             state.written.set(self.0.counters.borrow().written);
             self.resume();
-            // A mapping block that is evicted from here on holds changes from after the snapshot:
-            // the checkpoint does not name that copy.
+            // A mapping block that is evicted from here on may hold changes from after the
+            // snapshot, so the checkpoint does not name the copy that the eviction writes.
             for (leaf, number) in self.write_leaves(&dirty).await? {
                 root[leaf as usize] = number;
             }
@@ -89,7 +89,7 @@ impl Volume {
         }
     }
 
-    /// Ends one [`Volume::quiesce`].
+    /// Undoes one [`Volume::quiesce`]; stripes are dispatched again when all are undone.
     pub(crate) fn resume(&self) {
         self.0.segments.resume(&self.0.broken);
         self.check_accounts();
@@ -111,13 +111,13 @@ impl Volume {
         })
     }
 
-    /// The segments that are not free.
+    /// An entry for each segment that is not free.
     fn entries(&self) -> Vec<SegmentEntry> {
         let segments = self.0.segments.borrow();
         let used = segments.iter().enumerate().filter(|(_, s)| s.state != SegmentState::Free);
         used.map(|(slot, s)| {
             let rows = match s.state {
-                // A segment without a stream is being ended.
+                // A segment to which no stream writes is being ended.
                 SegmentState::Open => self.next_row(slot as u32).unwrap_or(s.rows),
                 SegmentState::Truncated => s.rows,
                 _ => self.0.shape.rows,
@@ -146,7 +146,7 @@ impl Volume {
         self.write_state_but(clean, None, &one).await;
     }
 
-    /// Waits until no other task writes state records. None does while the permit is held.
+    /// Waits until no other task writes state records. No task begins to while the permit is held.
     pub(crate) async fn state_records(&self) -> Permit {
         self.0.checkpoint.record.acquire(1).await
     }
@@ -154,8 +154,8 @@ impl Volume {
     /// Like [`Volume::write_state`], but leaves out member `but`.
     pub(crate) async fn write_state_but(&self, clean: bool, but: Option<u32>, _: &Permit) {
         if self.failed().is_some() {
-            // The members still in service must not record that they continued without all the
-            // others.
+            // After a failure of the volume no member may record that it continued without
+            // the others.
             return;
         }
         let since = self.asked();
@@ -183,8 +183,8 @@ impl Volume {
         }
     }
 
-    /// Takes a member out of service if only one zone is left for its state records and the array
-    /// can do without the member now. When that zone is full the member has to go, and then the
+    /// Takes a member out of service that has only one zone left for state records, if the array
+    /// can do without the member now. The member has to go when that zone is full, and by then the
     /// array might need it.
     fn retire_without_ring(&self, index: u32) {
         let lost = self.0.array.member(index).drive().and_then(|drive| drive.lost_ring_zone());

@@ -1,10 +1,10 @@
 //! Cleaning: valid blocks are moved out of segments, and empty segments are reset.
 //!
 //! A victim is an ended segment with few valid blocks, or an old one (cost-benefit), so that cold
-//! blocks gather in segments of their own. Its valid blocks are read, checked
-//! and written through the internal stream with their sequence numbers; each is remapped only if it
-//! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
-//! whatever replaced its blocks is durable then.
+//! blocks gather in segments of their own. Its valid blocks are read, checked and written through
+//! the internal stream with their sequence numbers; the map is changed for each block that was not
+//! overwritten in the meantime. A segment without valid blocks is reset after a flush, so that
+//! every block that replaced one of its blocks is durable before.
 
 use crate::format::{NONE, block};
 use crate::map::Map;
@@ -31,8 +31,8 @@ impl Volume {
         self.serve_space(Lane::Clean);
     }
 
-    /// An ended segment of which a member in service has lost its zone: it has less redundancy than
-    /// it should, and its valid blocks have to be moved.
+    /// An ended segment of which a member in service has lost its zone. The segment has less
+    /// redundancy than it should, so its valid blocks have to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
             let mut zones = segment.zones.iter().zip(self.0.array.members());
@@ -41,12 +41,13 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let counts =
             |s: &Segment| is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && lost(s);
-        // The segment whose blocks need the least space comes first, since little may be left.
+        // The segment with the fewest valid blocks comes first, since little space may be left to
+        // move them.
         let those = (0u32..).zip(&*segments).filter(|(_, segment)| counts(segment));
         those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
     }
 
-    /// A read failed: if the zone is lost, its segment continues without it.
+    /// After a failed read: if the zone is lost, its segment continues without the zone.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
         let Some(drive) = self.0.array.member(index).drive() else { return };
         let volume = self.clone();
@@ -58,7 +59,7 @@ impl Volume {
         });
     }
 
-    /// Goes on without `zone` of `drive`, which is member `index`: the zone is offline.
+    /// Takes `zone` of `drive`, which is member `index`, out of its segment: the zone is offline.
     fn zone_lost(&self, index: u32, zone: ZoneId, drive: &Rc<Drive>) {
         let mut segments = self.0.segments.borrow_mut();
         let holds = |s: &&mut Segment| is_ended(s) && s.zones[index as usize] == Some(zone);
@@ -67,7 +68,7 @@ impl Volume {
         drop(segments);
         self.tell(Event::ZoneLost { member: index, zone: zone.0 });
         drive.note_loose(zone);
-        // It cannot be reset, so it leaves the pool.
+        // An offline zone cannot be reset, so this takes it out of the pool.
         let drive = drive.clone();
         self.0.rt.spawn_detached(async move { drop(drive.empty(zone).await) });
         self.0.wanted.notify_all();
@@ -81,7 +82,7 @@ impl Volume {
         match result {
             Ok(()) => self.space_gained(),
             Err(error) if error.kind() == ErrorKind::NoSpace => return false,
-            // A drive that is gone tells nothing about the segment.
+            // A drive that vanished during cleaning says nothing against the segment.
             Err(_) if self.notice_gone() => {}
             Err(_) => {
                 let now = self.0.space.changes();
@@ -91,7 +92,7 @@ impl Volume {
         self.failed().is_none()
     }
 
-    /// Whether a checkpoint would make a segment free.
+    /// Whether the next checkpoint would make an ended segment free.
     pub(crate) fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
         for (_, number) in self.0.checkpoint.replaced().iter() {
@@ -113,7 +114,8 @@ impl Volume {
             id: slot,
             valid: segment.valid + segment.leaves,
             capacity: whole,
-            // Counted in segments begun since: the age needs no clock, and survives a restart.
+            // The age is the number of segments begun since: that needs no clock, and survives
+            // a restart.
             age: next.saturating_sub(segment.sequence),
             ..Candidate::default()
         });
@@ -127,7 +129,7 @@ impl Volume {
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
-        // In the order of addresses each mapping block is fetched once.
+        // Sorted by address, the blocks of one mapping block are neighbours, so it is fetched once.
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most, mut unread) = (Vec::new(), self.batch(), None);
         for (number, identity) in identities {
@@ -142,8 +144,8 @@ impl Volume {
             }
         }
         unread = self.move_batch(batch).await?.or(unread);
-        // The root names the mapping blocks in the segment, even if they cannot be identified any
-        // more.
+        // Mapping blocks are taken from the root, which names them even if their metadata
+        // is damaged.
         for leaf in self.leaves_in(slot, sequence) {
             self.fetch(leaf, false).await?;
             // The next checkpoint writes the mapping block elsewhere.
@@ -156,7 +158,7 @@ impl Volume {
         if left().0 == 0 && left().1 > 0 {
             self.checkpoint(false).await?;
         }
-        // Cleaning the segment again would not empty it either.
+        // Cleaning the segment again would not empty it: its unreadable block stays.
         if let Some(error) = unread {
             return Err(error);
         }
@@ -170,7 +172,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The mapping blocks whose newest version is in the segment, if the slot still holds it.
+    /// The mapping blocks whose newest written version is in segment `sequence`; none if the slot
+    /// holds another segment by now.
     fn leaves_in(&self, slot: u32, sequence: u64) -> Vec<u32> {
         let segment = &self.0.segments.borrow()[slot as usize];
         if segment.leaves == 0 || segment.sequence != sequence {
@@ -181,14 +184,15 @@ impl Volume {
         named.filter(|(_, n)| self.0.shape.slot(**n) == slot).map(|(leaf, _)| leaf).collect()
     }
 
-    /// Blocks that are moved together: whole stripes, since the rest of the last one is zeros.
+    /// Number of blocks that are moved together. They fill whole stripes, since the last stripe of
+    /// a batch is filled up with zeros.
     pub(crate) fn batch(&self) -> usize {
         let data = internal_chunk(&self.0.config) * self.0.shape.placement.k;
         let stripes = self.0.shape.meta.batch(data);
         (stripes * data) as usize
     }
 
-    /// Moves the blocks that can be read. Returns why others cannot be read.
+    /// Moves the blocks that can be read. Returns the error of the reads that failed, if any did.
     async fn move_batch(&self, batch: Vec<(u32, Wanted, Identity)>) -> Result<Option<Error>> {
         let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
         let (mut moves, mut unread) = (Vec::new(), None);
@@ -197,7 +201,8 @@ impl Volume {
                 let whole = batch.into_iter().zip(pages);
                 moves.extend(whole.map(|((number, _, identity), page)| (identity, page, number)));
             }
-            // The lost block keeps its segment, but the other blocks can leave it.
+            // A block that cannot be read stays in its segment; the others are read and moved one
+            // by one.
             Err(_) => {
                 for (number, wanted, identity) in batch {
                     match self.read_numbers(&[(number, wanted)], Loud::No).await {
@@ -228,11 +233,12 @@ impl Volume {
         empty.iter().for_each(|slot| self.note_empty(*slot, &snapshots));
         let Ok(durable) = self.make_durable(snapshots).await else { return false };
         let durable = Rc::new(durable);
-        // Each segment is reset by a task of its own: a read may delay the reset of one.
+        // Each segment is reset by a task of its own, because a reader's pin may delay the reset of
+        // one zone.
         let mut flights = Vec::new();
         let early = u64::from(self.0.space.recovery.borrow().is_some());
         for slot in empty {
-            // A rebuild may have pinned the segment in the meantime.
+            // Another task may have pinned the segment in the meantime.
             if is_empty(&self.0.segments.borrow()[slot as usize]) {
                 self.note_recovered(|recovered| recovered.early += early);
                 self.0.segments.borrow_mut()[slot as usize].state = SegmentState::Releasing;
@@ -259,7 +265,8 @@ impl Volume {
         }
     }
 
-    /// `durable` has, for each member, the snapshot that shows the segment's zone empty.
+    /// Resets the zones of a segment. `durable` has, for each member, the snapshot that shows the
+    /// segment's zone on that member empty.
     async fn release(&self, slot: u32, durable: &[Option<DurableSnapshot>]) {
         let zones = self.0.segments.borrow()[slot as usize].zones.clone();
         let mut flights = Vec::new();
@@ -269,11 +276,12 @@ impl Volume {
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                // While a read may look there, even a zone that cannot be reset is the segment's.
+                // While a read may use the zone, the zone stays the segment's, even if it cannot
+                // be reset.
                 drive.zones().unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
-                // Another segment may begin in it while other zones of this one are still being
-                // reset.
+                // Another segment may begin in this zone while other zones of the present one are
+                // being reset.
                 volume.0.segments.borrow_mut()[slot as usize].zones[index] = None;
                 emptied
             }));
@@ -290,8 +298,8 @@ impl Volume {
         self.space_made();
     }
 
-    /// Stops the volume cleanly: pending writes are done, and a checkpoint says that nothing
-    /// follows it.
+    /// Stops the volume cleanly: waits for pending writes, and writes a checkpoint that says that
+    /// no write follows it.
     ///
     /// # Errors
     /// As [`Volume::checkpoint`].
@@ -304,8 +312,8 @@ impl Volume {
             }
             self.0.wanted.notify_all();
             self.checkpoint(true).await?;
-            // A second record, so that each member is known to have the first: an older image of
-            // the member then lacks a known record.
+            // The second record says that each member has the first, so an image of a member from
+            // before the stop is recognized as stale.
             self.write_state(true).await;
             while !self.0.segments.ending().is_empty() {
                 self.0.segments.idle().await;
@@ -317,9 +325,10 @@ impl Volume {
     }
 }
 
-/// The segment with the most gain for the cost, weighed by age, among those of which a quarter is
-/// gained: so segments whose blocks are still being overwritten are left to become cheaper. If
-/// there is none and a writer waits for space, the segment with the fewest valid blocks.
+/// The segment with the most gain for its cost, weighed by age, among those in which a quarter or
+/// more is garbage. Segments with less garbage are left, since their blocks may still be
+/// overwritten. If there is no such segment and a writer waits for space, the segment with the
+/// fewest valid blocks.
 fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u32> {
     let best = |policy, most: u32| {
         let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
@@ -329,13 +338,13 @@ fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u
     worthy.or_else(|| if wanted { best(Policy::Greedy, whole) } else { None })
 }
 
-/// Whether an ended segment has no valid blocks, on the drives as in memory.
+/// Whether an ended segment has no valid blocks, and no durable state needs a block in it.
 pub(crate) fn is_empty(segment: &Segment) -> bool {
     let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
     is_ended(segment) && segment.valid == 0 && !held
 }
 
-/// Whether a segment is written to its end, and nothing keeps it.
+/// Whether a segment is written to its end and no task has pinned it.
 fn is_ended(segment: &Segment) -> bool {
     matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated) && !segment.pinned
 }
@@ -349,8 +358,8 @@ mod tests {
         Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
     }
 
-    /// A young segment may be overwritten further; the garbage of an old one stays until the
-    /// segment is cleaned.
+    /// A young segment may still gain garbage if it is left; the garbage of an old one stays until
+    /// it is cleaned.
     #[test]
     fn an_old_segment_is_cleaned_before_a_young_one_with_somewhat_more_garbage() {
         let all = [segment(1, 50, 2), segment(2, 60, 20)];
@@ -358,8 +367,8 @@ mod tests {
         assert_eq!(choose_victim(&all[..1], 100, false), Some(1));
     }
 
-    /// However old it is, a segment of which less than a quarter is gained is cleaned only for a
-    /// writer that waits, and then the one that gains most.
+    /// A segment of which less than a quarter is garbage is cleaned only for a writer that waits,
+    /// however old it is. Of such segments the one with the most garbage is cleaned.
     #[test]
     fn a_small_gain_is_taken_only_while_a_writer_waits() {
         let all = [segment(1, 99, 1_000_000), segment(2, 80, 1), segment(3, 100, 5)];
@@ -370,7 +379,7 @@ mod tests {
         assert_eq!(choose_victim(&all, 100, true), Some(2));
     }
 
-    /// A mapping block of which no entry changes is written elsewhere all the same.
+    /// Cleaning writes a mapping block elsewhere even if none of its entries has changed.
     #[test]
     fn a_segment_is_cleaned_of_a_mapping_block_that_has_not_changed() {
         rigged_on(40, &still(), async move |mut rig: Rig| {
@@ -379,7 +388,7 @@ mod tests {
             let first = u64::from(crate::format::MAPPED);
             rig.write(first, 1).await;
             let data = slot(volume.0.paging.map().get(first));
-            // The mapping block, and then other blocks, go to segments after that of the data.
+            // The mapping block, then other blocks, go to segments after the one of the data.
             for block in 0..100 {
                 rig.write(block, 1).await;
             }

@@ -1,18 +1,18 @@
 //! Counters of a volume.
 
-/// A counter: its name, its meaning, its value.
+/// A counter: its name, its meaning in words, its value.
 pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// Counts since the volume was assembled.
+        /// What the volume has counted since it was assembled.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $what] pub $name: u64,)+
         }
 
         impl Counters {
-            /// All counters.
+            /// All counters, in the order of their definition.
             pub fn each(&self) -> Vec<Counted> {
                 vec![$((stringify!($name), $what, self.$name),)+]
             }

@@ -1,10 +1,10 @@
-//! Format version 1 of the volume: every structure on its drives, defined once, here or, what
-//! every array has, in `furrow_array`.
+//! Format version 1 of the volume: every structure on its drives, each defined once, here or, if
+//! every kind of array has it, in `furrow_array`.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
 //! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
-//! A zone of a segment: header record (1 block), data rows, footer record. `docs/inside/format.md`
-//! shows the same tables; a test holds the two together.
+//! A zone of a segment has a header record (1 block), data rows, and a footer record.
+//! `docs/inside/volume-format.md` shows the same tables; a test compares them with this file.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{U32, U64};
@@ -13,18 +13,19 @@ pub use furrow_array::format::{
     ArrayBody, BARE, INCOMPAT_KNOWN, MemberEntry, RING_ZONES, SpareBody, VERSION, member,
 };
 
-/// No block, no stripe.
+/// Stands for no block and for no stripe.
 pub const NONE: u32 = u32::MAX;
-/// Stripes of a window: the last of them, on drives without an out-of-band area, lists the others.
+/// Number of stripes in a window. On drives without an out-of-band area the last stripe of a window
+/// lists the blocks of the others.
 pub const WINDOW: u32 = 64;
-/// Entries of a mapping block.
+/// Number of entries in a mapping block.
 pub const MAPPED: u32 = 1024;
 
 /// Record kinds (the `kind` of the record header).
 pub mod kind {
     pub use furrow_array::format::kind::{SEGMENT, SPARE, STATE};
 
-    /// Last blocks of a segment's zone.
+    /// The footer: the last blocks of a segment's zone.
     pub const FOOTER: u16 = 0x22;
     /// A block of ranges that were trimmed.
     pub const TRIM: u16 = 0x23;
@@ -34,29 +35,29 @@ pub mod kind {
 
 /// The content of a data block of a stripe.
 pub mod block {
-    /// Nothing: zeros that fill a stripe.
+    /// Zeros that fill a stripe.
     pub const PADDING: u8 = 0;
-    /// A block of the volume; its address is the volume's.
+    /// A block of the volume; its `lba` is its address in the volume.
     pub const DATA: u8 = 1;
-    /// A mapping block; its address is its number.
+    /// A mapping block; its `lba` is its number in the map.
     pub const MAPPING: u8 = 2;
-    /// A trim record; its address means nothing.
+    /// A trim record; its `lba` means nothing.
     pub const TRIM: u8 = 3;
     /// Parity, in footers only.
     pub const PARITY: u8 = 4;
-    /// A metadata block, in metadata blocks only; its address is all ones.
+    /// A metadata block, in the lists of metadata blocks only; its `lba` is all ones.
     pub const WINDOW: u8 = 5;
 }
 
 /// States of a segment.
 pub mod segment {
-    /// None.
+    /// The slot holds no segment.
     pub const FREE: u8 = 0;
     /// Being written.
     pub const OPEN: u8 = 1;
     /// Written to its end, with footers.
     pub const SEALED: u8 = 2;
-    /// Ended early, without footers: only the metadata of the blocks tells their places.
+    /// Ended early, without footers: only the metadata of the blocks gives their places.
     pub const TRUNCATED: u8 = 3;
 }
 
@@ -195,7 +196,7 @@ layout! {
 /// Bytes of the coded part of a [`BlockMeta`].
 pub const CODED: usize = 24;
 
-/// A metadata block lists a whole window.
+/// The list of a whole window fits into one metadata block.
 const _: () = assert!(
     WindowBody::SIZE + (WINDOW as usize - 1) * BlockMeta::SIZE <= furrow_log::format::BLOCK_BODY
 );

@@ -14,17 +14,18 @@ use std::rc::Rc;
 use zerocopy::IntoBytes;
 
 impl Volume {
-    /// Spares given at assembly or added since, and not used yet.
+    /// UUIDs of the spares that were given at assembly or added since, and are not used yet.
     pub fn spares(&self) -> Vec<Uuid> {
         self.0.array.spares()
     }
 
-    /// Makes an empty drive a spare: it records that, also for the next assembly. A drive that is a
-    /// spare of this array already is left unchanged. With `force`, its content is lost.
+    /// Makes an empty drive a spare, and records that on the drive for later assemblies. A drive
+    /// that is a spare of this array already is left unchanged. With `force`, the drive may have
+    /// content, which is lost.
     ///
     /// # Errors
-    /// `Invalid` if it does not fit, `Exists` if it is not empty, or a spare of another array; then
-    /// nothing was written.
+    /// `Invalid` if the drive does not fit, `Exists` if it is not empty or is a spare of another
+    /// array; in both cases nothing was written.
     #[inline(never)]
     pub fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Boxed<'_, Result<Uuid>> {
         Box::pin(async move {
@@ -32,7 +33,7 @@ impl Volume {
             self.check_replacement(&*device)?;
             self.0.array.watch(&device);
             let added = self.make_spare(&device, force).await;
-            // The drive gets no commands until it is a member.
+            // The drive gets no further commands until it becomes a member.
             self.0.array.forget(&device);
             added
         })
@@ -73,8 +74,8 @@ impl Volume {
     /// Replaces the failed member `index` by a spare of this array; the rebuild begins.
     ///
     /// # Errors
-    /// `Invalid` if the member has not failed, or the drive does not fit or is no spare of this
-    /// array; then nothing was written.
+    /// `Invalid` if the member has not failed, if the drive does not fit, or if it is not a spare
+    /// of this array; in all cases nothing was written.
     #[inline(never)]
     pub fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -95,13 +96,15 @@ impl Volume {
             return Err(Error::new(ErrorKind::Invalid, what));
         };
         self.0.array.remove_spare(uuid);
-        // Erases everything except its record as a spare, which it needs until it is a member.
+        // Erases everything except the drive's record as a spare: it stays a spare until it is
+        // a member.
         let zones = erase_but(&**device, Some(ring)).await?;
         let holds = Holds::Record { ring, damaged: false };
         self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await
     }
 
-    /// The UUID of a spare of this array, and the zone of the ring with its record.
+    /// The UUID of a spare of this array, and the zone of the state ring with its record; `None` if
+    /// `device` is not such a spare.
     async fn recorded(&self, device: &dyn ZonedDevice) -> Result<Option<(Uuid, u32)>> {
         let found = match find(device).await {
             Ok((found, ..)) => found,
@@ -109,7 +112,8 @@ impl Volume {
             Err(_) => return Ok(None),
         };
         let uuid = found.header.device;
-        // A drive that has become a member since is stale, regardless of its record.
+        // A drive whose UUID is that of a member is a stale image, even if its record says that it
+        // is a spare.
         let taken = self.0.array.members().iter().any(|member| member.uuid() == uuid);
         let ours = found.is_spare() && found.header.object == self.0.array.uuid() && !taken;
         Ok(ours.then_some((uuid, found.ring)))

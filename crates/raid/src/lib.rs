@@ -8,7 +8,7 @@
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
 //!   devices, so a run is a function of its seed.
-//! - Zones are written by `furrow_log`'s writer and reset by its pool, nothing else.
+//! - Only `furrow_log`'s writer writes zones, and only its pool resets them.
 //! - Everything on the drives is defined in [`format`](mod@format).
 //!
 //! The crate does not know which programs use the volume, nor how.

@@ -1,11 +1,11 @@
 //! Lifetimes of users' blocks: how long a block written now is likely to stay.
 //!
 //! Blocks that die together should be written together: then a segment is almost empty when it is
-//! cleaned, or keeps almost all of its blocks. A region is expected to be overwritten as it was
-//! before: each overwrite moves the mean of its blocks' lifetimes by a quarter of the difference.
+//! cleaned, or keeps almost all of its blocks. A region is expected to be overwritten as often as
+//! before: each overwrite moves the mean lifetime of its blocks by a quarter of the difference.
 //! Time is counted in blocks that users wrote, so it does not depend on a clock, and lifetimes are
-//! compared with the volume's length in segments. Nothing of this is on the drives: after a
-//! restart, regions are learnt again.
+//! compared with the size of the volume's segments together. The drives store no lifetimes: after a
+//! restart the volume learns them anew.
 //!
 //! The idea is SepBIT's (FAST '22), which takes the lifetime of the overwritten block alone; with
 //! few segments the mean of several lifetimes separates better.
@@ -13,20 +13,21 @@
 use crate::shape::Shape;
 use std::cell::{Cell, RefCell};
 
-/// Blocks of a region, at least: 64 KiB.
+/// Least number of blocks in a region: 64 KiB.
 const REGION: u64 = 16;
-/// Most regions: their table takes 4 MiB. Regions of larger volumes are larger.
+/// Most regions of a volume; their table then takes 4 MiB. In larger volumes the regions
+/// are larger.
 const REGIONS: u64 = 1 << 19;
-/// Overwrites after which older ones count half.
+/// Number of overwrites after which the overwrites before them count half.
 const RECENT: u32 = 1024;
 
-/// How long a block is likely to stay.
+/// How long a block is likely to stay valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lifetime {
-    /// Until a twelfth of the volume's segments were written.
+    /// Until users have written a twelfth of the volume's segments.
     Short,
     Middle,
-    /// Longer than until two thirds of the segments were written, or unknown.
+    /// Until users have written two thirds of the volume's segments or more, or unknown.
     Long,
 }
 
@@ -34,31 +35,33 @@ impl Lifetime {
     pub(crate) const ALL: [Lifetime; 3] = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
 }
 
-/// The last write of a region, and the mean lifetime of the region's blocks, in units of time.
+/// The last write of a region, and the mean lifetime of the region's blocks, in units
+/// of [`Lifetimes::unit`].
 #[derive(Clone, Copy, Default)]
 struct Region {
-    /// 0: not written since the volume was assembled.
+    /// Time of the last write; 0: not written since the volume was assembled.
     last: u32,
-    /// `u32::MAX`: not overwritten since.
+    /// Mean lifetime; `u32::MAX`: not overwritten since the volume was assembled.
     mean: u32,
 }
 
-/// The lifetimes of a volume's regions.
+/// The lifetimes of the blocks of each region of a volume.
 ///
 /// Invariant: of `recent` overwrites, `short` were of short lifetime.
 pub(crate) struct Lifetimes {
     regions: RefCell<Vec<Region>>,
-    /// Blocks of a region.
+    /// Number of blocks in a region.
     size: u64,
-    /// Blocks in a unit of time: a 64th of a segment.
+    /// Number of blocks in a unit of time: a 64th of a segment.
     unit: u64,
-    /// Units below which a lifetime is short, and from which it is long.
+    /// A lifetime below the first, in units, is short; from the second on it is long.
     bounds: (u32, u32),
-    /// Blocks that users wrote.
+    /// Number of blocks that users have written.
     now: Cell<u64>,
     recent: Cell<u32>,
     short: Cell<u32>,
-    /// Users' writes under way, including those that wait for other writes of the same blocks.
+    /// Number of users' writes under way, including those that wait for other writes of the
+    /// same blocks.
     under_way: Cell<u32>,
 }
 
@@ -84,21 +87,21 @@ impl Lifetimes {
     /// stay.
     pub(crate) fn note(&self, block: u64, count: u64) -> Lifetime {
         self.now.set(self.now.get() + count);
-        // Not 0: the write at time 0 would be none.
+        // One more than the time, because 0 stands for a region that was never written.
         let now = (self.now.get() / self.unit + 1) as u32;
         let mut regions = self.regions.borrow_mut();
         let (first, last) = (block / self.size, (block + count - 1) / self.size);
         if regions.len() as u64 <= last {
             regions.resize(last as usize + 1, Region { last: 0, mean: u32::MAX });
         }
-        // Each write of a part of a region is one of several that overwrite the region once.
+        // It takes `parts` writes of this size to overwrite a region once.
         let parts = (self.size / count.min(self.size)) as u32;
         for region in &mut regions[first as usize..=last as usize] {
             let before = std::mem::replace(&mut region.last, now);
             if before > 0 {
                 let life = now.wrapping_sub(before).saturating_mul(parts);
-                // A few short lifetimes make the mean short again, however long the region had not
-                // been written.
+                // The cap lets a few short lifetimes make the mean short again, however long the
+                // region was idle.
                 let mean = region.mean.min(life.saturating_mul(16).max(self.bounds.1));
                 region.mean = mean - mean / 4 + life / 4;
             }
@@ -121,20 +124,20 @@ impl Lifetimes {
         }
     }
 
-    /// Whether an eighth or more of the recent writes, but not almost all, were of blocks that stay
-    /// for a short time only. Otherwise a separation gains nothing.
+    /// Whether an eighth or more of the recent writes, but not almost all of them, were of short
+    /// lifetime. Otherwise it gains nothing to separate lifetimes.
     pub(crate) fn differ(&self) -> bool {
         let (all, short) = (u64::from(self.recent.get()), u64::from(self.short.get()));
         all >= u64::from(RECENT) / 4 && short * 8 >= all && short * 8 <= all * 7
     }
 
-    /// A user's write begins, and is under way until the result is dropped.
+    /// Counts a user's write as under way until the result is dropped.
     pub(crate) fn begin_write(&self) -> UnderWay<'_> {
         self.under_way.set(self.under_way.get() + 1);
         UnderWay(&self.under_way)
     }
 
-    /// Users' writes under way.
+    /// Number of users' writes under way.
     pub(crate) fn under_way(&self) -> u32 {
         self.under_way.get()
     }
@@ -176,12 +179,12 @@ mod tests {
             assert!(round < 20 || now == Lifetime::Short, "{round}");
             lifetimes.note(cold + 16 * (round % 400), 16);
         }
-        // 800 writes of 16 blocks lie between two of the same region.
+        // 800 writes of 16 blocks lie between two writes of the same region.
         assert_eq!(lifetimes.note(cold + 16 * 7, 16), Lifetime::Long);
         assert!(lifetimes.differ());
     }
 
-    /// Small writes hit a region more often than each of its blocks.
+    /// Small writes hit a region more often than they hit each of its blocks.
     #[test]
     fn a_region_that_is_written_block_by_block_lives_as_long_as_its_blocks() {
         let lifetimes = lifetimes();
@@ -190,7 +193,7 @@ mod tests {
                 lifetimes.note(block, 1);
             }
         }
-        // Blocks are overwritten after 200 blocks, regions after one.
+        // Each block is overwritten after 200 blocks, but its region with the next block.
         assert_eq!(lifetimes.note(3, 1), Lifetime::Short);
         for _ in 0..50 {
             for block in 0..2_000 {

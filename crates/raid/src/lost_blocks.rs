@@ -4,8 +4,8 @@
 //! scrub can read it after all, or when an operator clears it. The set is in memory only: after a
 //! restart the next read or scrub finds the same blocks.
 //!
-//! Only blocks that the drives in service cannot provide count. While data is unavailable because
-//! too many members are missing, nothing is added: those drives may return.
+//! A block counts as lost only if the drives in service cannot provide it. While too many members
+//! are missing to read all data, no block is added: the missing drives may return.
 
 pub(crate) mod set;
 
@@ -19,19 +19,19 @@ use furrow_zone::Result;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What became of suspected blocks.
+/// Which suspected blocks are lost.
 #[derive(Default)]
 pub(crate) struct Judged {
-    /// Numbers of blocks that are lost.
+    /// Block numbers whose content is lost.
     pub(crate) lost: BTreeSet<u32>,
-    /// Numbers of mapping blocks that only memory has.
+    /// Block numbers of mapping blocks whose copy on the drives is lost, but which are in memory.
     pub(crate) kept: BTreeSet<u32>,
     /// The blocks of the volume that are lost.
     pub(crate) blocks: LostBlocks,
 }
 
 impl Volume {
-    /// Blocks of the volume that are known to be lost: how many, and the first ranges.
+    /// Blocks of the volume that are known to be lost: their number, and the first ranges of them.
     pub fn lost(&self) -> (u64, Vec<Range<u64>>) {
         self.0.lost_blocks.report()
     }
@@ -43,7 +43,7 @@ impl Volume {
         self.0.array.members().iter().for_each(|member| member.clear_errors());
     }
 
-    /// A read of blocks of one mapping block failed: adds those that are lost.
+    /// After a failed read of blocks of one mapping block: adds those that are lost.
     pub(crate) async fn note_lost(&self, wanted: &[(u32, Wanted)]) {
         for (number, wanted) in wanted {
             if wanted.0 == block::DATA && self.cannot_be_had(*number, *wanted).await {
@@ -52,9 +52,9 @@ impl Volume {
         }
     }
 
-    /// Looks which of the suspected block numbers the map still names and the drives cannot provide
-    /// now, and adds these blocks. With `renew`, mapping blocks that only memory still has are
-    /// written again.
+    /// Adds the blocks of the volume that are lost: those whose suspected block number the map
+    /// still names and the drives cannot provide now. With `renew`, mapping blocks of which only
+    /// memory has a copy are written again.
     ///
     /// # Errors
     /// If the volume cannot be written any more, or is being stopped.
@@ -90,7 +90,8 @@ impl Volume {
                 self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
                 continue;
             }
-            // The mapping block is in memory: its copy is damaged, and nothing is lost.
+            // The mapping block is in memory: only its copy on the drives is damaged, so nothing
+            // is lost.
             judged.kept.insert(number);
             if renew && self.fetch_as(wanted.1 as u32, false, Loud::No).await.is_ok() {
                 self.0.paging.map_mut().mark_dirty(wanted.1 as u32);
@@ -99,7 +100,7 @@ impl Volume {
         Ok(judged)
     }
 
-    /// A mapping block cannot be read: adds the blocks that need it.
+    /// After a failed read of a mapping block: adds the blocks of the volume whose entries it has.
     pub(crate) fn note_lost_leaf(&self, leaf: u32) -> Range<u64> {
         if self.failed().is_some() || !self.survives() {
             return 0..0;
@@ -110,8 +111,8 @@ impl Volume {
         first..end
     }
 
-    /// Whether the block `number`, which must have the identity `wanted`, is mapped and cannot be
-    /// provided by the present drives. Whoever asks has met its damage before and counted it.
+    /// Whether the block `number`, which must have the identity `wanted`, is mapped and the present
+    /// drives cannot provide it. The caller has counted the damage before.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
         let read = number == NONE || self.read_numbers(&[(number, wanted)], Loud::No).await.is_ok();
         if read || self.failed().is_some() || !self.survives() {
@@ -126,8 +127,8 @@ impl Volume {
         }
     }
 
-    /// After a complete scrub: blocks that can be read are not lost. Losses beyond the kept ranges
-    /// were added again by the scrub.
+    /// After a complete scrub: removes the blocks that can be read. The scrub has added again those
+    /// losses that had been counted only.
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
             for lba in range {
@@ -143,7 +144,8 @@ impl Volume {
         }
     }
 
-    /// A complete scrub begins to add losses: those that did not fit are found again.
+    /// At the start of a complete scrub: forgets the losses that were counted only; the scrub finds
+    /// them again.
     pub(crate) fn recount_lost(&self) {
         self.0.lost_blocks.forget_beyond();
     }

@@ -21,9 +21,10 @@ enum Slot {
     Absent,
     Here {
         entries: Leaf,
-        /// Used since the clock's hand passed it.
+        /// Whether the mapping block was used since the clock's hand passed it.
         used: Cell<bool>,
-        /// Known to be in the set of changed ones, so that the set need not be searched.
+        /// Whether the mapping block is known to be in `dirty`, so that the set need not
+        /// be searched.
         changed: bool,
     },
 }
@@ -32,7 +33,7 @@ fn here(entries: Leaf) -> Slot {
     Slot::Here { entries, used: Cell::new(true), changed: false }
 }
 
-/// A mapping block that may leave the memory.
+/// A mapping block that may be evicted from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
     /// A mapping block whose present version is on the drives.
@@ -45,29 +46,30 @@ pub(crate) enum Victim {
 ///
 /// Invariants
 /// - A mapping block that changed since it was written is in memory and in `dirty`.
-/// - A mapping block that is not in memory is at the place on the drives that `root` gives, or
-///   empty.
+/// - A mapping block that is not in memory is empty, or at the place on the drives that
+///   `root` gives.
 /// - `clock` has the mapping blocks in memory, each once; pinned ones are not evicted.
 #[derive(Debug)]
 pub(crate) struct Map {
     leaves: Vec<Slot>,
-    /// The place of the newest written version of each mapping block.
+    /// For each mapping block, the number of its newest copy on the drives; [`NONE`] without
+    /// a copy.
     root: Vec<u32>,
     dirty: BTreeSet<u32>,
     /// Mapping blocks in memory, in the order of the clock's hand.
     clock: Vec<u32>,
     hand: usize,
-    /// The number of pins of each mapping block.
+    /// How often each mapping block is pinned, if it is.
     pins: BTreeMap<u32, u32>,
 }
 
-/// The mapping block of `lba`, and the entry in it.
+/// The mapping block that has the entry of `lba`, and the index of the entry in it.
 fn split(lba: u64) -> (usize, usize) {
     ((lba / u64::from(MAPPED)) as usize, (lba % u64::from(MAPPED)) as usize)
 }
 
 impl Map {
-    /// A map with the root a checkpoint has.
+    /// A map with the root of a checkpoint, and no mapping block in memory.
     pub(crate) fn new(root: Vec<u32>) -> Map {
         let slot = |number: &u32| if *number == NONE { Slot::Empty } else { Slot::Absent };
         let leaves = root.iter().map(slot).collect();
@@ -75,19 +77,20 @@ impl Map {
         Map { leaves, root, dirty, clock, hand: 0, pins }
     }
 
-    /// The mapping block of a block of the volume.
+    /// The mapping block that has the entry of block `lba` of the volume.
     pub(crate) fn leaf(lba: u64) -> u32 {
         (lba / u64::from(MAPPED)) as u32
     }
 
-    /// Whether a mapping block takes memory.
+    /// Whether a mapping block is in memory; if so, marks it as used.
     pub(crate) fn is_here(&self, leaf: u32) -> bool {
         let Slot::Here { used, .. } = &self.leaves[leaf as usize] else { return false };
         used.set(true);
         true
     }
 
-    /// Whether a mapping block has no entries at all.
+    /// Whether a mapping block is neither in memory nor on the drives, so that all its entries
+    /// are [`NONE`].
     pub(crate) fn is_empty(&self, leaf: u32) -> bool {
         matches!(self.leaves[leaf as usize], Slot::Empty)
     }
@@ -109,12 +112,12 @@ impl Map {
         self.clock.push(leaf);
     }
 
-    /// Keeps a mapping block in memory until it is unpinned as often.
+    /// Keeps a mapping block in memory until each pin is undone by [`Map::unpin`].
     pub(crate) fn pin(&mut self, leaf: u32) {
         *self.pins.entry(leaf).or_default() += 1;
     }
 
-    /// See [`Map::pin`].
+    /// Undoes one [`Map::pin`].
     pub(crate) fn unpin(&mut self, leaf: u32) {
         if let Some(count) = self.pins.get_mut(&leaf) {
             *count -= 1;
@@ -124,8 +127,8 @@ impl Map {
         }
     }
 
-    /// The next unused and unpinned mapping block from the clock's hand on; `None` if there is
-    /// none.
+    /// The next unused and unpinned mapping block from the clock's hand on; `None` if there
+    /// is none.
     pub(crate) fn victim(&mut self) -> Option<Victim> {
         for _ in 0..2 * self.clock.len() {
             self.hand = (self.hand + 1) % self.clock.len();
@@ -187,7 +190,7 @@ impl Map {
         old
     }
 
-    /// A mapping block was read.
+    /// Takes the content of a mapping block that was read from the drives.
     pub(crate) fn load(&mut self, leaf: u32, page: &Page) {
         if let Slot::Absent = self.leaves[leaf as usize] {
             let mut entries = Box::new([NONE; MAPPED as usize]);
@@ -198,17 +201,17 @@ impl Map {
         }
     }
 
-    /// The place of the newest written version of a mapping block.
+    /// The number of a mapping block's newest copy on the drives.
     pub(crate) fn root_of(&self, leaf: u32) -> u32 {
         self.root[leaf as usize]
     }
 
-    /// A new version was written; returns the place of the old one.
+    /// Notes that a new copy of a mapping block was written; returns the number of the old copy.
     pub(crate) fn set_root(&mut self, leaf: u32, number: u32) -> u32 {
         std::mem::replace(&mut self.root[leaf as usize], number)
     }
 
-    /// The address and number of each mapped block, of mapping blocks in memory.
+    /// The address and number of each mapped block whose mapping block is in memory.
     pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         (0u64..).zip(&self.leaves).flat_map(|(leaf, slot)| {
             let entries = match slot {
@@ -225,7 +228,8 @@ impl Map {
         self.leaves.iter().filter(|slot| matches!(slot, Slot::Absent)).count()
     }
 
-    /// A contradiction in the state of a mapping block, if there is one.
+    /// The number of the first mapping block whose state contradicts itself, and the contradiction.
+    /// `Ok` if there is none.
     pub(crate) fn audit(&self) -> std::result::Result<(), (u32, &'static str)> {
         let mut resident = 0;
         for ((leaf, slot), root) in (0u32..).zip(&self.leaves).zip(&self.root) {
@@ -253,13 +257,13 @@ impl Map {
         Ok(())
     }
 
-    /// All of the root.
+    /// For each mapping block, the number of its newest copy on the drives.
     pub(crate) fn root(&self) -> &[u32] {
         &self.root
     }
 
-    /// At most `most` changed mapping blocks from `first` on that were not taken since they
-    /// changed, with their content. Each is pinned.
+    /// Takes at most `most` changed mapping blocks from `first` on that were not taken since their
+    /// last change. Returns their content, and pins each of them.
     pub(crate) fn take_dirty(
         &mut self,
         first: u32,
@@ -287,12 +291,13 @@ impl Map {
         dirty.into_iter().map(content).collect()
     }
 
-    /// A mapping block has to be written (again): it was moved, or writing it failed.
+    /// Makes the next checkpoint write a mapping block, because it is to be moved or a write of
+    /// it failed.
     pub(crate) fn mark_dirty(&mut self, leaf: u32) {
         self.dirty.insert(leaf);
     }
 
-    /// Mapping blocks that changed since they were written.
+    /// Number of mapping blocks that changed since they were written.
     #[cfg(test)]
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.len()
@@ -305,7 +310,8 @@ impl Map {
         changed && self.dirty.remove(&leaf)
     }
 
-    /// The number of blocks from `lba` on, up to `count`, that have the same state, mapped or not.
+    /// The number of blocks from `lba` on, up to `count`, that are all mapped or all unmapped; and
+    /// whether they are unmapped. Counts only blocks whose mapping block is in memory.
     pub(crate) fn run(&self, lba: u64, count: u64) -> (u64, bool) {
         let hole = self.get(lba) == NONE;
         let alike = (1..count)
@@ -313,7 +319,7 @@ impl Map {
         (1 + alike.count() as u64, hole)
     }
 
-    /// Bytes in memory.
+    /// Bytes that the map takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.resident() * MAPPED as usize * 4
             + self.root.len() * 4
@@ -360,7 +366,7 @@ mod tests {
         (0..4).for_each(|leaf| map.load(leaf, &Page::zeroed()));
         map.pin(2);
         map.set(u64::from(MAPPED), 9);
-        // All were used once: the first round clears that.
+        // All mapping blocks were used once: the hand's first turn clears their marks.
         let mut seen = Vec::new();
         while let Some(victim) = map.victim() {
             match victim {

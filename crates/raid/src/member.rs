@@ -1,9 +1,9 @@
 //! What becomes of a member that fails.
 //!
 //! A member that does not answer is out of service at once. A member that answers but refuses
-//! writes costs only the segments of these writes, since a zone may fail alone. But segments are
-//! space: a member that refuses again and again is taken out before it has used up the space, if
-//! the level tolerates it.
+//! writes costs only the segments of these writes, since a zone may fail alone. But each segment
+//! lost is space lost: a member that refuses again and again is taken out of service before it has
+//! used up the space, if the level tolerates it.
 
 use crate::volume::Volume;
 use furrow_array::member::MemberState;
@@ -11,23 +11,24 @@ use furrow_policy::RaidDefect;
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// Zones in a row in which a member that answers may refuse writes.
+/// In how many zones in a row a member that answers may refuse writes before it is taken out.
 const REFUSALS: u32 = 10;
 
-/// The same, when no more than [`LAST_SEGMENTS`] are free: if the last free segment were truncated,
-/// cleaning would have no segment to write to, and nothing could be written ever again.
+/// The limit instead of [`REFUSALS`] while at most [`LAST_SEGMENTS`] are free: if the last free
+/// segment were truncated, cleaning could not write, and no space could be gained any more.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 
 impl Volume {
-    /// The time at which a command is sent, in changes of the members' drives.
+    /// Number of changes of members' drives so far. A caller notes it before it sends a command, to
+    /// recognize an answer of a former drive.
     pub(crate) fn asked(&self) -> u64 {
         self.0.array.events()
     }
 
-    /// A write to a member, sent at `since`, failed, in its zone of the segment with sequence
-    /// number `segment`, or in a zone that belongs to no segment yet. True if the member is gone,
-    /// false if only the zone is.
+    /// Notes a failed write to a member, which was sent at `since`. `segment` is the sequence
+    /// number of the zone's segment, if it has one. True if the member is out of service, false if
+    /// only the zone is lost.
     pub(crate) fn note_write_error(
         &self,
         (index, since): (u32, u64),
@@ -43,7 +44,7 @@ impl Volume {
             return true;
         }
         let most = match self.survives_without(&[index]) {
-            // The array needs the member, so the limit is the number of segments there can be.
+            // The array needs the member: only the number of slots limits its refusals.
             false => self.0.shape.slots,
             true if self.free_segments() <= LAST_SEGMENTS => REFUSALS_LAST,
             true => REFUSALS,
@@ -57,17 +58,17 @@ impl Volume {
         true
     }
 
-    /// A write to a member succeeded.
+    /// Notes that a write to a member succeeded.
     pub(crate) fn note_written(&self, index: u32) {
         let member = self.0.array.member(index);
-        // The array needs this member: any write that it takes resets the count.
+        // Since the array needs this member, any write that it takes resets the count.
         if member.has_refused() && !self.survives_without(&[index]) {
             member.forget_refusals();
         }
     }
 
-    /// Takes a member out of service: from now on stripes are written without it, and nothing is
-    /// acknowledged before the other members have recorded that.
+    /// Takes a member out of service: from now on stripes are written without it, and no write is
+    /// acknowledged before the other members have recorded the failure.
     pub(crate) fn member_failed(&self, index: u32, error: Error) {
         let member = self.0.array.member(index);
         if member.state() == MemberState::Failed || self.failed().is_some() {
@@ -76,7 +77,8 @@ impl Volume {
         let answers = member.drive().is_some_and(|drive| drive.answers());
         let hung = self.0.array.given_up(index);
         if answers && self.survives() && !self.survives_without(&[index]) {
-            // The member's data can still be read: keeping it leaves more than failing it.
+            // The member's data can still be read: an array that only reads is better than a
+            // failed one.
             let message = format!(
                 "member {index} cannot be written any more ({error}), and without it data is \
                  missing: only reads are answered"
@@ -101,7 +103,7 @@ impl Volume {
             return self.die(Error::new(ErrorKind::Io, message));
         }
         self.0.array.raise_events();
-        // The member's zones no longer limit the space.
+        // Lost zones of this member no longer limit the space.
         self.space_changed();
         if self.0.array.begin_noting() {
             self.0.rt.spawn_detached(note_failure(self.clone()));
@@ -113,7 +115,7 @@ impl Volume {
         self.survives_without(&[])
     }
 
-    /// Whether all data can be read without some of them.
+    /// Whether all data can be read from the members in service without the members `lost`.
     pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
         self.0.array.survives_without(lost)
     }
@@ -133,7 +135,7 @@ impl Volume {
 /// Records on the remaining members that others have failed.
 async fn note_failure(volume: Volume) {
     if volume.has(RaidDefect::EarlyDegradedAck) {
-        // The delay gives the defect time to show.
+        // The delay gives the seeded bug time to show.
         volume.0.rt.sleep(1_000_000).await;
     }
     loop {

@@ -1,11 +1,12 @@
-//! Metadata: what each block on a drive is. It is made at dispatch and checked at every read.
+//! Metadata says what each block on a drive is. It is made at dispatch and checked at every read.
 //!
 //! The place of metadata depends on the drives: out-of-band, with each block, or in-band, in
-//! metadata stripes among the data. The rest of the crate notes what it writes
-//! (`OpenMeta::note`), waits until that is covered (`OpenMeta::join`), looks up the metadata of
-//! blocks that it reads (`Volume::lookup`) and scans zones (`scan`), without regard to the place.
+//! metadata stripes among the data. The rest of the crate does not depend on the place: it notes
+//! blocks when it writes them (`OpenMeta::note`), waits until a metadata stripe lists them
+//! (`OpenMeta::join`), looks up the metadata of blocks that it reads (`Volume::lookup`) and scans
+//! zones (`scan`).
 //!
-//! Invariant: only this folder decides by the place of metadata.
+//! Invariant: only this folder makes decisions by the place of metadata.
 
 pub(crate) mod footer;
 pub(crate) mod identity;
@@ -27,7 +28,7 @@ use furrow_log::pool::ReadPin;
 use furrow_rt::JoinHandle;
 use furrow_zone::Geometry;
 
-/// The pending metadata of blocks that are being read.
+/// The metadata of blocks that are being read, not yet looked up.
 pub(crate) struct Lookup {
     from: Source<JoinHandle<Vec<Option<BlockMeta>>>>,
     pin: ReadPin,
@@ -40,7 +41,8 @@ pub(crate) struct BlockMetas {
 }
 
 enum Source<T> {
-    /// In the answer, this many bytes per block; for a segment of this sequence number.
+    /// In the read's answer; the segment's sequence number, and the out-of-band bytes of
+    /// each block.
     OutOfBand(u64, usize),
     /// Listed in metadata stripes.
     InBand(T),
@@ -58,7 +60,7 @@ impl Lookup {
 }
 
 impl BlockMetas {
-    /// The metadata of block `n` of a read with the out-of-band bytes `oob`.
+    /// The metadata of block `n` of a read whose answer has the out-of-band bytes `oob`.
     pub(crate) fn of(&self, oob: &[u8], n: usize) -> Option<BlockMeta> {
         match &self.from {
             Source::OutOfBand(sequence, bytes) => open(oob.get(n * bytes..)?, *sequence),
@@ -68,7 +70,7 @@ impl BlockMetas {
 }
 
 impl Volume {
-    /// Starts the lookup of the metadata of `count` blocks that are being read, from `first` on.
+    /// Starts to look up the metadata of the `count` blocks from `first` on, which are being read.
     pub(crate) fn lookup(
         &self,
         geometry: &Geometry,
@@ -83,7 +85,7 @@ impl Volume {
         Lookup { from, pin }
     }
 
-    /// Whether the metadata of a member's blocks is unavailable because its drive vanished.
+    /// Whether a member's metadata cannot be looked up because the member's drive vanished.
     pub(crate) fn metadata_went(&self, index: u32) -> bool {
         let drive = self.0.array.member(index).drive();
         self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())

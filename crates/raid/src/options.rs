@@ -3,14 +3,14 @@
 use furrow_log::writer::{Order, WriterOptions};
 use furrow_policy::{AppendPieces, Join, RaidVariant, ZoneWrites};
 
-/// Number of commands that waiting appended chunks are merged into; fewer if they would be below 16
-/// KiB.
+/// The appended chunks that wait are merged into this number of commands, or into fewer if commands
+/// would be smaller than 16 KiB.
 pub const APPEND_PIECES: u32 = 2;
 
-/// How drives are written to.
+/// How a volume writes to its drives.
 #[derive(Clone, Copy, Debug)]
 pub struct DriveOptions {
-    /// Hardware queues of each drive.
+    /// Number of hardware queues of each drive.
     pub queues: u16,
     /// Most commands in flight per zone.
     pub depth: u32,
@@ -22,30 +22,32 @@ impl Default for DriveOptions {
     }
 }
 
-/// How a volume is run.
+/// The options with which a volume is run; none of them is stored on the drives.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How drives are written to.
+    /// How the volume writes to its drives.
     pub drive: DriveOptions,
-    /// Nanoseconds after its last block until a partly filled stripe is filled up with zeros.
+    /// Time after which a partly filled stripe is filled up with zeros, since its last block,
+    /// in nanoseconds.
     pub pad_after: u64,
-    /// Stripes in flight per open segment.
+    /// Most stripes in flight per open segment.
     pub depth: u32,
-    /// Data blocks written between two checkpoints, at most.
+    /// Most data blocks written between two checkpoints.
     pub checkpoint_blocks: u64,
-    /// Bytes of memory for the map, at least 24 KiB; other parts of the map are read on demand. 0:
-    /// all of the map may be in memory.
+    /// Most bytes of memory for the map, at least 24 KiB; parts of the map that are not in memory
+    /// are read when needed. 0: no limit.
     pub map_memory: u64,
-    /// Clean in the background.
+    /// Whether segments are cleaned in the background.
     pub clean: bool,
-    /// Nanoseconds a rebuild pauses after every 32 rows, in favour of other requests.
+    /// Pause of a rebuild after every 32 rows, in nanoseconds, in favour of other requests.
     pub rebuild_pause: u64,
-    /// Nanoseconds a drive may take to answer before it is given up as failed; 0: no limit.
+    /// Longest time that a drive may take to answer before it counts as failed, in nanoseconds; 0:
+    /// no limit.
     pub drive_timeout: u64,
-    /// Start even if stripes that may have been acknowledged cannot be read, and it is not known
-    /// which blocks they held: these blocks read as their earlier content.
+    /// Whether to start even if stripes that may have been acknowledged cannot be read and the
+    /// blocks they held are unknown: these blocks then have their earlier content.
     pub accept_loss: bool,
-    /// Other rules than the product's, for experiments and tests of tests.
+    /// Rules other than the product's, for experiments and for tests of the tests.
     pub variant: RaidVariant,
 }
 
@@ -67,7 +69,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How the writer of each drive is set up.
+    /// The options of the writer of each drive.
     pub(crate) fn writer(&self) -> WriterOptions {
         let variant = &self.variant;
         WriterOptions {

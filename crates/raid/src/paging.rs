@@ -1,14 +1,15 @@
-//! The map's memory: which mapping blocks are in it, and how others get in.
+//! The map's memory: which mapping blocks are in it, and how others are loaded and evicted.
 //!
 //! With a bound, half of the memory is for mapping blocks and half for the copies that a checkpoint
-//! makes of changed ones. Users' requests, which change entries when their stripes are durable, may
-//! pin a part of the mapping blocks; internal work may pin a smaller part. The rest can always be
-//! evicted. So cleaning can help requests that wait for space, and cleaning never waits for users.
-//! Changed mapping blocks are written before they are evicted, a stripe's worth at once.
+//! makes of changed ones. Users' requests change map entries when their stripes are durable; until
+//! then they pin a part of the mapping blocks. Internal work may pin a smaller part. The remaining
+//! mapping blocks can always be evicted, so cleaning never waits for users, and can help requests
+//! that wait for space. A changed mapping block is written before it is evicted, and a stripe's
+//! worth of others with it.
 //!
 //! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot
-//! waits for such writes: so the root that the checkpoint names holds everything from before the
-//! snapshot.
+//! waits for such writes. So the root that the checkpoint names holds every change from before
+//! the snapshot.
 
 pub(crate) mod state;
 
@@ -27,16 +28,17 @@ fn leaves(lba: u64, count: u64) -> Range<u32> {
 }
 
 impl Volume {
-    /// The number of blocks, from `lba` on and at most `count`, that a request may handle at once.
+    /// The number of blocks, from `lba` on and at most `count`, whose mapping blocks a request may
+    /// pin at once.
     pub(crate) fn piece(&self, lba: u64, count: u64) -> u64 {
         let first = u64::from(Map::leaf(lba));
         let end = first.saturating_add(self.0.paging.most).saturating_mul(u64::from(MAPPED));
         count.min(end - lba)
     }
 
-    /// Loads the mapping blocks of a range and keeps them in memory; `None` where mapping blocks
-    /// are never evicted. With `create`, mapping blocks without an entry are loaded too: the caller
-    /// is going to make entries. The range is at most a [`Volume::piece`].
+    /// Loads the mapping blocks of a range and pins them; `None` where mapping blocks are never
+    /// evicted. With `create`, mapping blocks without an entry get memory too: the caller is going
+    /// to make entries. The range is at most a [`Volume::piece`].
     pub(crate) async fn pin(
         &self,
         who: Pinner,
@@ -70,8 +72,8 @@ impl Volume {
         self.0.paging.limit.is_some()
     }
 
-    /// Like [`Volume::pin`] for internal work, for one mapping block, and for a caller that has
-    /// pins already: `None` if the caller would have to wait for other pins to be dropped.
+    /// Like [`Volume::pin`], for internal work on one mapping block and a caller that has pins
+    /// already. `None` if the caller would have to wait until other pins are dropped.
     pub(crate) async fn pin_more(&self, lba: u64) -> Result<Option<Pins>> {
         let Some(permit) = self.0.paging.internal.try_acquire(1) else { return Ok(None) };
         self.pin_with(permit, leaves(lba, 1), false).await.map(Some)
@@ -87,12 +89,12 @@ impl Volume {
         Ok(pins)
     }
 
-    /// Loads a mapping block; the block is in memory until the caller's next await.
+    /// Loads a mapping block, which is then in memory at least until the caller's next await.
     pub(crate) async fn fetch(&self, leaf: u32, create: bool) -> Result<()> {
         self.fetch_as(leaf, create, Loud::Yes).await
     }
 
-    /// Like [`Volume::fetch`]; damage that is met on the way counts if it is to be `loud`.
+    /// Like [`Volume::fetch`]; damage that is met while reading counts as an error only if `loud`.
     pub(crate) async fn fetch_as(&self, leaf: u32, create: bool, loud: Loud) -> Result<()> {
         let paging = &self.0.paging;
         let mut missed = false;
@@ -112,8 +114,8 @@ impl Volume {
             if paging.limit.is_some_and(|limit| taken >= limit) {
                 match self.make_space().await {
                     Ok(()) => continue,
-                    // Changed mapping blocks cannot be written, and stay; the wanted one is read
-                    // all the same.
+                    // Changed mapping blocks cannot be written and stay in memory; the wanted one
+                    // is read nonetheless, above the limit.
                     Err(error) if error.kind() == ErrorKind::NoSpace => {}
                     Err(error) => return Err(error),
                 }
@@ -139,7 +141,7 @@ impl Volume {
         let identity = (block::MAPPING, u64::from(leaf));
         let pages: Pages = self.read_numbers(&[(number, identity)], loud).await?;
         let mut map = self.0.paging.map_mut();
-        // The mapping block may have been loaded or moved during the read.
+        // The mapping block may have been loaded, or written elsewhere, during the read.
         if map.root_of(leaf) == number {
             map.load(leaf, &pages[0]);
         }
@@ -165,7 +167,7 @@ impl Volume {
         }
     }
 
-    /// Writes a changed mapping block, so that it can be evicted, and others with it.
+    /// Writes a changed mapping block, so that it can be evicted, and other changed ones with it.
     async fn write_some(&self, leaf: u32) -> Result<()> {
         let _one = self.0.paging.writes.acquire(1).await;
         let (placement, config) = (self.0.shape.placement, &self.0.config);
@@ -176,7 +178,8 @@ impl Volume {
         self.write_leaves(&dirty).await.map(drop)
     }
 
-    /// Writes mapping blocks that were taken from the map. Returns their new numbers.
+    /// Writes the copies of mapping blocks that the caller took from the map. Returns their
+    /// new numbers.
     pub(crate) async fn write_leaves(&self, dirty: &[(u32, Page)]) -> Result<Vec<(u64, u32)>> {
         let mut placed = Vec::new();
         for (done, batch) in dirty.chunks(BATCH).enumerate() {
@@ -202,11 +205,11 @@ impl Volume {
         Ok(placed)
     }
 
-    /// Wakes tasks that wait for memory: the volume has failed.
+    /// Wakes the tasks that wait for memory, because the volume has failed.
     pub(crate) fn give_up_paging(&self) {
         self.0.paging.changed.notify_all();
     }
 }
 
-/// Mapping blocks written together.
+/// Most mapping blocks written together.
 const BATCH: usize = 64;

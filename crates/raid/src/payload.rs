@@ -11,17 +11,17 @@ use furrow_zone::{Error, ErrorKind, Result};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// A payload that was read.
+/// The payload of a state record that was read.
 pub(crate) struct Payload {
     body: VolumeBody,
-    /// Segments and the map's root.
+    /// The segments and the map's root.
     pub(crate) image: Image,
 }
 
-/// What a record's payload says to somebody who looks at a drive.
+/// What the payload of a state record says, for reports about a drive.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the payload.
 pub(crate) fn told(record: &Record) -> std::result::Result<Told, &'static str> {
     let Payload { body, image } = Payload::read(record)?;
     Ok(Told {
@@ -32,10 +32,10 @@ pub(crate) fn told(record: &Record) -> std::result::Result<Told, &'static str> {
 }
 
 impl Payload {
-    /// Reads the payload of a record.
+    /// Reads the payload of a state record.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the payload.
     pub(crate) fn read(record: &Record) -> std::result::Result<Payload, &'static str> {
         let (body, rest) =
             VolumeBody::read_from_prefix(&record.payload).map_err(|_| "too short")?;
@@ -59,7 +59,7 @@ impl Payload {
         }
     }
 
-    /// The payload of a volume's records.
+    /// The payload of the state records that a volume writes.
     pub(crate) fn bytes(shape: &Shape, config: &Config, image: &Image) -> Vec<u8> {
         let mut body = VolumeBody::new_zeroed();
         body.blocks = shape.blocks.into();
@@ -98,10 +98,11 @@ impl Payload {
         }
     }
 
-    /// The shape of the volume, whose zones begin with `first_zone`.
+    /// The shape of the volume; its segments' zones begin with `first_zone`.
     ///
     /// # Errors
-    /// `Corrupt` if its sizes do not fit each other, `Invalid` if no array has so many drives.
+    /// `Corrupt` if its sizes contradict each other, `Invalid` if an array cannot have this number
+    /// of drives.
     pub(crate) fn shape(&self, record: &Record, first_zone: u32) -> Result<Shape> {
         let (body, config) = (&self.body, self.config(&record.identity));
         let placement = record.identity.placement()?;
@@ -141,7 +142,7 @@ impl Payload {
     }
 }
 
-/// Entries that are one behind the other.
+/// The structures in `bytes`, which follow each other without gaps.
 fn all<T: FromBytes>(bytes: &[u8]) -> Vec<T> {
     let size = std::mem::size_of::<T>();
     bytes.chunks_exact(size).filter_map(|bytes| T::read_from_bytes(bytes).ok()).collect()

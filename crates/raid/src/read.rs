@@ -1,5 +1,6 @@
-//! Reads: from the map to the drives. Every block is checked against its metadata, and
-//! reconstructed from the others of its row if it is damaged or its drive is gone.
+//! Reads: the map gives the block's place, and the drive is read there. Every block is checked
+//! against its metadata; if it is damaged or its drive is gone, it is reconstructed from the others
+//! of its row.
 
 pub(crate) mod place;
 
@@ -25,16 +26,17 @@ const COMMAND: u32 = 256;
 /// A read command in flight.
 pub(crate) struct Reading {
     answer: Completion<Outcome>,
-    /// The blocks it reads, by their positions in the request.
+    /// The blocks that the command reads, as positions in the request.
     of: Vec<usize>,
     pub(crate) index: u32,
-    /// When it was sent ([`Volume::asked`]).
+    /// Point of [`Volume::asked`] at which the command was sent.
     pub(crate) since: u64,
     lookup: Lookup,
 }
 
 impl Reading {
-    /// The answer, the positions of its blocks in the request, and their metadata.
+    /// Waits for the read. Returns its outcome, the positions of its blocks in the request, and
+    /// their metadata.
     pub(crate) async fn over(self) -> (Outcome, Vec<usize>, BlockMetas) {
         let outcome = self.answer.await;
         (outcome, self.of, self.lookup.done().await)
@@ -45,8 +47,8 @@ impl Volume {
     /// Reads blocks; blocks that were never written or are trimmed read as zeros.
     ///
     /// # Errors
-    /// `Invalid` past the end; `Corrupt` or `Io` naming the block, if neither it nor enough others
-    /// of its stripe can be read.
+    /// `Invalid` past the end of the volume; `Corrupt` or `Io` naming the block, if neither it nor
+    /// enough others of its stripe can be read.
     pub async fn read(&self, block: u64, count: u32) -> Result<Pages> {
         self.check_range(block, count.into())?;
         if let Some(error) = self.failed().filter(|_| !self.survives()) {
@@ -61,8 +63,8 @@ impl Volume {
                 self.note_lost_leaf(leaf);
                 return Err(error);
             }
-            // These blocks are read before the next mapping block is loaded, which may have to wait
-            // for space: segments that are being read cannot be reset.
+            // The blocks found so far are read before the next mapping block is loaded. Loading may
+            // have to wait for space, and segments that are being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
             {
                 let map = self.0.paging.map();
@@ -86,11 +88,11 @@ impl Volume {
         Ok(pages)
     }
 
-    /// Reads blocks by number; each must have the wanted identity. [`NONE`] reads as zeros.
+    /// Reads blocks by number; each must have the identity in `wanted`. [`NONE`] reads as zeros.
     pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)], loud: Loud) -> Result<Pages> {
         let mut pages: Vec<Option<Page>> = vec![None; wanted.len()];
         let mut places: Vec<Option<Place>> = Vec::with_capacity(wanted.len());
-        // All are pinned before the first wait, so that no segment is reset during the read.
+        // All segments are pinned before the first wait, so that none is reset during the read.
         let pins = self.pin_slots(wanted.iter().map(|(number, _)| *number));
         for (number, _) in wanted {
             places.push(match *number {
@@ -120,7 +122,7 @@ impl Volume {
         Ok(pages.into_iter().flatten().collect())
     }
 
-    /// Pins the zones of the segments of these blocks.
+    /// Pins the zones of the segments that hold these blocks.
     fn pin_slots(&self, numbers: impl Iterator<Item = u32>) -> Vec<ReadPin> {
         let mut slots: smallvec::SmallVec<[u32; 8]> =
             numbers.filter(|number| *number != NONE).map(|n| self.0.shape.slot(n)).collect();
@@ -138,7 +140,8 @@ impl Volume {
         pins
     }
 
-    /// The place of the block `number`; `None` if its member has no zone there, or lost it.
+    /// The place of the block `number`; `None` if its member has no zone in the segment, or lost
+    /// the zone.
     pub(crate) async fn place(&self, number: u32) -> Result<Option<Place>> {
         let Some((slot, row, chunk)) = self.0.shape.locate(number) else {
             return Err(Error::new(
@@ -149,13 +152,14 @@ impl Volume {
         self.place_at(slot, row, chunk).await
     }
 
-    /// Like [`Volume::place`], by slot, row and chunk, which may be a parity chunk.
+    /// Like [`Volume::place`], for the block in row `row` of `chunk`, which may be a parity chunk.
     pub(crate) async fn place_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Place>> {
         self.ready(slot).await?;
         Ok(self.place_now(slot, row, chunk))
     }
 
-    /// Ensures that places in a segment can be computed.
+    /// Loads the stripe table of a segment if it is needed, so that places in the segment can
+    /// be computed.
     pub(crate) async fn ready(&self, slot: u32) -> Result<()> {
         let (needs, free) = {
             let segment = &self.0.segments.borrow()[slot as usize];
@@ -174,7 +178,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Like [`Volume::place_at`], for a segment that is [`Volume::ready`].
+    /// Like [`Volume::place_at`], for a segment for which [`Volume::ready`] was called.
     pub(crate) fn place_now(&self, slot: u32, row: u32, chunk: u32) -> Option<Place> {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
@@ -193,7 +197,7 @@ impl Volume {
         Some(Place { slot, sequence: segment.sequence, stripe, index, zone, offset })
     }
 
-    /// Sends the reads of `places`, with neighbours in one command.
+    /// Sends the reads of `places`, with neighbouring blocks in one command.
     pub(crate) fn start(&self, places: &[Option<Place>]) -> Vec<Reading> {
         let mut readings = Vec::new();
         let mut i = 0;
@@ -233,7 +237,7 @@ impl Volume {
         Reading { answer, of, index: first.index, since: self.asked(), lookup }
     }
 
-    /// Takes the correct blocks of a command; the others are added to `lost`.
+    /// Takes the correct blocks from the answer to a read command, and adds the others to `lost`.
     async fn finish(
         &self,
         reading: Reading,
@@ -280,9 +284,9 @@ impl Volume {
         }
     }
 
-    /// Counts a wrong block of a member, which was asked for at `since`. If its metadata is in
-    /// another block, the drive may have gone before that block was read: then it counts as a
-    /// failed read.
+    /// Counts a wrong block of a member, whose read was sent at `since`. With in-band metadata
+    /// the drive may have gone before the block's metadata was read: then a failed read is
+    /// counted instead.
     pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
         let member = self.0.array.member(index);
         let gone = self.metadata_went(index);

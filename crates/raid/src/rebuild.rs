@@ -1,10 +1,10 @@
-//! A new drive in the place of a failed one, and the rebuild onto it.
+//! Replacing a failed drive by a new one, and the rebuild onto it.
 //!
 //! New segments have a zone on the new drive at once. Older segments are rebuilt one after the
 //! other, oldest first, stripe by stripe from the other chunks; the map is not needed. A segment
-//! counts as rebuilt when its zone has a footer: a zone that a crash left unfinished is emptied by
-//! the next assembly, which continues with the other segments. Until all are rebuilt, the member is
-//! *rebuilding* and its level tolerates one failure less.
+//! counts as rebuilt when its zone has a footer. The next assembly empties a zone that a crash left
+//! unfinished, and continues with the other segments. Until all segments are rebuilt, the member is
+//! *rebuilding* and the array tolerates one failure less.
 
 pub(crate) mod short_rows;
 pub(crate) mod state;
@@ -37,40 +37,41 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
-/// Rows written together.
+/// Number of rows written together.
 const BATCH: u32 = 32;
 
-/// Batches that are read, or written, at a time, unless the rebuild pauses.
+/// Most batches that are read, or written, at a time; one if the rebuild pauses.
 const AHEAD: usize = 8;
 
-/// Rebuilt rows, and their footer entries.
+/// Rebuilt rows of a zone, with their footer entries.
 #[derive(Default)]
 struct Batch {
     pages: Pages,
     oob: Vec<u8>,
     entries: Vec<FooterEntry>,
-    /// Metadata stripes among the rows.
+    /// Stripes among the rows that are metadata stripes.
     metadata: Vec<u32>,
-    /// Rows that cannot be restored.
+    /// Rows that could not be reconstructed.
     short: Vec<u32>,
 }
 
 /// The progress of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Segments to rebuild at the beginning.
+    /// Number of segments to rebuild when the rebuild began.
     pub total: u32,
-    /// Segments rebuilt.
+    /// Number of segments rebuilt.
     pub done: u32,
-    /// Segments, among `done`, that were rebuilt before this run of the rebuild: before it was
-    /// stopped, or before the last assembly.
+    /// Number of segments in `done` that an earlier run rebuilt: before the rebuild was stopped, or
+    /// before the last assembly.
     pub before: u32,
     /// Nanoseconds since this run of the rebuild began.
     pub elapsed: u64,
 }
 
 impl Progress {
-    /// Nanoseconds the rebuild will still take, at the pace so far.
+    /// Nanoseconds that the rebuild will still take at the pace so far; `None` before a segment
+    /// is done.
     pub fn remaining(&self) -> Option<u64> {
         let left = u64::from(self.total - self.done);
         let done = u64::from(self.done - self.before);
@@ -79,8 +80,8 @@ impl Progress {
 }
 
 impl Volume {
-    /// Puts an empty drive in the place of the failed member `index`; the rebuild begins. With
-    /// `force`, the content of the drive is lost.
+    /// Puts an empty drive in the place of the failed member `index`, and starts the rebuild. With
+    /// `force`, the drive may have content, which is lost.
     ///
     /// # Errors
     /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
@@ -111,7 +112,7 @@ impl Volume {
         })
     }
 
-    /// Refuses to give member `index` a drive, unless it has failed.
+    /// Fails unless member `index` has failed, so that a new drive may take its place.
     pub(crate) fn check_vacant(&self, index: u32) -> Result<()> {
         self.check_alive()?;
         let what = match self.0.array.members().get(index as usize) {
@@ -128,7 +129,7 @@ impl Volume {
     }
 
     /// Takes an empty drive into service as member `index`, which has failed. The drive gets a new
-    /// UUID, or keeps its own; `ring` is what its ring holds.
+    /// UUID, unless one is given; `ring` says what its state ring holds.
     pub(crate) async fn seat(
         &self,
         index: u32,
@@ -139,7 +140,7 @@ impl Volume {
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.writer())?;
         let one = self.state_records().await;
         self.0.meta.forget();
-        // The zones of the member's former drive are gone.
+        // Segments forget the zones of the member's former drive.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
             segment.rebuilt &= !(1 << index);
@@ -148,8 +149,8 @@ impl Volume {
         let former = self.0.array.seat(index, uuid, Rc::new(drive));
         self.space_changed();
         self.leave_unfit();
-        // The other members are told first: if the new drive alone recorded that it is a member,
-        // the others could continue without it and it would not find out.
+        // The other members record the replacement first. If the new drive alone recorded that it
+        // is a member, the others could continue without it, and it would not find out.
         self.write_state_but(false, Some(index), &one).await;
         drop(one);
         self.write_state(false).await;
@@ -159,12 +160,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses a drive that cannot take the place of a member.
+    /// Fails if a drive cannot take the place of a member.
     pub(crate) fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
         self.0.shape.check_replacement(&self.0.config, device)
     }
 
-    /// Whether the other members have all data.
+    /// Whether the other members in service have all data.
     pub fn can_do_without(&self, index: u32) -> bool {
         self.survives_without(&[index])
     }
@@ -172,7 +173,7 @@ impl Volume {
     /// Takes a member out of service, as if it had failed.
     ///
     /// # Errors
-    /// `Invalid` if there is no such member, or the array cannot do without it.
+    /// `Invalid` if there is no such member, or the array needs it.
     #[inline(never)]
     pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -210,17 +211,18 @@ impl Volume {
         self.rebuilding().or_else(|| waits.then(stopped))
     }
 
-    /// The event that reported how the last rebuild ended, if one has ended since the assembly.
+    /// The event that reported the end of the last rebuild; `None` if none has ended since
+    /// the assembly.
     pub fn last_rebuild(&self) -> Option<Event> {
         self.0.rebuild.ended.borrow().clone()
     }
 
-    /// Nanoseconds the rebuild pauses after every 32 rows.
+    /// Pause of the rebuild after every 32 rows, in nanoseconds.
     pub fn rebuild_pause(&self) -> u64 {
         self.0.rebuild.pause.get().unwrap_or(self.0.options.rebuild_pause)
     }
 
-    /// Sets the pause, also for a rebuild under way.
+    /// Sets the pause in nanoseconds, also for a rebuild under way.
     pub fn set_rebuild_pause(&self, nanoseconds: u64) {
         self.0.rebuild.pause.set(Some(nanoseconds));
     }
@@ -243,7 +245,8 @@ impl Volume {
         self.0.rt.spawn_detached(async move {
             let Some(inner) = weak.upgrade() else { return };
             let volume = Volume(inner);
-            // A failure on the way leaves the member rebuilding: the next assembly tries again.
+            // After a failure the member stays in state rebuilding, and the next assembly
+            // tries again.
             let result = volume.rebuild().await;
             volume.0.rebuild.running.set(false);
             let whole = result.is_ok();
@@ -255,14 +258,15 @@ impl Volume {
             *volume.0.rebuild.ended.borrow_mut() = Some(event.clone());
             volume.tell(event);
             if whole {
-                // A member may have been replaced while the last checkpoint was written.
+                // A member may have been replaced while this rebuild's checkpoint was written.
                 volume.start_rebuild();
             }
             volume.0.wanted.notify_all();
         });
     }
 
-    /// The segment to rebuild next: the oldest that a rebuilding member has no zone of.
+    /// The slot and member to rebuild next, from the oldest segment in which a rebuilding member
+    /// has no zone; and the number of zones to rebuild.
     fn unbuilt(&self) -> (Option<(u32, u32)>, u32) {
         let segments = self.0.segments.borrow();
         let (mut oldest, mut count): (Option<(u64, u32, u32)>, u32) = (None, 0);
@@ -286,14 +290,15 @@ impl Volume {
         (oldest.map(|(_, slot, index)| (slot, index)), count)
     }
 
-    /// Returns the blocks of the volume that could not be restored.
+    /// Rebuilds all segments. Returns the blocks of the volume that could not be restored.
     async fn rebuild(&self) -> Result<LostBlocks> {
         self.find_short_rows().await;
         let lost = LostBlocks::default();
         loop {
             self.rebuild_segments().await?;
             lost.join(&self.settle_short_rows().await?);
-            // A member may have been replaced meanwhile: nothing is restored to its drive yet.
+            // A member may have been replaced in the meantime, and its new drive has no restored
+            // data yet.
             if self.unbuilt().1 == 0 {
                 break;
             }
@@ -324,7 +329,8 @@ impl Volume {
                 Some((slot, index)) => {
                     let done = self.rebuild_segment(slot, index).await;
                     let goes_on = || {
-                        // If only a zone failed, the drive has others, as long as it is in service.
+                        // If only a zone failed, the rebuild goes on in another zone while the
+                        // drive is in service.
                         let state = self.0.array.member(index).state();
                         self.failed().is_none() && state == MemberState::Rebuilding
                     };
@@ -336,11 +342,11 @@ impl Volume {
                     }
                 }
                 None if left > 0 => {
-                    // The writer of an open segment may wait for space, and the lanes may have
-                    // rested because a zone was being filled.
+                    // The writer of an open segment may wait for space that this rebuild has made,
+                    // and the space tasks may have rested while a zone was filled.
                     self.0.wanted.notify_all();
-                    // The remaining segments are still open, without a zone of the member: they end
-                    // soon, or at once if there is space by now.
+                    // The remaining segments are open and have no zone of the member. They end when
+                    // full, or are ended here if there is space.
                     self.leave_unfit();
                     self.0.rt.sleep(1_000_000).await;
                 }
@@ -351,11 +357,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Rebuilds a member's zone of a segment.
+    /// Rebuilds the zone that a member has in a segment.
     async fn rebuild_segment(&self, slot: u32, index: u32) -> Result<()> {
         let segment = {
             let segment = &mut self.0.segments.borrow_mut()[slot as usize];
-            // The segment is not cleaned or released during its rebuild.
+            // The pin keeps the segment from being cleaned or released during its rebuild.
             segment.pinned = true;
             segment.clone()
         };
@@ -388,12 +394,12 @@ impl Volume {
         drive.zones().mark_full(owner);
         if let Err(error) = filled {
             self.note_write_error((index, since), None, &error);
-            // The zone's content is not valid. A zone that cannot be emptied is taken out of use.
+            // The zone's content does not count. If the zone cannot be emptied, the pool takes it
+            // out of use.
             let _ = drive.empty(zone).await;
             return Err(error);
         }
-        // The drive may have failed during the rebuild of its zone, and another may have taken its
-        // place.
+        // During the rebuild of the zone its drive may have failed and been replaced.
         if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
             return Err(gone());
         }
@@ -413,7 +419,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Data rows of a segment that has ended.
+    /// Number of data rows of a segment that has ended.
     fn ended_rows(&self, segment: &Segment) -> u32 {
         match segment.state {
             SegmentState::Sealed => self.0.shape.rows,
@@ -421,8 +427,8 @@ impl Volume {
         }
     }
 
-    /// Fills a zone with the content of a member's zone of a segment, and writes a footer, even in
-    /// a segment that has none: the footer is what makes a rebuilt zone count.
+    /// Fills a zone with the content of a member's zone of a segment. Writes a footer even if the
+    /// segment has none, because the footer makes a rebuilt zone count.
     async fn rebuild_into(
         &self,
         drive: &Drive,
@@ -446,8 +452,8 @@ impl Volume {
         Groups { chunk: segment.chunk, group: segment.group, stripes }
     }
 
-    /// Writes the data rows of a member's zone, and returns their footer entries. While some rows
-    /// are read, earlier ones are computed and written.
+    /// Writes the data rows of a member's zone, and returns their footer entries. Reads some rows
+    /// while it computes and writes the rows before them.
     async fn rebuild_data(
         &self,
         (slot, index): (u32, u32),
@@ -495,7 +501,7 @@ impl Volume {
                 self.0.rt.sleep(pause).await;
             }
         }
-        // Every write ends before the zone may be reset, after a failure as well.
+        // Waits for every write, also after a failure: the caller may reset the zone.
         for written in writes {
             let written = written.await;
             if result.is_ok() {
@@ -505,8 +511,8 @@ impl Volume {
         result.map(|()| entries)
     }
 
-    /// Rows of a member's zone, reconstructed from the other members. Rows that cannot be
-    /// reconstructed belong to no stripe.
+    /// Rows of a member's zone, reconstructed from the other members. A row that cannot be
+    /// reconstructed is written as a row of no stripe.
     async fn rebuild_rows(
         &self,
         (slot, index): (u32, u32),
@@ -566,8 +572,8 @@ impl Volume {
         batch
     }
 
-    /// The footer of a rebuilt zone: its own rows `own`, and the rows of other zones as their
-    /// footers have them.
+    /// The footer of a rebuilt zone: `own` for its own rows, and the entries that other zones'
+    /// footers have for theirs.
     async fn rebuilt_footer(
         &self,
         slot: u32,
@@ -583,7 +589,7 @@ impl Volume {
         };
         let mut footers: Vec<Vec<FooterEntry>> =
             others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
-        // Rows that the zone never had belong to no stripe, as in any truncated segment.
+        // Rows that the zone never had belong to no stripe, as in every truncated segment.
         footers[index as usize][..own.len()].copy_from_slice(&own);
         let open: Rc<Open> = self.open_at(
             slot,
@@ -595,11 +601,11 @@ impl Volume {
         self.footer(&open, index)
     }
 
-    /// At assembly: empties zones that a crash left partly rebuilt.
+    /// At assembly: empties zones whose rebuild a crash interrupted.
     pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
         for (index, zone) in zones {
             let Some(drive) = self.0.array.member(*index).drive() else { continue };
-            // A zone that cannot be emptied is taken out of use.
+            // If a zone cannot be emptied, the pool takes it out of use.
             let _ = drive.empty(*zone).await;
         }
     }

@@ -1,7 +1,7 @@
-//! Reconstruction of blocks from the others of their row: blocks of a lost drive, and damaged ones.
+//! Reconstructs blocks of a lost drive and damaged blocks, from the others of their row.
 //!
-//! All needed blocks of a stripe are read at once, and no more than needed as long as all of them
-//! are whole: for a mirror the other block, for two parities all except the second parity.
+//! All needed blocks of a stripe are read at once. While all blocks are whole, only the needed ones
+//! are read: for a mirror the other block, with two parities all except the second parity.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::identity::{self, Identity};
@@ -14,22 +14,22 @@ use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// A block to be read: its position in the request, its number, its expected identity, and whether
-/// it was found damaged.
+/// A block to reconstruct: its position in the request, its number, its expected identity, and
+/// whether it was read and found damaged.
 pub(crate) type Missing = (usize, u32, Wanted, bool);
 
 /// A block with its metadata.
 pub(crate) type Whole = (BlockMeta, Page);
 
-/// The result of examining a place.
+/// What a read found at a place.
 pub(crate) enum Seen {
-    /// The expected block of the stripe.
+    /// The block that was written there for the stripe.
     Whole(Whole),
-    /// A block that belongs to no stripe by its metadata.
+    /// A block whose metadata says that it belongs to no stripe.
     Foreign,
-    /// The content is not what was written.
+    /// Content that does not match its metadata.
     Damaged,
-    /// The drive cannot read it.
+    /// The drive could not read the block.
     Unread,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Reconstructed {
 }
 
 impl Volume {
-    /// Reconstructs blocks from the others of their rows, all at once; blocks that are damaged in
-    /// place are rewritten.
+    /// Reconstructs blocks from the others of their rows, all at once. Blocks that were read and
+    /// are damaged are written again.
     pub(crate) async fn recover_blocks(
         &self,
         missing: Vec<Missing>,
@@ -88,8 +88,8 @@ impl Volume {
         loud: Loud,
     ) -> Result<Vec<(usize, Page)>> {
         let made = self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, loud).await?;
-        // A repair of single blocks takes whole stripes, and must not take the space that cleaning
-        // needs.
+        // Rewriting single blocks takes whole stripes, and must leave cleaning the space that
+        // it needs.
         let repairs = self.0.options.clean && self.free_segments() > self.0.shape.kept;
         let (mut all, mut damage) = (Vec::new(), Vec::new());
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
@@ -104,13 +104,14 @@ impl Volume {
             self.count(|counters| counters.reconstructed += 1);
             if damaged && kind == block::DATA && repairs {
                 let identity = identity.expect("invariant: compared above");
-                // The reader's pins still hold the segment, so the origin is the block's.
+                // The reader's pins still hold the segment, so `number` still leads to this
+                // block's segment.
                 damage.push((identity, page.clone(), self.origin(number)));
             }
             all.push((i, page));
         }
         if !damage.is_empty() {
-            // No task waits for the repair.
+            // The repair is a task of its own, so that the read does not wait for it.
             let volume = self.clone();
             self.0.rt.spawn_detached(async move {
                 let count = damage.len() as u64;
@@ -122,11 +123,12 @@ impl Volume {
         Ok(all)
     }
 
-    /// The block of a row from the others of the row: its identity (`None`: parity), and its
-    /// content.
+    /// Reconstructs a block from the others of its row. Returns its identity (`None`: parity), and
+    /// its content.
     ///
     /// # Errors
-    /// `Io` if too few of them can be read, `Corrupt` if the result is not what was written.
+    /// `Io` if too few of the other blocks can be read, `Corrupt` if the result is not what
+    /// was written.
     pub(crate) async fn make(
         &self,
         slot: u32,
@@ -139,7 +141,7 @@ impl Volume {
         self.believed((slot, row, chunk), one?)
     }
 
-    /// The identity of a reconstructed block, if it fits the content.
+    /// The identity of a reconstructed block, if its content matches.
     fn believed(
         &self,
         (slot, row, chunk): (u32, u32, u32),
@@ -159,11 +161,12 @@ impl Volume {
         }
     }
 
-    /// The blocks of `count` rows of a chunk, within one stripe, from the others.
+    /// Reconstructs the blocks of `count` rows of a chunk, within one stripe, from the
+    /// other chunks.
     ///
     /// # Errors
-    /// If places in the segment cannot be computed; for each row `Io` if too few others can be
-    /// read.
+    /// If places in the segment cannot be computed; for each row, `Io` if too few other blocks can
+    /// be read.
     pub(crate) async fn reconstruct_rows(
         &self,
         (slot, row): (u32, u32),
@@ -174,7 +177,7 @@ impl Volume {
         self.ready(slot).await?;
         let n = self.0.shape.placement.n;
         let first = self.enough(slot, row, chunk);
-        // By chunk, then by row.
+        // Blocks that were read: by chunk, then by row.
         let mut found: Vec<Vec<Option<Whole>>> = vec![vec![None; count as usize]; n as usize];
         self.read_rows((slot, row), &first, &mut found, loud).await;
         let mut made: Vec<Option<Reconstructed>> =
@@ -193,7 +196,7 @@ impl Volume {
         Ok(told.collect())
     }
 
-    /// The chunks that suffice to reconstruct `chunk`, if all of them are whole.
+    /// Chunks that suffice to reconstruct `chunk` if all of their blocks are whole.
     fn enough(&self, slot: u32, row: u32, chunk: u32) -> Vec<u32> {
         let placement = self.0.shape.placement;
         let others = || (0..placement.n).filter(|other| *other != chunk);
@@ -206,7 +209,7 @@ impl Volume {
         there.take(placement.k as usize).collect()
     }
 
-    /// A row's block of `chunk`, from those that were found.
+    /// Computes a row's block of `chunk` from the blocks in `found`.
     fn combine(
         &self,
         found: &[Vec<Option<Whole>>],
@@ -247,7 +250,8 @@ impl Volume {
         )
     }
 
-    /// Reads rows of some chunks, from `row` on, of a segment that is ready, all at once.
+    /// Reads rows of some chunks, from `row` on, all at once. [`Volume::ready`] was called for
+    /// the segment.
     async fn read_rows(
         &self,
         (slot, row): (u32, u32),
@@ -270,7 +274,8 @@ impl Volume {
         }
     }
 
-    /// Takes the whole blocks that a command read; if it failed, reads blocks one by one.
+    /// Takes those blocks that a command read and that match their metadata. If the command failed,
+    /// reads its blocks one by one.
     async fn take_whole(
         &self,
         reading: Reading,
@@ -304,7 +309,7 @@ impl Volume {
         }
     }
 
-    /// A read of a block, sent at `since`, failed.
+    /// Counts a failed read of a block, sent at `since`.
     fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>, loud: Loud) {
         if loud == Loud::Yes {
             self.0.array.member(index).count(since, |errors| errors.read += 1);
@@ -322,7 +327,7 @@ impl Volume {
         }
     }
 
-    /// Reads the block at a place.
+    /// Reads and checks the block at a place.
     pub(crate) async fn look_at(&self, place: Place, loud: Loud) -> Seen {
         let Some(drive) = self.0.array.member(place.index).drive() else {
             return Seen::Unread;
@@ -345,10 +350,10 @@ impl Volume {
     }
 }
 
-/// Classifies a block that was read at a place, with its metadata.
+/// Checks a block that was read at a place against its metadata.
 fn is_whole(place: Place, meta: Option<BlockMeta>, page: Page) -> Seen {
     match meta {
-        // A block that belongs to no stripe is not damaged.
+        // A block that belongs to no stripe is not counted as damaged.
         Some(meta) if meta.stripe.get() == NONE => Seen::Foreign,
         Some(meta)
             if meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes()) =>

@@ -1,15 +1,15 @@
-//! Recovery: from what the drives hold to a volume in service.
+//! Recovery: from the content of the drives to a volume in service.
 //!
 //! `recover/steps` is the table of its steps. Recovery begins with the newest state record, which
 //! has segment table and map as of its snapshot. Rows that were written after the snapshot change
 //! the map. Stripes that count but lack a chunk are then written again: otherwise the next failure
-//! of a drive could undo what this recovery has shown.
+//! of a drive could take back blocks that users have read since this recovery.
 //!
 //! Before the checkpoint at its end, recovery resets nothing, and its writes change nothing that
-//! the first steps find: a crash during recovery is recovered as the first crash was. The exception
-//! is a lack of space for the last steps. Segments without valid blocks are then reset, as at any
-//! other time, but not those with blocks that a torn stripe replaced, until that stripe is written
-//! again. If that is not enough, zones that belong to no segment are reset, too.
+//! the first steps find. So a crash during recovery is recovered like the first crash. The
+//! exception is a lack of space for the last steps: then segments without valid blocks are reset.
+//! Segments with blocks that a torn stripe replaced are kept until that stripe is written again. If
+//! the space is still too small, zones that belong to no segment are reset, too.
 
 pub(crate) mod finish;
 mod headless;
@@ -48,19 +48,20 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros};
 
-/// A segment as described by the headers of its zones.
+/// A segment as the headers of its zones describe it.
 pub(crate) struct Found {
     pub(crate) sequence: u64,
     slot: u32,
     pub(crate) groups: Groups,
-    /// Members that the segment was begun without, as bits.
+    /// Members without a zone when the segment was begun, as bits.
     pub(crate) missing: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
-    /// Bit i: member i's zone was rebuilt, and counts only when the rebuild has completed it.
+    /// Members whose zone was written by a rebuild, as bits; such a zone counts only when it has
+    /// its footer.
     pub(crate) rebuilt: u32,
 }
 
-/// The newest block of an address among those that were written after the snapshot.
+/// The newest block of an address among the blocks written after the snapshot.
 #[derive(Clone, Copy)]
 struct Candidate {
     sequence: u64,
@@ -68,19 +69,19 @@ struct Candidate {
     number: u32,
     /// Whether the block's stripe lacks a chunk.
     torn: bool,
-    /// The block is damaged, and so is too much of the rest of its stripe.
+    /// Whether the block is damaged, and too much of its stripe as well.
     lost: bool,
 }
 
-/// What a stripe that counts is short of.
+/// Whether chunks of a stripe that counts are missing or damaged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Short {
     Not,
-    /// A member in service lacks its chunk: the crash came before that was written.
+    /// A member in service has no chunk, because the crash came before its write.
     Lacking,
-    /// All chunks are there, and few enough are damaged.
+    /// All chunks are there, and the damaged ones can be reconstructed.
     Damaged,
-    /// All chunks are there, or were, and too many are damaged.
+    /// All chunks are there, or were, but too many of them are damaged.
     Lost,
 }
 
@@ -97,18 +98,18 @@ struct TrimRecord {
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
-    /// Addresses and numbers of blocks that are not the newest of their address.
+    /// Addresses and numbers of blocks for which `blocks` has a newer one.
     older: Vec<(u64, u32)>,
     trims: Vec<TrimRecord>,
-    /// Blocks of stripes that count but lack a chunk.
+    /// Numbers of the blocks of stripes that count but lack a chunk.
     torn: Vec<u32>,
-    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    /// Numbers of the blocks of stripes that have all their chunks, some of them damaged.
     damaged: Vec<u32>,
     highest: u64,
 }
 
 impl Delta {
-    /// Adds a block that was found.
+    /// Adds a block that was found after the snapshot.
     fn add(&mut self, lba: u64, new: Candidate) {
         let Some(known) = self.blocks.get_mut(&lba) else {
             self.blocks.insert(lba, new);
@@ -119,18 +120,18 @@ impl Delta {
         self.older.push((lba, old.number));
     }
 
-    /// Whether the content of an address is determined by a stripe that lacks a chunk; `trims` are
-    /// the ranges that trim records in such stripes discard.
+    /// Whether a stripe that lacks a chunk determines the content of an address. `trims` are the
+    /// ranges discarded by trim records in such stripes.
     fn is_torn(&self, trims: &[Range<u64>], lba: u64) -> bool {
         self.blocks.get(&lba).is_some_and(|newest| newest.torn)
             || trims.iter().any(|range| range.contains(&lba))
     }
 }
 
-/// The rows of a segment's zones.
+/// The rows of a segment's zones, as they were read.
 pub(crate) struct Scanned {
     rows: Vec<Rows>,
-    /// Rows that were written, of each zone.
+    /// For each zone, the number of rows that were written.
     upto: Vec<u32>,
 }
 
@@ -147,13 +148,12 @@ impl Scanned {
         drives.fold(0, |set, drive| set | 1 << drive)
     }
 
-    /// Whether a row was damaged beyond telling what it was.
+    /// Whether a row is damaged so much that its stripe is unknown.
     pub(crate) fn has_unknown(&self) -> bool {
         self.rows.iter().flatten().flatten().any(|row| !row.whole && row.stripe == NONE)
     }
 
-    /// Drives with a row that was damaged beyond telling what it was, where the chunk of a stripe
-    /// may be, as bits.
+    /// Drives, as bits, that have a row of unknown stripe where the chunk of `stripe` may be.
     pub(crate) fn unknown_of(&self, groups: Groups, stripe: u32) -> u32 {
         let first = groups.start(stripe) * groups.chunk;
         let last = groups.end(stripe) * groups.chunk;
@@ -165,16 +165,16 @@ impl Scanned {
         drives.fold(0, |set, (drive, _)| set | 1u32 << drive)
     }
 
-    /// Number of rows up to the last one with a whole block in any zone. A zone that was ended
-    /// early counts as written to its end.
+    /// Number of rows up to the last whole block of any zone. A zone that was ended early counts as
+    /// written to its end.
     fn last(&self) -> u32 {
         let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
         self.rows.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Rows of the segment: up to the last row with a whole block in any zone, and up to the last
-    /// stripe that any of these blocks belongs to. Zone Append may place a stripe before earlier
-    /// ones of its group, and the earlier ones may be missing.
+    /// Number of rows of the segment: up to the last whole block of any zone, and up to the last
+    /// stripe to which one of these blocks belongs. Zone Append may place a stripe before earlier
+    /// ones of its group, and the earlier stripes may be missing.
     fn rows_of(&self, groups: Groups) -> u32 {
         let stripes = self.rows.iter().flatten().flatten().map(|row| row.stripe);
         let stripes = stripes.filter(|stripe| *stripe < groups.stripes);
@@ -184,7 +184,7 @@ impl Scanned {
 }
 
 impl Image {
-    /// The image's entry of a segment.
+    /// The entry for a segment in the checkpoint's image.
     pub(crate) fn entry(&self, found: &Found) -> Option<&SegmentEntry> {
         let of = |entry: &&SegmentEntry| {
             entry.slot.get() == found.slot && entry.sequence.get() == found.sequence
@@ -194,20 +194,21 @@ impl Image {
 }
 
 impl Volume {
-    /// Brings the volume to the point where it can be written, starting from the state record's
-    /// image.
+    /// Recovers the volume from the image of the newest state record, up to the point where the
+    /// volume can be written.
     pub(crate) async fn recover(&self, zones: Vec<Vec<ZoneReport>>, image: Image) -> Result<()> {
         let mut recovery = Recovery::new(self, zones, image);
         run(&self.0.rt, OF_RECOVERY, RECOVERY, &mut recovery).await?;
         match self.finish_recovery().await {
-            // Writes wait until the last steps are done; reads work before.
+            // The volume serves reads; writes wait until the last steps are done.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
             finished => finished,
         }
     }
 
-    /// Refuses the result of recovery if a drive was gone for a moment: its blocks were not read.
+    /// Fails if a drive did not answer for a moment during recovery, because blocks of it were
+    /// not read.
     pub(crate) fn check_read(&self) -> Result<()> {
         let missed = |drive: &Rc<furrow_array::drive::Drive>| drive.has_missed();
         match self.0.array.members().iter().filter_map(Member::drive).find(missed) {
@@ -221,16 +222,17 @@ impl Volume {
         }
     }
 
-    /// Whether [`Volume::recover`] failed because a drive was gone for a moment.
+    /// Whether [`Volume::recover`] failed because a drive did not answer for a moment.
     pub(crate) fn has_missed(&self) -> bool {
         self.check_read().is_err()
     }
 
-    /// Returns the segments, oldest first; the zones that hold something and belong to no segment;
+    /// Returns the segments, oldest first; the zones that are not empty and belong to no segment;
     /// and, as bits, the members with zones whose header cannot be read.
     ///
     /// # Errors
-    /// `Corrupt` if no header of a segment is left, and the newest state record does not know it.
+    /// `Corrupt` if no header of a segment is left, and the newest state record does not list
+    /// the segment.
     pub(crate) async fn find_segments(
         &self,
         zones: &[Vec<ZoneReport>],
@@ -273,7 +275,7 @@ impl Volume {
                 let known = &mut segment.zones[index as usize];
                 match *known {
                     None => *known = Some(report.zone),
-                    // A rebuild failed in one of the two zones, and that zone could not be emptied.
+                    // A rebuild wrote both zones, failed in one of them, and could not empty it.
                     Some(old) if read_footers(self, index, old, sequence).await.is_some() => {
                         strays.push((index, report.zone));
                     }
@@ -290,8 +292,8 @@ impl Volume {
                 blind |= 1 << zone.index;
             }
         }
-        // If a slot has several segments the newest counts: a zone that could not be reset keeps
-        // its old content.
+        // Of several segments in a slot the newest counts: an older one is there because its zones
+        // could not be reset.
         let mut newest: BTreeMap<u32, Found> = BTreeMap::new();
         for ((slot, _), segment) in found {
             if let Some(old) = newest.insert(slot, segment) {
@@ -320,7 +322,7 @@ impl Volume {
         whole.then_some((header.sequence.get(), body))
     }
 
-    /// Puts a segment that was found into its slot.
+    /// Puts a segment found on the drives into its slot.
     pub(crate) fn adopt(&self, found: &Found, state: SegmentState) {
         let drives = self.0.shape.placement.n;
         self.0.segments.borrow_mut()[found.slot as usize] = Segment {
@@ -374,7 +376,7 @@ impl Volume {
         scanned
     }
 
-    /// A table of the chunks found of a segment's stripes, and of their places.
+    /// The stripe table of a segment, with the places of the chunks that were found.
     pub(crate) fn places(&self, segment: &Found, scanned: &Scanned) -> StripeTable {
         let groups = segment.groups;
         let mut table = self.new_table(groups.stripes, groups.group);
@@ -385,8 +387,8 @@ impl Volume {
         table
     }
 
-    /// Decides which stripes count, and collects their blocks and trims that are newer than the
-    /// snapshot. `gone`: see [`Volume::lost_in`].
+    /// Decides which stripes of a segment count, and collects those of their blocks and trims that
+    /// are newer than the snapshot. `gone`: see [`Volume::lost_in`].
     fn weigh(
         &self,
         segment: &Found,
@@ -413,13 +415,13 @@ impl Volume {
             let sound = there & !scanned.hurt(groups, &table, stripe);
             let enough =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
-            // If every member in service has its chunk, or may have had it, the stripe may have
-            // been acknowledged: where too much of it is damaged, its blocks are lost, and reads
-            // say so.
+            // If every member in service has its chunk of the stripe, or may have had it, the
+            // stripe may have been acknowledged. If too much of it is damaged, its blocks are lost,
+            // and reads of them fail.
             let had = || there | gone | scanned.unknown_of(groups, stripe);
             let lost = !enough(sound) && enough(there) && !self.lacks(segment, had());
             if !enough(sound) && !lost {
-                // The stripe is void: its chunks must never be taken for chunks again.
+                // The stripe does not count, so its chunks are removed from the table.
                 (0..placement.n).for_each(|drive| table.remove(stripe, drive));
                 continue;
             }
@@ -439,15 +441,15 @@ impl Volume {
         }
     }
 
-    /// Whether a member in service lacks its chunk although it has a zone in the segment, or ought
-    /// to have one. A chunk that a rebuild is going to write does not count as lacking.
+    /// Whether a member in service lacks its chunk although it has a zone in the segment, or should
+    /// have one. A chunk that a rebuild will write does not count as lacking.
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
             let member = self.0.array.member(drive);
             let absent = segment.zones[drive as usize].is_none();
             let unbuilt = absent && member.state() == MemberState::Rebuilding;
-            // If the segment was begun without a member that is in service, the member was gone
-            // only for a moment, and no state record says so.
+            // A member in service may be missing from a segment's header because its drive was gone
+            // for a moment, of which no state record tells.
             there >> drive & 1 == 0
                 && (absent || segment.missing >> drive & 1 == 0)
                 && member.drive().is_some()
@@ -510,7 +512,7 @@ impl Volume {
         }
     }
 
-    /// Counts the mapping blocks that the root names, in their segments.
+    /// Counts, for each segment, the mapping blocks that the root names in it.
     fn count_leaves(&self) {
         let map = self.0.paging.map();
         let mut segments = self.0.segments.borrow_mut();
@@ -521,7 +523,7 @@ impl Volume {
         }
     }
 
-    /// Applies the blocks and trims from after the snapshot to the map.
+    /// Applies the blocks and trims written after the snapshot to the map.
     async fn apply(&self, delta: &Delta, image: &Image) -> Result<()> {
         let (mut trims, mut torn) = (Vec::new(), Vec::new());
         for record in &delta.trims {
@@ -548,7 +550,7 @@ impl Volume {
                 torn.extend(record.torn.then(|| range.clone()));
                 trims.push((record.sequence, range));
             }
-            // The record has to stay until a checkpoint shows the effect of the trim.
+            // The record must stay until a checkpoint holds the effect of the trim.
             let slot = self.0.shape.slot(record.number) as usize;
             self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.snapshots() + 1;
         }
@@ -587,8 +589,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Maps `lba` to `number`. Returns the old number, which is from the checkpoint, and debits its
-    /// segment, unless the segment was released since.
+    /// Maps `lba` to `number`. Returns the old number, which is the checkpoint's, and subtracts the
+    /// old block from its segment's count, unless that segment was released since.
     fn turn(&self, lba: u64, number: u32, image: &Image) -> Option<u32> {
         let old = self.0.paging.map_mut().set(lba, number);
         if number != NONE {
@@ -609,7 +611,7 @@ impl Volume {
         })
     }
 
-    /// Reopens a segment that was open, or ends it.
+    /// Continues writing to a segment that was open at the crash, or ends it.
     async fn reopen_segment(
         &self,
         segment: Found,
@@ -658,9 +660,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Reopens the zones of a segment. False if one of them cannot be written any further, or a
-    /// member in service has none. A member that is being rebuilt may have none: that spares
-    /// recovery a new segment for its own writes, for which there may be no space.
+    /// Reopens the zones of a segment. False if one of them cannot be written further, or if a
+    /// member in service has none. A member under rebuild may have none: recovery then needs no new
+    /// segment for its own writes, for which there may be no space.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.array.members().iter().enumerate() {
@@ -713,7 +715,8 @@ impl Volume {
         footers
     }
 
-    /// Fills the zones of a segment up to row `upto`. False if one of them fails.
+    /// Fills the zones of a segment with filler blocks up to row `upto`. False if one of
+    /// them fails.
     async fn fill_up(&self, open: &Open, segment: &Found, upto: u32) -> bool {
         let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in segment.zones.iter().enumerate() {
@@ -743,8 +746,8 @@ impl Volume {
         whole
     }
 
-    /// Removes from a segment the zones whose rebuild was not finished: their headers say that the
-    /// segment was without them, and they have no footer.
+    /// Removes from a segment the zones of unfinished rebuilds: their headers say that the segment
+    /// was begun without them, and they have no footer.
     pub(crate) async fn take_unbuilt(
         &self,
         segment: &mut Found,
@@ -770,9 +773,9 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// Under Zone Append a later stripe of a group may land in the first row of every drive, and
-    /// the earlier ones not at all. A rebuild of as many rows as were written would leave the
-    /// stripe out.
+    /// With Zone Append a later stripe of a group may land in the first row of every drive while
+    /// earlier stripes are missing. A rebuild of only the rows that were written would leave the
+    /// later stripe out.
     #[test]
     fn a_segment_has_the_rows_of_a_stripe_that_landed_before_its_turn() {
         let groups = Groups { chunk: 2, group: 8, stripes: 20 };
@@ -783,7 +786,7 @@ mod tests {
         let alone = |rows| Scanned { rows: vec![rows, Vec::new()], upto: vec![0; 2] };
         let late = vec![None, None, None, None, row(0), row(0)];
         assert_eq!(alone(late).rows_of(groups), 6);
-        // A row that belongs to no stripe of the segment.
+        // A row that belongs to no stripe still counts as a row of the segment.
         assert_eq!(alone(vec![row(NONE)]).rows_of(groups), 2);
         assert_eq!(alone(vec![None]).rows_of(groups), 0);
     }

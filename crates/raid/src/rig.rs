@@ -1,4 +1,4 @@
-//! A volume for tests that look inside it.
+//! A volume for tests that look into its memory.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +18,7 @@ pub(crate) struct Rig {
     pub(crate) rng: Rng,
 }
 
-/// Zones of a drive, unless a test needs more.
+/// Number of zones of a drive, unless a test asks for more.
 const ZONES: u32 = 20;
 
 /// The geometry of a drive with `zones` zones.
@@ -94,17 +94,17 @@ impl Rig {
                 self.write(block, count).await;
             }
         }
-        // Leaves time for segments that are begun or ended in the background.
+        // Leaves time to begin or end segments in the background.
         self.rt.sleep(10_000_000).await;
         self.volume.audit().unwrap();
     }
 
-    /// The slot of a segment for which `is` holds.
+    /// The slot of the first segment for which `is` holds.
     pub(crate) fn slot(&self, is: impl Fn(&Segment) -> bool) -> usize {
         self.volume.0.segments.borrow().iter().position(is).expect("no such segment")
     }
 
-    /// The same; writes blocks until there is such a segment.
+    /// Like [`Rig::slot`]; writes blocks until there is such a segment.
     pub(crate) async fn slot_to_come(&mut self, is: impl Fn(&Segment) -> bool) -> usize {
         for _ in 0..50 {
             if self.volume.0.segments.borrow().iter().any(&is) {
@@ -119,7 +119,7 @@ impl Rig {
         change(&mut self.volume.0.segments.borrow_mut()[slot]);
     }
 
-    /// The audit refuses the volume and names the account.
+    /// Expects that the audit fails and names the account.
     pub(crate) fn refuses(&self, account: &str) {
         let why = self.volume.audit().expect_err("not noticed").to_string();
         assert!(why.contains(account), "{why}");

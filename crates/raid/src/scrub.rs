@@ -1,5 +1,5 @@
-//! Scrub: reads everything that a start or a read needs. It checks each block against its metadata
-//! and each row against its parity, and rewrites what is damaged.
+//! Scrub: reads all blocks that an assembly or a read may need. It checks each block against its
+//! metadata and each row against its parity, and rewrites damaged blocks.
 
 mod records;
 
@@ -18,52 +18,53 @@ use furrow_rt::Boxed;
 use furrow_zone::{ErrorKind, Result, ZoneId};
 use std::collections::VecDeque;
 
-/// Rows checked at a time.
+/// Number of rows checked at a time.
 const AHEAD: usize = 16;
 
-/// Finding for a metadata block.
+/// Text of the finding for a damaged metadata block.
 const LISTING: &str = "metadata block damaged or unreadable";
 
-/// Finding for a block that belongs to no stripe by its metadata, in a row with valid blocks.
+/// Text of the finding for a block whose metadata says that it belongs to no stripe, in a row with
+/// valid blocks.
 const UNLISTED: &str = "of no stripe, though its row has valid blocks";
 
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Number of the member.
+    /// Number of the member that has the block.
     pub member: u32,
-    /// UUID of its drive.
+    /// UUID of the member's drive.
     pub drive: Uuid,
-    /// Its zone.
+    /// Zone of the block.
     pub zone: ZoneId,
-    /// Block of the zone.
+    /// Number of the block in the zone.
     pub block: u32,
-    /// What is wrong.
+    /// What is wrong with the block.
     pub what: &'static str,
-    /// The valid blocks of its stripe were rewritten.
+    /// Whether the valid blocks of the damaged block's stripe were rewritten.
     pub repaired: bool,
-    /// The drive cannot read it; otherwise its content is wrong.
+    /// Whether the drive failed to read the block; otherwise the block's content is wrong.
     pub unread: bool,
-    /// Valid blocks of its stripe cannot be reconstructed: they are lost.
+    /// Whether valid blocks of the damaged block's stripe cannot be reconstructed, and are lost.
     pub lost: bool,
 }
 
 /// The result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Blocks read.
+    /// Number of blocks read.
     pub blocks: u64,
-    /// Damage, in the order of discovery.
+    /// The damage that was found, in the order of discovery.
     pub findings: Vec<Finding>,
-    /// Blocks of the volume that cannot be reconstructed from the remaining blocks.
+    /// Number of blocks of the volume that cannot be reconstructed.
     pub lost: u64,
-    /// The scrub was stopped before everything was read.
+    /// Whether the scrub was stopped before everything was read.
     pub stopped: bool,
 }
 
 impl Scrubbed {
-    /// Adds a finding. A metadata block is found by each row that it lists: it is repaired when all
-    /// of these rows are.
+    /// Adds a finding. A damaged metadata block is found again with each row that it lists; it
+    /// counts as repaired when all of these rows are.
     fn find(&mut self, new: Finding) {
         let at = |finding: &Finding| (finding.member, finding.zone, finding.block);
         let mut before = self.findings.iter_mut().rev().take(SEEN);
@@ -74,22 +75,22 @@ impl Scrubbed {
     }
 }
 
-/// The number of last findings that are searched for the same block: more than a window has rows.
+/// How many of the last findings are searched for the same block: more than the rows of a window.
 const SEEN: usize = 4096;
 
 /// A row with blocks that cannot be reconstructed. They are lost only if the map names them: the
-/// stripe may have been torn by a crash and never counted, or its blocks may be elsewhere by now.
+/// stripe may have been torn by a crash and never counted, or its blocks may have been moved since.
 struct Short {
-    /// The segment, and its sequence number.
+    /// Slot and sequence number of the segment.
     segment: (u32, u64),
     findings: Vec<Finding>,
     /// Numbers of the data blocks that cannot be reconstructed.
     missing: Vec<u32>,
-    /// The other valid blocks were rewritten.
+    /// Whether the row had other valid blocks, which were rewritten.
     renewed: bool,
 }
 
-/// The findings so far.
+/// What a scrub has found so far.
 #[derive(Default)]
 struct Found {
     result: Scrubbed,
@@ -145,10 +146,10 @@ impl Volume {
             self.check_lost().await;
         }
         // Only damage of valid blocks counts as an error of the member. Each reported block counts
-        // once, although a scrub looks at it several times, to mend it and to find losses.
+        // once, although the scrub reads it again to repair it and to find losses.
         for finding in &result.findings {
             let member = self.0.array.member(finding.member);
-            // A drive that has come since the finding does not have the damage.
+            // A drive that replaced the member's drive after the finding does not have the damage.
             if member.uuid() == finding.drive {
                 member.count(u64::MAX, |errors| match finding.unread {
                     true => errors.read += 1,
@@ -165,14 +166,14 @@ impl Volume {
         self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
 
-    /// Adds the lost blocks of rows with too few chunks: blocks that the map still names and that
-    /// cannot be read now.
+    /// Adds to `result` the lost blocks of rows with too few chunks: the map still names these
+    /// blocks, and they cannot be read now.
     async fn judge(&self, short: Vec<Short>, repair: bool, result: &mut Scrubbed) -> Result<()> {
         let numbers = short.iter().flat_map(|row| row.missing.iter().copied());
         let judged = self.judge_lost(&numbers.collect(), repair).await?;
         result.lost += judged.blocks.report().0;
         for row in short {
-            // A segment that was released in the meantime held nothing valid.
+            // A segment that was released in the meantime held no valid blocks.
             let there = self.stays(row.segment);
             let gone = row.missing.iter().any(|number| judged.lost.contains(number));
             let known = row.missing.iter().any(|number| judged.kept.contains(number));
@@ -185,13 +186,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a segment was not released in the meantime, and is not being released.
+    /// Whether a slot still holds the segment with this sequence number, and it is not
+    /// being released.
     pub(crate) fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
         let segment = &self.0.segments.borrow()[slot as usize];
         segment.sequence == sequence && segment.state != SegmentState::Releasing
     }
 
-    /// The present segments, each with the rows whose stripes are complete.
+    /// The present segments: slot, sequence number, and number of rows with complete stripes.
     async fn quiesced_rows(&self) -> Vec<(u32, u64, u32)> {
         self.quiesce().await;
         let rows = (0..)
@@ -242,8 +244,8 @@ impl Volume {
                 }
                 let Some(flight) = flights.pop_front() else { return result };
                 let row = flight.await;
-                // The segment may be cleaned and released in the meantime: then there is nothing
-                // left to check, and missing blocks of the row are not lost.
+                // The segment may be cleaned and released during the check. Then its rows need no
+                // check, and missing blocks of the row are not lost.
                 match row {
                     _ if !self.stays((slot, sequence)) => {}
                     Ok(row) => found.add(row),
@@ -286,12 +288,12 @@ impl Volume {
             listings.extend(listing.map(|place| (place, LISTING, false)));
             found.push(block);
         }
-        // A stripe that a crash tore, and rows that pad a group, have no valid blocks.
+        // Torn stripes that do not count, and rows that only fill a group, have no valid blocks.
         if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
-        // Only the last metadata stripe of a window counts: without it, the blocks that it
-        // lists count as damaged.
+        // Metadata stripes have no parity to check. Damage of the one that counts, the last of its
+        // window, shows as damage of the blocks that it lists.
         if found.iter().flatten().any(|(meta, _)| is_own(meta)) {
             return Ok(());
         }
@@ -309,8 +311,9 @@ impl Volume {
             }
         }
         damaged.extend(listings);
-        // In a segment that a crash cut off, a damaged metadata block looks like one that was never
-        // written. But recovery has made sure that valid blocks are on all members.
+        // In a segment that a crash cut off, a damaged metadata block looks like one that was
+        // never written. It counts as damage, because recovery has made sure that valid blocks are
+        // on all members.
         damaged.extend(foreign);
         if damaged.is_empty() {
             return Ok(());
@@ -323,7 +326,8 @@ impl Volume {
         let mut repair = repair;
         let (missing, renewed) = match left {
             true if repair => match self.renew(segment, row).await {
-                // Without space to write its blocks again the row stays damaged; the scrub goes on.
+                // Without space to write the row's blocks again the row stays damaged, and the
+                // scrub goes on.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     repair = false;
                     (Vec::new(), false)
@@ -356,7 +360,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a row has a block that is valid or may be. Repaired rows have none.
+    /// Whether a row has a block that is valid, or that cannot be read and may be valid. Rewritten
+    /// rows have none.
     async fn is_needed(&self, slot: u32, row: u32) -> Result<bool> {
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
@@ -372,7 +377,7 @@ impl Volume {
     }
 
     /// Rewrites the valid blocks of a row. Returns the numbers of the blocks that cannot be read
-    /// now, and whether there were others.
+    /// now, and whether any block was rewritten.
     pub(crate) async fn renew(
         &self,
         (slot, segment): (u32, u64),
@@ -395,7 +400,7 @@ impl Volume {
         Ok((missing, renewed > 0))
     }
 
-    /// Whether the block `number` is the one that its address is mapped to.
+    /// Whether the map still names the block `number` for this identity.
     pub(crate) async fn counts(&self, number: u32, identity: &Identity) -> Result<bool> {
         match identity.kind {
             block::DATA if identity.lba < self.blocks() => {
@@ -409,7 +414,7 @@ impl Volume {
         }
     }
 
-    /// A data block as read, or reconstructed from the others of its row.
+    /// The identity and content of a data block, read or reconstructed from the others of its row.
     pub(crate) async fn block_or_reconstructed(
         &self,
         slot: u32,

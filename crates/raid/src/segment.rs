@@ -1,4 +1,4 @@
-//! The segment table: what is known of each segment.
+//! The segment table: the state of each segment, and the counts that decide what becomes of it.
 
 use crate::meta::open::OpenMeta;
 use crate::table::StripeTable;
@@ -14,35 +14,35 @@ pub(crate) enum SegmentState {
     Free,
     Open,
     Sealed,
-    /// Ended early: no footers.
+    /// Ended early, without footers.
     Truncated,
-    /// Being emptied by a reset.
+    /// Its zones are being reset.
     Releasing,
 }
 
 /// How many segments are in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Empty.
+    /// Number of free slots.
     pub free: u32,
-    /// Written to now.
+    /// Number of segments that are written to now.
     pub open: u32,
-    /// Written to their ends.
+    /// Number of segments that are written to their ends, with footers.
     pub sealed: u32,
-    /// Ended early.
+    /// Number of segments that ended early.
     pub truncated: u32,
-    /// Being reset.
+    /// Number of segments whose zones are being reset.
     pub releasing: u32,
 }
 
-/// A slot of the segment table.
+/// A slot of the segment table, with its segment unless it is free.
 ///
 /// Invariants
 /// - A free slot has no zones and no valid blocks.
 /// - An open segment belongs to one stream, or is being ended; its zones are active.
 /// - `valid` is the number of mapped blocks that lead into the segment, `leaves` the number of its
 ///   mapping blocks that the root or the newest durable checkpoint names.
-/// - No other slot has one of its zones.
+/// - Each of its zones belongs to no other slot.
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) state: SegmentState,
@@ -50,28 +50,30 @@ pub(crate) struct Segment {
     pub(crate) chunk: u32,
     pub(crate) group: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
-    /// Valid blocks of the volume in the segment.
+    /// Number of valid blocks of the volume in the segment.
     pub(crate) valid: u32,
-    /// Mapping blocks in the segment that the map's root names, or the root of the last checkpoint.
+    /// Number of mapping blocks in the segment that the map's root or the last checkpoint's
+    /// root names.
     pub(crate) leaves: u32,
-    /// For a truncated segment: rows that were written.
+    /// Number of rows that were written, in a truncated segment.
     pub(crate) rows: u32,
-    /// The checkpoint up to which the segment stays because of its trim records; 0: none.
+    /// Number of the first checkpoint that makes the segment's trim records unnecessary, so that
+    /// the segment may be released; 0: it has none.
     pub(crate) needed: u64,
-    /// Number of blocks in the segment that stripes lacking a chunk have replaced: the segment
-    /// stays until these stripes are repaired.
+    /// Number of blocks in the segment that recovery may fall back on, because the stripes that
+    /// replaced them lack a chunk. The segment stays until these stripes are written again.
     pub(crate) fallback: u32,
-    /// The change of space ([`Space::changes`](crate::space::state::Space)) since which cleaning
-    /// has met a block in the segment that cannot be read; 0: none.
+    /// Value of [`Space::changes`](crate::space::state::Space) when cleaning met an unreadable
+    /// block in the segment; 0: it met none.
     pub(crate) stuck: u64,
-    /// Members whose zones a rebuild has written, as bits.
+    /// Members whose zone of the segment was written by a rebuild, as bits.
     pub(crate) rebuilt: u32,
-    /// The segment is being rebuilt or cleaned: until that ends, neither is begun and the segment
-    /// is not released.
+    /// Whether the segment is being rebuilt or cleaned. Until that ends, no other rebuild or
+    /// cleaning of the segment begins, and it is not released.
     pub(crate) pinned: bool,
-    /// The places of chunks. `None` with Zone Write: chunks are then at their own places.
+    /// The places of chunks. `None` with Zone Write, where each chunk is at its own place.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
-    /// For an open segment: block metadata that is not on the drives yet.
+    /// Block metadata of an open segment that is not on the drives yet.
     pub(crate) meta: OpenMeta,
 }
 
@@ -103,11 +105,11 @@ impl Segment {
     }
 }
 
-/// The segments of a volume, and the stripes on their way to them.
+/// The segments of a volume, and the count of stripes in flight.
 ///
 /// Invariants
-/// - `in_flight` is the sum of the stripes in flight of the segments that streams write to and of
-///   the segments in `ending`.
+/// - `in_flight` is the number of stripes in flight to the segments that streams write to, and to
+///   those in `ending`.
 /// - A sequence number belongs to at most one segment, and is below `next`.
 pub(crate) struct Table {
     slots: RefCell<Vec<Segment>>,
@@ -116,11 +118,11 @@ pub(crate) struct Table {
     /// Sequence number of the next block.
     sequence: Cell<u64>,
     in_flight: Cell<u32>,
-    /// The last stripe in flight ended, or the last segment that was being ended.
+    /// Signals that the last stripe in flight, or the last segment in `ending`, has ended.
     idle: Notify,
-    /// Segments that no stream writes to any more and that have not ended yet.
+    /// Segments to which no stream writes any more and that have not ended yet.
     ending: RefCell<Vec<Rc<Open>>>,
-    /// Above 0 no stripe may be dispatched, since a checkpoint takes its snapshot.
+    /// Number of tasks that hold stripes back. While it is above 0 no stripe is dispatched.
     quiesced: Cell<u32>,
 }
 
@@ -144,7 +146,7 @@ impl Table {
         self.slots.borrow()
     }
 
-    /// The segments by slot, to be changed.
+    /// The segments by slot, for changes.
     pub(crate) fn borrow_mut(&self) -> RefMut<'_, Vec<Segment>> {
         self.slots.borrow_mut()
     }
@@ -159,7 +161,7 @@ impl Table {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Segment `sequence` was found: new ones have higher numbers.
+    /// Notes a segment that was found on the drives: new segments get higher numbers.
     pub(crate) fn found_segment(&self, sequence: u64) {
         self.next.set(self.next.get().max(sequence + 1));
     }
@@ -174,17 +176,17 @@ impl Table {
         self.sequence.replace(self.sequence.get() + 1)
     }
 
-    /// Block `sequence` was found: new ones have higher numbers.
+    /// Notes a block that was found on the drives: new blocks get higher numbers.
     pub(crate) fn found_block(&self, sequence: u64) {
         self.sequence.set(self.sequence.get().max(sequence + 1));
     }
 
-    /// Stripes in flight.
+    /// Number of stripes in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
 
-    /// A stripe is in flight from now on.
+    /// Counts a stripe as in flight.
     pub(crate) fn begin_flight(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
@@ -194,39 +196,39 @@ impl Table {
         self.in_flight.set(broken.less("stripes in flight", self.in_flight.get(), 1));
     }
 
-    /// Segments that no stream writes to any more and that have not ended yet.
+    /// Segments to which no stream writes any more and that have not ended yet.
     pub(crate) fn ending(&self) -> Ref<'_, Vec<Rc<Open>>> {
         self.ending.borrow()
     }
 
-    /// No stream writes to a segment any more.
+    /// Notes that no stream writes to a segment any more.
     pub(crate) fn begin_ending(&self, open: &Rc<Open>) {
         self.ending.borrow_mut().push(open.clone());
     }
 
-    /// A segment has ended.
+    /// Notes that a segment has ended.
     pub(crate) fn end_ending(&self, open: &Rc<Open>) {
         self.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, open));
         self.idle.notify_all();
     }
 
-    /// Waits until the last stripe in flight or the last segment that is being ended may have
-    /// ended.
+    /// Waits for the next signal that the last stripe in flight, or the last segment in `ending`,
+    /// has ended. The caller checks which.
     pub(crate) async fn idle(&self) {
         self.idle.wait().await;
     }
 
-    /// Wakes tasks in [`Table::idle`].
+    /// Wakes the tasks in [`Table::idle`].
     pub(crate) fn wake_idle(&self) {
         self.idle.notify_all();
     }
 
-    /// Whether stripes are held back.
+    /// Whether new stripes are held back.
     pub(crate) fn is_quiesced(&self) -> bool {
         self.quiesced.get() > 0
     }
 
-    /// Holds stripes back until [`Table::resume`] was called as often.
+    /// Holds new stripes back until [`Table::resume`] is called as often.
     pub(crate) fn quiesce(&self) {
         self.quiesced.set(self.quiesced.get() + 1);
     }

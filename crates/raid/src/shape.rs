@@ -1,9 +1,10 @@
-//! The shape of an array: how zones, segments, stripes and volume blocks relate. Pure arithmetic.
+//! The shape of an array: how zones, segments, stripes and blocks of the volume relate.
+//! Pure arithmetic.
 //!
-//! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Row r of the
-//! drives is one block on each; a stripe is `chunk` rows. A *physical block number* counts data
-//! blocks only: (slot × rows + row) × k + data chunk. The number does not tell where in the zone a
-//! chunk landed: within a stripe group the compact stripe table does.
+//! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Data row r has
+//! one block on each drive, and a stripe is `chunk` rows. A *physical block number* counts data
+//! blocks only: (slot × rows + row) × k + data chunk. With stripe groups, the compact stripe table
+//! says where in its zone a chunk landed.
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::meta::place::MetaPlace;
@@ -12,32 +13,35 @@ use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};
 
-/// Permits of a drive that an array needs in addition to its open segments: the ring, the segment
-/// of cleaning, and a segment that is being ended while the next is begun.
+/// Active zones per drive that an array needs in addition to those of users' open segments: one
+/// for the state ring, one for the segment of cleaning, one for a segment that ends while the next
+/// is begun.
 pub const PERMITS_RESERVED: u32 = 3;
 
-/// Segments kept for cleaning: one to write to, one to come next, and one because a member may
-/// refuse a write to either.
+/// Number of segments kept for cleaning: one to write to, one to begin next, and one because a
+/// member may refuse a write to one of them.
 pub(crate) const KEPT: u32 = 3;
 
-/// How an array is made.
+/// The configuration with which an array is made.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// RAID level.
     pub level: Level,
     /// Name of the array, at most 64 bytes.
     pub label: String,
-    /// Open segments with small chunks (N_s). The first takes Zone Appends, if `group` is above 1.
+    /// Number of open segments with small chunks (N_s). The first takes Zone Appends, if `group` is
+    /// above 1.
     pub small: u32,
-    /// Open segments with large chunks (N_l).
+    /// Number of open segments with large chunks (N_l).
     pub large: u32,
-    /// Blocks of 4 KiB in a small chunk (C_s).
+    /// Size of a small chunk (C_s) in blocks of 4 KiB.
     pub chunk_small: u32,
-    /// Blocks of 4 KiB in a large chunk (C_l), a multiple of `chunk_small`.
+    /// Size of a large chunk (C_l) in blocks of 4 KiB, a multiple of `chunk_small`.
     pub chunk_large: u32,
-    /// Stripes of a group (G); 1: Zone Write only; [`Config::UNGROUPED`]: one group per segment.
+    /// Number of stripes in a group (G); 1: Zone Write only; [`Config::UNGROUPED`]: one group
+    /// per segment.
     pub group: u32,
-    /// Space that is kept free, in percent of the volume's size, 7 to 100.
+    /// Space kept free in addition to the volume's size, in percent of that size, 7 to 100.
     pub reserve: u32,
 }
 
@@ -46,8 +50,8 @@ impl Config {
     pub const UNGROUPED: u32 = u32::MAX;
 
     /// The paper's settings (ZapRAID, section 5.1): one small-chunk segment with Zone Append, three
-    /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes; fewer segments where
-    /// active zones are few, no groups where drives have no out-of-band area.
+    /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes. Drives with few active
+    /// zones get fewer segments, and drives without an out-of-band area no groups.
     ///
     /// `geometry` is the geometry of the drive with the fewest active zones.
     pub fn new(level: Level, geometry: &Geometry) -> Config {
@@ -65,16 +69,16 @@ impl Config {
         }
     }
 
-    /// Active zones that the array needs on each drive.
+    /// Number of active zones that the array needs on each drive.
     pub(crate) fn permits(&self) -> u32 {
         self.small + self.large + PERMITS_RESERVED
     }
 
-    /// Refuses a drive that allows fewer active zones than the array needs: each open segment has a
-    /// zone on every drive.
+    /// Fails if a drive allows fewer active zones than the array needs: each open segment has an
+    /// active zone on every drive.
     ///
     /// # Errors
-    /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
+    /// `Invalid`; the message begins with `who`, which ends in a verb, such as "drive 3 has".
     pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry, advice: &str) -> Result<()> {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
         let needed = self.permits();
@@ -90,34 +94,34 @@ impl Config {
     }
 }
 
-/// The shape of an array. Fixed when it is made.
+/// The shape of an array, which is fixed when the array is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Where chunks are.
+    /// Which drive has which chunk of a stripe.
     pub placement: Placement,
     /// First zone that belongs to segments.
     pub first_zone: u32,
-    /// Zones of each drive that are used.
+    /// Number of zones of each drive that are used.
     pub zones: u32,
-    /// Blocks per zone.
+    /// Blocks that can be written in a zone.
     pub capacity: u32,
-    /// Data rows per segment.
+    /// Number of data rows in a segment.
     pub rows: u32,
     /// Number of slots for segments.
     pub slots: u32,
-    /// Blocks of the volume.
+    /// Size of the volume in blocks.
     pub blocks: u64,
-    /// Mapping blocks of the volume.
+    /// Number of mapping blocks of the volume.
     pub mappings: u32,
-    /// Segments kept for cleaning.
+    /// Number of segments kept for cleaning.
     pub kept: u32,
-    /// Data blocks that cleaning can write to a segment.
+    /// Number of data blocks that cleaning can write to a segment.
     pub held: u32,
     /// Where the metadata of blocks is.
     pub meta: MetaPlace,
 }
 
-/// Blocks of the footer over `rows` rows.
+/// Number of blocks in a zone's footer for `rows` rows.
 fn footer_blocks(placement: &Placement, rows: u32) -> u32 {
     let copies = placement.tolerates() as usize + 1;
     blocks_for(rows as usize * copies * FooterEntry::SIZE)
@@ -131,7 +135,7 @@ impl Shape {
     /// The shape of an array on drives of `geometries`.
     ///
     /// # Errors
-    /// `Invalid` if there can be none; the message says what would work.
+    /// `Invalid` if an array of these drives is not possible; the message says what would be.
     pub fn new(config: &Config, geometries: &[&Geometry]) -> Result<Shape> {
         let placement = Placement::new(config.level, geometries.len() as u32)?;
         check_config(config)?;
@@ -174,14 +178,14 @@ impl Shape {
                 "{slots} segments of {per_segment} blocks: at most 16 TiB of data are supported"
             ));
         }
-        // Every open segment may be nearly empty, and cleaning needs space of its own.
+        // Each open segment may be nearly empty, and cleaning needs segments of its own.
         let open = config.small + config.large + 1;
         let kept = KEPT;
         let held = held(config, &placement, rows, meta);
         let usable = u64::from(slots.saturating_sub(open + kept)) * u64::from(held);
         let blocks = usable * 100 / (100 + u64::from(config.reserve));
-        // The map takes space too: a block for 1024, and as much again while the block is
-        // rewritten.
+        // The map takes space, too: a mapping block for 1,024 blocks, and a second while it
+        // is rewritten.
         let blocks = blocks.saturating_sub(2 * blocks.div_ceil(u64::from(MAPPED)));
         if rows == 0 || blocks == 0 {
             return invalid(format!(
@@ -206,10 +210,10 @@ impl Shape {
         })
     }
 
-    /// Refuses a drive that cannot take the place of a member.
+    /// Fails if a drive cannot take the place of a member.
     ///
     /// # Errors
-    /// `Invalid` if it does not fit.
+    /// `Invalid` if the drive does not fit.
     pub fn check_replacement(&self, config: &Config, device: &dyn ZonedDevice) -> Result<()> {
         let geometry = device.geometry();
         let advice = "choose a drive with more active zones";
@@ -237,42 +241,42 @@ impl Shape {
         ))
     }
 
-    /// The number of slots that is needed to write the full volume over and over: open segments may
-    /// be nearly empty, cleaning needs segments of its own, and cleaning gains space only if the
-    /// valid blocks leave a segment's worth of space in the rest.
+    /// Number of slots that users need to overwrite the full volume for ever: open segments may be
+    /// nearly empty, cleaning needs segments of its own, and cleaning gains space only if the
+    /// segments that are left have a segment's worth of blocks that are not valid.
     pub fn least(&self, config: &Config) -> u32 {
         let blocks = self.blocks + 2 * u64::from(self.mappings);
         let full = blocks.div_ceil(u64::from(self.held)) as u32;
         full + 1 + config.small + config.large + 1 + self.kept
     }
 
-    /// Data blocks of a segment.
+    /// Number of data blocks in a segment.
     pub fn per_segment(&self) -> u32 {
         self.rows * self.placement.k
     }
 
-    /// Stripes of a segment with chunks of `chunk` blocks.
+    /// Number of stripes in a segment with chunks of `chunk` blocks.
     pub fn stripes(&self, chunk: u32) -> u32 {
         self.rows / chunk
     }
 
-    /// The block of the zone that holds data row `row`, if chunks are at their own places in
-    /// groups.
+    /// The block of the zone that holds data row `row`, if each chunk is at its own place in
+    /// its group.
     pub fn offset(&self, row: u32) -> u32 {
         1 + row
     }
 
-    /// First block of the footer.
+    /// First block of the footer in a zone.
     pub fn footer_start(&self) -> u32 {
         self.capacity - self.footer_blocks()
     }
 
-    /// Blocks of the footer.
+    /// Number of blocks in the footer.
     pub fn footer_blocks(&self) -> u32 {
         footer_blocks(&self.placement, self.rows)
     }
 
-    /// Copies of each zone's footer entries.
+    /// Number of zones whose footers describe a zone.
     pub fn footer_copies(&self) -> u32 {
         self.placement.tolerates() + 1
     }
@@ -282,7 +286,7 @@ impl Shape {
         (slot * self.rows + row) * self.placement.k + chunk
     }
 
-    /// Slot, row and data chunk of a physical block number; `None` if there is no such block.
+    /// Slot, row and data chunk of a physical block number; `None` if the number is out of range.
     pub fn locate(&self, number: u32) -> Option<(u32, u32, u32)> {
         let (row, chunk) = (number / self.placement.k, number % self.placement.k);
         let slot = row / self.rows;
@@ -294,7 +298,7 @@ impl Shape {
         number / self.per_segment()
     }
 
-    /// Whether a segment header can belong to this array.
+    /// Whether a segment header's slot and sizes are possible in this array.
     pub fn fits(&self, header: &SegmentBody) -> bool {
         let chunk = header.chunk.get();
         header.slot.get() < self.slots
@@ -306,14 +310,14 @@ impl Shape {
     }
 }
 
-/// Blocks of a chunk in segments of internal data.
+/// Number of blocks in a chunk of the volume's own segments.
 pub(crate) fn internal_chunk(config: &Config) -> u32 {
     if config.large > 0 { config.chunk_large } else { config.chunk_small }
 }
 
-/// Data blocks that cleaning can write to a segment. Metadata stripes in-band make these fewer than
-/// the segment has. Segments of users' small writes hold fewer still, but those are what is
-/// cleaned.
+/// Number of data blocks that cleaning can write to a segment: with in-band metadata fewer than
+/// the segment has. Segments of users' small writes hold fewer still, but cleaning does not
+/// write those.
 pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, meta: MetaPlace) -> u32 {
     let data = internal_chunk(config).saturating_mul(placement.k);
     let all = rows.saturating_mul(placement.k);
@@ -348,7 +352,7 @@ fn check_config(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Checks that drives have zones of one size; the number of zones may differ.
+/// Checks that the drives' zones have one size; the number of zones may differ.
 fn check_alike(geometries: &[&Geometry]) -> Result<()> {
     let first = geometries[0];
     for (index, other) in geometries.iter().enumerate() {
@@ -386,7 +390,7 @@ mod tests {
     }
 
     proptest! {
-        /// Header, rows and footer fit the zone; numbers and places are one to one.
+        /// Header, rows and footer fit the zone; block numbers and places correspond one to one.
         #[test]
         fn numbers_are_one_to_one(
             level in prop::sample::select(Level::ALL.to_vec()), drives in 2..12usize,

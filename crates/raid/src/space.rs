@@ -1,12 +1,12 @@
-//! Space: the segments that can be begun, the writers that wait for one, and the ways to make one.
+//! Space: the segments that can be begun, the writers that wait for one, and the ways to free one.
 //!
-//! One loop asks [`plan`] for the next action and carries it out. It runs in two lanes, so that
-//! cleaning, which may wait for space, never keeps empty segments from being reset. When a stream
-//! waits and nothing under way makes space, other means are used, in this order: internal stripes
-//! go into the segments that are open for users; members whose lost zones alone cause the lack of
-//! space are taken out of service, as far as the level tolerates it; otherwise the volume
-//! is *out of space*: writes are refused until there is some, and everything that was acknowledged
-//! stays readable.
+//! A loop asks [`plan`] for the next action and carries it out. It runs in two lanes, so that
+//! cleaning, which may wait for space, never delays the reset of empty segments. When a stream
+//! waits and nothing under way frees a segment, the plan uses other means, in this order: internal
+//! stripes go into the segments that are open for users; members whose lost zones alone cause the
+//! lack of space are taken out of service, as far as the level tolerates it. If no means is left,
+//! the volume is *out of space*: writes are refused until a segment is freed, and every
+//! acknowledged block stays readable.
 
 pub(crate) mod plan;
 pub(crate) mod state;
@@ -26,8 +26,8 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::rc::Rc;
 
 impl Volume {
-    /// Number of segments that can be begun: limited by free slots, and by the free zones of each
-    /// drive.
+    /// Number of segments that can be begun: the least of the free slots and of each drive's
+    /// free zones.
     pub(crate) fn free_segments(&self) -> u32 {
         let drives = self.0.array.members().iter().filter_map(|member| member.drive());
         drives.map(|drive| drive.zones().free_count()).min().unwrap_or(0).min(self.free_slots())
@@ -38,15 +38,15 @@ impl Volume {
         segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32
     }
 
-    /// The reason why nothing can be written for lack of space, if that is so.
+    /// The reason why writes are refused for lack of space; `None` if they are not.
     pub fn out_of_space(&self) -> Option<Error> {
         self.0.space.none.borrow().as_ref().map(|(error, _)| error.clone())
     }
 
-    /// Waits until an event that may have made space for a segment of a writer.
+    /// Waits for the next event that may have freed a segment for a writer.
     ///
     /// # Errors
-    /// `NoSpace` if there is no space and will not be any.
+    /// `NoSpace` if there is no space and nothing under way will make some.
     pub(crate) async fn wait_for_space(&self, purpose: Use) -> Result<()> {
         if let Some(error) = self.out_of_space() {
             return Err(error);
@@ -69,13 +69,13 @@ impl Volume {
         Ok(())
     }
 
-    /// A segment for users was begun.
+    /// Notes that a segment for users was begun.
     pub(crate) fn space_found(&self) {
         self.0.space.fruitless.set(0);
         self.0.space.ahead.set(0);
     }
 
-    /// A segment was cleaned.
+    /// Notes that a segment was cleaned.
     pub(crate) fn space_gained(&self) {
         let (fruitless, ahead) = (&self.0.space.fruitless, &self.0.space.ahead);
         let waits = self.0.space.users.get() > 0;
@@ -83,38 +83,38 @@ impl Volume {
         ahead.set(if waits { 0 } else { ahead.get() + 1 });
     }
 
-    /// Whether cleaning goes round in circles: all segments were cleaned twice over, and users
-    /// still wait, or have not begun a segment. Where zones are lost, free segments may never be
-    /// enough for cleaning to rest, and a segment just written by cleaning is the next victim.
+    /// Whether cleaning gains nothing: it has cleaned twice as many segments as there are, while
+    /// users still waited or began no segment. Where zones are lost, the free segments may never be
+    /// enough for cleaning to rest; it would clean the segments that it has just written.
     pub(crate) fn cleans_in_vain(&self) -> bool {
         let waits = self.0.space.users.get() > 0;
         let cleaned = if waits { &self.0.space.fruitless } else { &self.0.space.ahead };
         cleaned.get() > 2 * self.0.shape.slots
     }
 
-    /// Makes writers that wait for space look again: a drive came or went, or recovery holds fewer
-    /// segments.
+    /// Makes writers that wait for space try again: a drive came or went, or recovery keeps
+    /// fewer segments.
     pub(crate) fn space_changed(&self) {
-        // Blocks that could not be read may be readable now, or may be trimmed.
+        // Unreadable blocks in segments may be readable now, or may have been trimmed.
         self.0.space.changes.set(self.0.space.changes.get() + 1);
         self.space_found();
         self.space_made();
     }
 
-    /// Whether cleaning met a block in a segment that could not be read, and nothing has changed
-    /// since: the segment stays.
+    /// Whether cleaning met an unreadable block in a segment and nothing has changed since, so that
+    /// cleaning the segment again is of no use.
     pub(crate) fn is_stuck(&self, segment: &Segment) -> bool {
         segment.stuck == self.0.space.changes.get()
     }
 
-    /// Like [`Volume::space_changed`], after a segment was reset.
+    /// Makes writers that wait for space try again after a segment was reset.
     pub(crate) fn space_made(&self) {
         self.0.space.none.take();
         self.0.space.made.notify_all();
         self.0.wanted.notify_all();
     }
 
-    /// Starts a lane of the loop.
+    /// Starts one lane of the loop as a background task.
     pub(crate) fn serve_space(&self, lane: Lane) {
         let weak = Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
@@ -138,7 +138,7 @@ impl Volume {
         });
     }
 
-    /// Carries an action out. False if the lane has to wait for an event.
+    /// Carries out an action. False if the lane has to wait for an event.
     async fn act(&self, action: Action) -> bool {
         match action {
             Action::Rest => return false,
@@ -160,7 +160,7 @@ impl Volume {
         true
     }
 
-    /// The facts that the next action depends on.
+    /// The facts on which the next action depends.
     fn facts(&self) -> Facts {
         let space = &self.0.space;
         let (free, kept) = (self.free_segments(), self.0.shape.kept);
@@ -210,11 +210,11 @@ impl Volume {
         writers.filter(|writer| writer.purpose != Use::Internal)
     }
 
-    /// Whether nothing is under way that could make space.
+    /// Whether nothing is under way that could free a segment.
     fn is_still(&self) -> bool {
         let releasing =
             |s: &Segment| s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s));
-        // A stripe that fills up soon goes into an open segment.
+        // A stripe that is being filled will go into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
         self.0.segments.in_flight() == 0
             && self.0.segments.ending().is_empty()
@@ -225,12 +225,12 @@ impl Volume {
             && !self.0.segments.borrow().iter().any(releasing)
     }
 
-    /// Whether segments may be reset: not before recovery is finished.
+    /// Whether segments may be reset: once recovery is finished, or while it lacks space.
     pub(crate) fn may_reset(&self) -> bool {
         self.0.space.recovery.borrow().as_ref().is_none_or(|recovery| recovery.starved)
     }
 
-    /// Takes back internal stripes that were handed over to writers of users and wait with them for
+    /// Takes back the internal stripes that were handed to writers of users and wait there for
     /// a segment.
     fn take_back_stranded(&self) {
         let internal = self.internal_writer();
@@ -241,7 +241,7 @@ impl Volume {
         }
     }
 
-    /// Hands stripes of writers that wait for a segment to a writer of users that has one.
+    /// Hands the stripes of writers that wait for a segment to a writer of users that has one.
     fn hand_over_lines(&self) {
         let Some(to) = self.writers_of_users().find(|writer| writer.takes_more()) else { return };
         let internal = self.internal_writer();
@@ -255,15 +255,15 @@ impl Volume {
         self.hand_over(&internal, to);
     }
 
-    /// Recovery needs space: allows segments to be reset before recovery is finished.
+    /// Lets segments be reset before recovery is finished, because recovery needs space.
     fn allow_resets(&self) {
         if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
             recovery.starved = true;
         }
     }
 
-    /// Nothing will make more than `floor` segments free: takes worn-out members out of service, or
-    /// refuses writes.
+    /// Called when nothing can make more than `floor` segments free: takes worn-out members out of
+    /// service, or refuses writes.
     fn give_up_space(&self, floor: u32) {
         let worn = self.worn_out(floor);
         if !worn.is_empty() {
@@ -292,14 +292,14 @@ impl Volume {
         self.0.space.made.notify_all();
     }
 
-    /// Zones of a member that can never be written again, as far as is known.
+    /// Number of zones of a member that, as far as is known, can never be written again.
     pub fn lost_zones(&self, index: u32) -> u32 {
         let drive = self.0.array.member(index).drive();
         drive.map_or(0, |drive| drive.zones().count(SuperzoneState::Retired))
     }
 
-    /// Members that lost zones and without which more than `floor` segments are free: as few as
-    /// suffice, and none if the array cannot do without them.
+    /// The members whose lost zones keep the number of free segments at `floor` or below: as few as
+    /// suffice, and none if the array needs them.
     fn worn_out(&self, floor: u32) -> Vec<u32> {
         let free = |index: u32| {
             let drive = self.0.array.member(index).drive()?;
@@ -316,7 +316,7 @@ impl Volume {
         if enough && survives && lost { worn } else { Vec::new() }
     }
 
-    /// Takes members that do not answer out of service. True if there was any.
+    /// Takes members that do not answer out of service. True if there were any.
     pub(crate) fn notice_gone(&self) -> bool {
         let mut gone = false;
         for index in 0..self.0.array.members().len() as u32 {

@@ -1,18 +1,18 @@
-//! Members that come back older than they were: a restored backup, or a drive that lost writes that
-//! it had acknowledged.
+//! Stale members: they come back older than they were, as a restored backup, or as a drive that
+//! lost writes which it had acknowledged.
 //!
-//! Each state record tells, for each member, which state record the member certainly has: the last
-//! that its drive acknowledged. Recovery and stop write the record twice, so that an earlier image
-//! of a member is older than what the other members have recorded of it. The data of the other
-//! members cannot expose such an image: the image is consistent in itself, and looks as if a crash
-//! had kept later writes from the drive.
+//! Each state record says, for each member, which state record that member certainly has: the last
+//! that its drive acknowledged. Recovery and stop write the record twice, so that an older image of
+//! a member lacks a record which the other members know it had. The other members' data cannot
+//! expose such an image: the image is consistent in itself, and looks as if a crash had kept later
+//! writes from the drive.
 //!
-//! Data that an image from between two records lacks is found zone by zone. All members had their
-//! zones of the segments that the newest record knows to have ended. If such a zone is shorter or
-//! missing, it is lost, as long as the level tolerates that; if not, the members without their
-//! zones are refused. Beyond that nothing can be told from a crash: only the members themselves
-//! show what was written after the newest record, and a stripe of which too few members have a
-//! chunk may never have been acknowledged.
+//! An image from between two records may lack data, which recovery finds zone by zone. Every member
+//! had its zones of the segments that the newest record lists as ended. If such a zone is shorter
+//! or missing, it is lost, as long as the level tolerates that; if not, the members without their
+//! zones are refused. Other losses look like a crash: only the members themselves show what was
+//! written after the newest record, and a stripe of which too few members have a chunk may never
+//! have been acknowledged.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -23,8 +23,8 @@ use furrow_log::address::blocks_written;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 
 impl Volume {
-    /// Removes from a segment that had ended at the checkpoint's snapshot the zones that no longer
-    /// hold all of their rows.
+    /// Removes from a segment those zones that no longer hold all of their rows. The segment had
+    /// ended at the checkpoint's snapshot.
     pub(crate) fn take_short(
         &self,
         found: &mut Found,
@@ -46,9 +46,9 @@ impl Volume {
         short
     }
 
-    /// Refuses to continue if valid blocks are lost because members lack zones that they had
-    /// according to the newest state record, without any explanation. `blind`: members with zones
-    /// whose header cannot be read.
+    /// Fails if valid blocks are lost because members lack zones that they had according to the
+    /// newest state record, and nothing else explains it. `blind`: members with zones whose header
+    /// cannot be read, as bits.
     pub(crate) fn check_held(
         &self,
         image: &Image,

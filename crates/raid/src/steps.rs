@@ -1,36 +1,36 @@
-//! From drives to a volume in service, in steps: what runs, and what must hold after it.
+//! Assembly and recovery as steps: what each does, and what must hold after it.
 //!
-//! The tables are the code that runs, and documents name the steps as the tables do.
+//! The code runs these tables, and documents name the steps as the tables do.
 
 use furrow_rt::Rt;
 use furrow_zone::Result;
 use std::future::Future;
 use std::pin::Pin;
 
-/// A step under way.
+/// The future of a step that runs.
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// A step; `W` is what the steps of one table work on.
+/// A step; `W` is the state that the steps of one table share.
 pub(crate) struct Step<W> {
-    /// What the step does.
+    /// What the step does, as a sentence for documents.
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut W) -> Running<'_>,
-    /// Checks what must hold after the step. Runs in debug builds.
+    /// Checks what must hold after the step; called in debug builds only.
     pub(crate) audit: fn(&W) -> Result<()>,
 }
 
-/// Number of each table's first step in the trace.
+/// Numbers, in the trace, of the first step of each table.
 pub(crate) const OF_ASSEMBLY: u64 = 0;
 pub(crate) const OF_RECOVERY: u64 = 16;
 pub(crate) const OF_FINISH: u64 = 32;
 
-/// First word of a step's entry in the trace.
+/// First word of each entry that a step makes in the trace.
 const TRACE: u64 = 0x7261_6964;
 
-/// Runs the steps of a table in order. Their numbers in the trace begin with `first`.
+/// Runs the steps of a table in order. In the trace their numbers begin with `first`.
 ///
 /// # Errors
-/// Those of the first step that fails.
+/// The error of the first step that fails.
 pub(crate) async fn run<W>(rt: &Rt, first: u64, steps: &[Step<W>], on: &mut W) -> Result<()> {
     for (number, step) in (first..).zip(steps) {
         rt.trace(&[TRACE, number]);

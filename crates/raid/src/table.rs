@@ -1,23 +1,23 @@
 //! The compact stripe table: where in its group each chunk of a segment landed.
 //!
-//! Under Zone Append a chunk lands anywhere among those of its group, so the table keeps only the
-//! place within the group: one byte per chunk for groups of up to 256 stripes, two up to 65,536,
-//! three above (ZapRAID, section 3.3). One bit more per chunk says whether it is there at all.
+//! With Zone Append a chunk lands at any place of its group, so the table keeps only the place
+//! within the group: one byte per chunk for groups of up to 256 stripes, two up to 65,536, three
+//! above (ZapRAID, section 3.3). One bit more per chunk says whether the chunk is there.
 
 use crate::format::NONE;
 
 /// A stripe table of one segment.
 ///
-/// Invariant: the chunks of a group on a drive are at different places of it.
+/// Invariant: on each drive, the chunks of a group have different places.
 #[derive(Clone, Debug)]
 pub struct StripeTable {
     drives: u32,
     stripes: u32,
-    /// Stripes of a group.
+    /// Number of stripes in a group.
     group: u32,
-    /// Entries are by place in the group, not by stripe.
+    /// Whether an entry keeps the stripe of a place, instead of the place of a stripe.
     searched: bool,
-    /// Bytes per chunk.
+    /// Bytes per entry.
     width: usize,
     places: Vec<u8>,
     present: Vec<u64>,
@@ -44,7 +44,7 @@ impl StripeTable {
         }
     }
 
-    /// An empty table that keeps the stripe of each place.
+    /// An empty table that keeps the stripe of each place, so that a look-up searches the group.
     pub fn searched(stripes: u32, drives: u32, group: u32) -> StripeTable {
         StripeTable { searched: true, ..StripeTable::new(stripes, drives, group) }
     }
@@ -58,7 +58,7 @@ impl StripeTable {
         stripe as usize * self.drives as usize + drive as usize
     }
 
-    /// The entry at `index`, if there is one.
+    /// The entry at `index`; `None` if there is none.
     fn entry(&self, index: usize) -> Option<u32> {
         if self.present.get(index / 64)? >> (index % 64) & 1 == 0 {
             return None;
@@ -75,7 +75,8 @@ impl StripeTable {
         let end = start.saturating_add(self.group).min(self.stripes);
         let wanted = within.to_le_bytes();
         let (wanted, drives) = (&wanted[..self.width], self.drives as usize);
-        // Bytes are compared first: few places pass, and only for those the `present` bit is read.
+        // The bytes are compared first: few entries match, and only for those the `present` bit
+        // is read.
         let mut places = self.places[self.index(start, drive) * self.width..]
             .chunks(drives * self.width.max(1))
             .zip(start..end);
@@ -102,7 +103,7 @@ impl StripeTable {
         self.places[index * width..][..width].copy_from_slice(&bytes[..width]);
     }
 
-    /// The place of a chunk, if the chunk is there.
+    /// The place of the chunk of `stripe` on `drive`; `None` if there is no chunk.
     pub fn get(&self, stripe: u32, drive: u32) -> Option<u32> {
         if self.searched {
             return self.search(stripe, drive);
@@ -110,7 +111,7 @@ impl StripeTable {
         self.entry(self.index(stripe, drive))
     }
 
-    /// Notes that the chunk is not there any more.
+    /// Removes the chunk of `stripe` on `drive` from the table.
     pub fn remove(&mut self, stripe: u32, drive: u32) {
         let at = match self.searched.then(|| self.search(stripe, drive)) {
             None => stripe,
@@ -126,8 +127,8 @@ impl StripeTable {
         (0..self.drives).filter(|d| self.get(stripe, *d).is_some()).fold(0, |set, d| set | 1 << d)
     }
 
-    /// Stripe, drive and place of a chunk whose place another chunk of its group has, or which lies
-    /// outside the group; `None` if there is no such chunk.
+    /// Stripe, drive and place of a chunk that is outside its group, or at the same place as
+    /// another chunk; `None` if there is no such chunk.
     pub fn clash(&self) -> Option<(u32, u32, u32)> {
         let mut taken = Vec::new();
         for start in (0..self.stripes).step_by(self.group as usize) {
@@ -136,7 +137,7 @@ impl StripeTable {
                 taken.clear();
                 taken.resize(count.div_ceil(64) as usize, 0u64);
                 for stripe in start..start + count {
-                    // With a width of 0 bytes every chunk is at the only place of its group.
+                    // A width of 0 bytes means groups of one stripe, with one place.
                     let Some(place) = self.entry(self.index(stripe, drive)) else { continue };
                     let bit = 1 << (place % 64);
                     match taken.get_mut((place / 64) as usize) {
@@ -155,14 +156,14 @@ impl StripeTable {
     }
 }
 
-/// Arithmetic of groups: the row of a chunk in a zone, and the chunk that belongs in a row.
+/// Arithmetic of groups: the row of a chunk in a zone, and the chunk that is in a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
-    /// Blocks of a chunk.
+    /// Number of blocks in a chunk.
     pub(crate) chunk: u32,
-    /// Stripes of a group.
+    /// Number of stripes in a group.
     pub(crate) group: u32,
-    /// Stripes of the segment.
+    /// Number of stripes in the segment.
     pub(crate) stripes: u32,
 }
 
@@ -177,13 +178,13 @@ impl Groups {
         self.start(stripe).saturating_add(self.group).min(self.stripes)
     }
 
-    /// First row of the chunk of `stripe` that is at `place` of its group.
+    /// First row of the chunk of `stripe`, if the chunk is at `place` of its group.
     pub(crate) fn row(&self, stripe: u32, place: u32) -> u32 {
         (self.start(stripe) + place) * self.chunk
     }
 
-    /// A chunk of `stripe` was found at row `row`: the chunk's place within the stripe's group, or
-    /// [`NONE`] if no chunk of this stripe can be in that row.
+    /// The place within its group of a chunk of `stripe` that was found at row `row`; [`NONE`] if
+    /// no chunk of this stripe can be in that row.
     pub(crate) fn place(&self, stripe: u32, row: u32) -> u32 {
         let at = row / self.chunk;
         let fits = stripe < self.stripes && (self.start(stripe)..self.end(stripe)).contains(&at);
@@ -219,7 +220,8 @@ mod tests {
             }
         }
 
-        /// Chunks of a group in any order of places, looked up and searched for.
+        /// A chunk is found at any place of its group, in tables that keep places and in tables
+        /// that keep stripes.
         #[test]
         fn a_search_finds_what_is_kept(
             group in 1..40u32, stripes in 1..100u32, drives in 1..5u32, seed in any::<u64>(),
@@ -271,11 +273,11 @@ mod tests {
 
     #[test]
     fn a_chunk_takes_a_byte_and_a_bit_in_groups_of_256() {
-        // Claim R6: a GiB written in 4 KiB chunks on 3 + 1 drives is 349,525 chunks.
+        // Claim R6: a GiB written in 4 KiB chunks to 3 + 1 drives makes 349,525 chunks.
         let chunks = 349_525;
         let bytes = |group| StripeTable::new(chunks / 4, 4, group).bytes() as f64 / 1024.0;
         assert!((bytes(256) - 341.3 * 1.125).abs() < 1.0, "{} KiB", bytes(256));
-        // Without groups it takes three bytes.
+        // Without groups an entry takes three bytes.
         let ungrouped = bytes(u32::MAX);
         assert!((ungrouped - 1024.0 - 42.7).abs() < 1.0, "{ungrouped} KiB");
     }

@@ -1,12 +1,12 @@
-//! The volume: its state, and what users of it call.
+//! The volume: what its parts share, and the calls of its users.
 //!
 //! Invariants
-//! - A write is acknowledged when every chunk of its stripes is durable, as far as the drives'
-//!   caches allow, on every drive in service, and not before the failure of a drive is durably
-//!   recorded on the others.
-//! - The map names a block only when its stripe is complete; so a read never meets a torn stripe.
+//! - A write is acknowledged only when every chunk of its stripes is on every drive in service,
+//!   durable as far as the drives' caches allow, and when the failure of each other drive is
+//!   durably recorded on the drives in service.
+//! - The map names a block only when its stripe is complete, so a read never meets a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
-//!   repair and recovery move blocks without changing their numbers.
+//!   repair and recovery move blocks without changing their sequence numbers.
 
 use crate::counters::Counters;
 use crate::format::{self, NONE};
@@ -31,7 +31,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// The state of a volume.
+/// What the parts of a volume share.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) config: Config,
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
     pub(crate) space: crate::space::state::Space,
-    /// The volume's background tasks may have something to do.
+    /// Signals that the volume's background tasks may have something to do.
     pub(crate) wanted: Notify,
     pub(crate) rebuild: crate::rebuild::state::State,
     /// If an account went below zero, the volume fails.
@@ -59,12 +59,12 @@ pub(crate) struct Inner {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
-    /// Number of times that scrubs were told to end.
+    /// How often running scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }
 
-/// A volume that is in service. Cloning shares it.
+/// A volume that is in service. A clone is another handle of the same volume.
 #[derive(Clone)]
 pub struct Volume(pub(crate) Rc<Inner>);
 
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// The volume's shape.
+    /// The volume's layout: sizes and numbers of zones, rows, segments and blocks.
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
@@ -95,23 +95,23 @@ impl Volume {
         self.0.shape.blocks
     }
 
-    /// The volume's counters.
+    /// What the volume has counted since it was assembled.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
     }
 
-    /// States and errors of the members, in order.
+    /// UUID, state and error counts of each member, in the order of members.
     pub fn members(&self) -> Vec<(Uuid, MemberState, Errors)> {
         let of = |m: &Member| (m.uuid(), m.state(), m.errors());
         self.0.array.members().iter().map(of).collect()
     }
 
-    /// Blocks of the volume that hold data.
+    /// Number of blocks of the volume that hold data.
     pub fn used(&self) -> u64 {
         self.0.segments.borrow().iter().map(|segment| u64::from(segment.valid)).sum()
     }
 
-    /// Segments by their state. Each has a zone of every drive.
+    /// The number of segments in each state. A segment has a zone of every drive.
     pub fn segments(&self) -> Segments {
         let mut all = Segments::default();
         for segment in &*self.0.segments.borrow() {
@@ -126,7 +126,7 @@ impl Volume {
         all
     }
 
-    /// An empty table for a segment of `stripes` stripes in groups of `group`.
+    /// An empty stripe table for a segment of `stripes` stripes in groups of `group` stripes.
     pub(crate) fn new_table(&self, stripes: u32, group: u32) -> StripeTable {
         let drives = self.0.shape.placement.n;
         match self.0.options.variant.tables {
@@ -135,7 +135,7 @@ impl Volume {
         }
     }
 
-    /// Bytes of memory for map and stripe tables.
+    /// Bytes of memory that the map takes, and that the stripe tables take.
     pub fn memory(&self) -> (usize, usize) {
         let segments = self.0.segments.borrow();
         let tables = segments.iter().filter_map(|segment| segment.table.as_ref());
@@ -150,7 +150,7 @@ impl Volume {
         change(&mut self.0.counters.borrow_mut());
     }
 
-    /// Waits for the next event. For one listener.
+    /// Waits for the next event. Each event goes to one caller only.
     pub async fn next_event(&self) -> Event {
         self.0.array.next_event().await
     }
@@ -159,7 +159,7 @@ impl Volume {
         self.0.array.tell(event);
     }
 
-    /// The reason why nothing can be written any more, if that is so.
+    /// The reason why nothing can be written any more; `None` while the volume can be written.
     pub fn failed(&self) -> Option<Error> {
         self.0.dead.borrow().clone()
     }
@@ -205,7 +205,7 @@ impl Volume {
     /// Makes acknowledged writes durable: flushes the drives that have a volatile cache.
     ///
     /// # Errors
-    /// If more drives fail than the level tolerates.
+    /// If more drives have failed than the level tolerates.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
         if self.has(RaidDefect::SkippedFlush) {
@@ -224,13 +224,14 @@ impl Volume {
         self.make_durable(snapshots).await.map(drop)
     }
 
-    /// The present state of each member in service.
+    /// For each member in service, a snapshot of its drive's zones.
     pub(crate) fn snapshots(&self) -> Vec<Option<Snapshot>> {
         let members = self.0.array.members().iter();
         members.map(|member| member.drive().map(|drive| drive.zones().snapshot())).collect()
     }
 
-    /// Flushes the drives of snapshots, all at once. A drive that fails is out of service.
+    /// Makes snapshots durable: flushes their drives, all at once. A drive whose flush fails is
+    /// taken out of service.
     ///
     /// # Errors
     /// If too few members are left.
@@ -239,7 +240,7 @@ impl Volume {
         snapshots: Vec<Option<Snapshot>>,
     ) -> Result<Vec<Option<DurableSnapshot>>> {
         type Flight = Pin<Box<dyn Future<Output = Result<DurableSnapshot>>>>;
-        // A drive without a cache has no flush to wait for.
+        // A drive without a volatile cache has no flush to wait for, so it needs no task.
         let flight = |snapshot: Snapshot, cached: bool| -> Flight {
             let flushed = snapshot.flushed();
             if cached { Box::pin(self.0.rt.spawn(flushed)) } else { Box::pin(flushed) }
@@ -267,7 +268,7 @@ impl Volume {
         Ok(durable)
     }
 
-    /// Adds a valid block to a segment.
+    /// Counts one more valid block in the segment of block `number`.
     pub(crate) fn credit(&self, number: u32) {
         let slot = self.0.shape.slot(number) as usize;
         self.0.segments.borrow_mut()[slot].valid += 1;
@@ -312,10 +313,10 @@ impl Volume {
         }
     }
 
-    /// The mapping of the range, in parts: the length of each, and whether it is a hole.
+    /// Which parts of a range are mapped: the length of each part, and whether it is a hole.
     ///
     /// # Errors
-    /// `Invalid` if it is past the end; `Io` if the map cannot be read.
+    /// `Invalid` if the range is past the end of the volume; `Io` if the map cannot be read.
     pub async fn extents(&self, block: u64, count: u64) -> Result<Vec<(u64, bool)>> {
         self.check_range(block, count)?;
         let (mut at, mut found): (u64, Vec<(u64, bool)>) = (block, Vec::new());

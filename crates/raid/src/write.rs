@@ -1,12 +1,12 @@
 //! Writes, stage by stage: from a user's call to blocks that the map names.
 //!
-//! `router` picks the stream of a block; the stream's `stripe` builder gathers blocks; a `segment`
-//! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends
-//! the chunks of a stripe, with the parity that `encode` makes, and changes the map when the chunks
-//! are durable. `life` begins and ends segments. `item` has the types that pass from stage to
-//! stage; `stream`, `line` and `open` have what the stages keep.
+//! `router` picks the stream of a block, and the stream's `stripe` builder gathers blocks. A
+//! `segment` writer gives each full stripe its place in the `open` segment, one after the other. A
+//! `flight` sends the chunks of a stripe, with the parity that `encode` makes, and changes the map
+//! when the chunks are durable. `life` begins and ends segments. `item` has the types that pass
+//! from stage to stage; `stream`, `line` and `open` have what the stages keep.
 //!
-//! Invariant: a stage calls only the stages after it. The end of a flight is reported through
+//! Invariant: a stage calls only the stages after it. A flight reports its end by
 //! [`flight::FlightObserver`].
 
 mod encode;
@@ -34,12 +34,12 @@ use zerocopy::IntoBytes;
 
 impl Volume {
     /// Writes blocks. When the call returns, the blocks survive a crash and the failure of as many
-    /// drives as the level allows. Drives without power-loss protection have to be flushed for
-    /// that; `fua` flushes them.
+    /// drives as the level tolerates. Drives with a volatile cache have to be flushed for that;
+    /// `fua` flushes them.
     ///
     /// # Errors
-    /// `Invalid` past the end; `Io` if too many drives are gone: no write is acknowledged from then
-    /// on.
+    /// `Invalid` past the end of the volume; `Io` if too many drives are gone. After an `Io` no
+    /// write is acknowledged.
     pub async fn write(&self, block: u64, data: Pages, fua: bool) -> Result<()> {
         self.check_alive()?;
         self.check_range(block, data.len() as u64)?;
@@ -78,7 +78,7 @@ impl Volume {
             self.put(stream, self.item(block::DATA, lba, page), &call);
             left -= 1;
             if stream.filled().is_multiple_of(stream.writer.chunk) && left > 0 {
-                // A chunk is full: the rest of the request may take another stream.
+                // A chunk is full, so the rest of the request may take another stream.
                 let next = self.route_apart(self.purpose(left), lifetime);
                 *stream = next;
             }
@@ -101,7 +101,7 @@ impl Volume {
         self.0.segments.take_sequence()
     }
 
-    /// Writes blocks of the volume's own. Returns the address and the number of each.
+    /// Writes blocks that belong to the volume itself. Returns the address and the number of each.
     pub(crate) async fn write_internal(
         &self,
         blocks: Vec<(u8, u64, Page)>,
@@ -116,8 +116,8 @@ impl Volume {
         Ok(call.placed())
     }
 
-    /// Writes blocks at another place without changing their identity. The copy of a block counts
-    /// only if the block's address is still mapped to the place that it was read from.
+    /// Writes blocks at another place, with the same identity. The copy of a block counts only if
+    /// the map still names the place from which the block was read.
     pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, Origin)>) -> Result<()> {
         let leaf =
             |identity: &Identity| (identity.kind == block::DATA).then(|| Map::leaf(identity.lba));
@@ -128,7 +128,8 @@ impl Volume {
             let (mut calls, stream) = (Vec::new(), self.route(Use::Internal));
             while let Some(next) = left.peek().map(|(identity, ..)| *identity) {
                 let call = match leaf(&next) {
-                    // The map does not name a block that is not data: its root does.
+                    // Only data blocks need a mapping block in memory: the root names
+                    // mapping blocks.
                     None => Call::new(false),
                     Some(_) if calls.is_empty() || !self.is_bounded() => {
                         let range = (next.lba, 1);
@@ -136,7 +137,7 @@ impl Volume {
                     }
                     Some(_) => match self.pin_more(next.lba).await? {
                         Some(pins) => Call::pinning(Some(pins)),
-                        // No memory for more pins: the calls under way have to end first.
+                        // No memory for more pins, so the calls under way have to end first.
                         None => break,
                     },
                 };
@@ -158,8 +159,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Discards the content of the blocks: they read as zeros, and their space is free. A record of
-    /// the trim is durable when the call returns, as a write is.
+    /// Discards the content of the blocks: they read as zeros, and their space is free. The call
+    /// returns when a record of the trim is as durable as a write would be.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -185,8 +186,8 @@ impl Volume {
     async fn trim_piece(&self, block: u64, count: u64) -> Result<()> {
         let pins = self.pin(Pinner::User, (block, count), false).await?;
         self.check_alive()?;
-        // A trim's sequence number decides which blocks it discards: later writes have higher
-        // numbers.
+        // The trim's sequence number decides which blocks it discards: writes after it have
+        // higher numbers.
         let entry = TrimEntry { lba: block.into(), blocks: count.into() };
         let sequence = self.next_sequence();
         let id = self.record_id(kind::TRIM, 0, sequence);
@@ -197,8 +198,8 @@ impl Volume {
             return Ok(());
         }
         let call = Call::pinning(pins);
-        // Where there is no space for users' writes, trims make some: their records may go into
-        // what is kept for cleaning.
+        // If users' writes are refused for lack of space, a trim helps: its record may go to the
+        // space kept for cleaning.
         let out = self.out_of_space().is_some();
         let stream = self.route(if out { Use::Internal } else { Use::Small });
         let crc = crc32c(page.bytes());
@@ -206,13 +207,13 @@ impl Volume {
         self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
         call.wait().await?;
         if out {
-            // Fewer blocks are valid: cleaning may find space now.
+            // Fewer blocks are valid now, so cleaning may find space.
             self.0.wanted.notify_all();
         }
         Ok(())
     }
 
-    /// Writes zeros. The same as [`Volume::trim`], since unmapped blocks read as zeros.
+    /// Writes zeros, by a [`Volume::trim`]: unmapped blocks read as zeros.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -223,7 +224,7 @@ impl Volume {
 
 #[cfg(test)]
 mod tests {
-    /// The stages in their order, with their sources.
+    /// The stages in their order, each with its source text.
     const STAGES: [(&str, &str); 10] = [
         ("router", include_str!("write/router.rs")),
         ("stripe", include_str!("write/stripe.rs")),
@@ -244,7 +245,7 @@ mod tests {
         after.filter_map(|rest| rest.split(['(', '<']).next()).collect()
     }
 
-    /// Names and calls by which stages refer to stages before them.
+    /// Names and calls by which a stage refers to a stage before it.
     fn upward(stages: &[(&str, &str)]) -> Vec<String> {
         let mut found = Vec::new();
         for (at, (stage, source)) in stages.iter().enumerate() {

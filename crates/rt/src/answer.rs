@@ -1,14 +1,14 @@
 //! One answer from the engine to a thread that waits for it.
 //!
-//! The waiting thread spins for a moment, then parks; the answering thread makes a system call
-//! only if the other one has parked. Dropping the [`Reply`] unanswered also ends the wait,
+//! The waiting thread spins for a moment, then parks; the answering thread makes a system call only
+//! if the waiting one has parked. If the [`Reply`] is dropped without an answer, the wait ends
 //! without a value.
 
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
 use std::sync::PoisonError;
 
-/// How often a waiting thread checks before it parks: for about as long as a few trivial requests
-/// of other callers take, and far shorter than a park and a wake.
+/// How often a waiting thread checks before it parks. The checks take about as long as a few
+/// trivial requests of other callers, and far less than a park and a wake.
 #[cfg(not(loom))]
 const SPINS: usize = 64;
 #[cfg(loom)]
@@ -52,7 +52,7 @@ impl<T> Drop for Reply<T> {
 }
 
 impl<T> Answer<T> {
-    /// Waits for the answer. `None` if the reply was dropped unanswered.
+    /// Waits for the answer. `None` if the reply was dropped without an answer.
     pub(crate) fn wait(self) -> Option<T> {
         let state = &self.0.state;
         for _ in 0..SPINS {

@@ -7,11 +7,11 @@
 //!
 //! Page memory is cut from slabs of 2 MiB. A separate allocation for each page would take three
 //! pages of memory: an aligned `Arc` puts its counts in a page of their own, and the allocator's
-//! header takes part of another. The kernel can map a slab as one huge page, and is asked to: with
-//! small pages, most accesses to a large cache would also miss the processor's address
-//! translations. Slabs are never given back to the system: freed pages go to their pool, then to a
-//! list shared by the whole process, and from there to the next caller. So the process keeps the
-//! memory of its peak, which the engines' cache bounds.
+//! header takes part of another. The kernel is asked to map a slab as one huge page: with small
+//! pages, most accesses to a large cache would also miss the processor's address translations.
+//! Slabs are never given back to the system: freed pages go to their pool, then to a list shared by
+//! the whole process, and from there to the next caller. So the process keeps the memory of its
+//! peak, which the engines' caches bound.
 
 use crossbeam_queue::SegQueue;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -29,14 +29,15 @@ const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
 #[derive(Clone)]
 struct Memory([u8; PAGE_SIZE]);
 
-/// Unused page memory: `'static` because slabs are never freed.
+/// Page memory that no page uses, shared by the whole process; `'static` because slabs are
+/// never freed.
 static SPARE: LazyLock<SegQueue<&'static mut Memory>> = LazyLock::new(SegQueue::new);
 
 /// Number of pages cut from slabs so far.
 #[cfg(test)]
 static ALLOCATED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Returns memory with unspecified contents.
+/// Returns page memory with unspecified contents.
 fn allocate() -> &'static mut Memory {
     if let Some(memory) = SPARE.pop() {
         return memory;
@@ -80,7 +81,7 @@ fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
 /// A list of pages, in order: the payload of one command.
 pub type Pages = smallvec::SmallVec<[Page; 4]>;
 
-/// A reference-counted buffer of 4 KiB, aligned to 4 KiB. Cloning shares it.
+/// A reference-counted buffer of 4 KiB, aligned to 4 KiB. A clone shares the buffer.
 #[derive(Clone)]
 pub struct Page(
     // Invariant: `Some` until drop.
@@ -89,17 +90,19 @@ pub struct Page(
 
 struct Frame {
     page: OwnedPage,
-    /// The shelf to which the frame returns when it is unused; `None` while it is there.
+    /// The shelf to which the frame returns when its last page is dropped; `None` while it is on
+    /// the shelf.
     home: Option<Arc<Shelf>>,
 }
 
-/// The free pages of a pool. They outlive the pool: when it ends they go to the common list.
+/// The free pages of a pool. They outlive the pool: a frame that returns after its end goes to the
+/// common list.
 ///
-/// The page freed last is taken first, because the processor's caches still hold it. No thread
-/// waits for the lock: one that finds it taken uses the common list.
+/// The page freed last is taken first, because the processor's caches still hold it. Threads do not
+/// wait for the lock: a thread that finds it taken uses the common list.
 struct Shelf {
-    /// Frames with a single owner, including their counts, so that taking a frame
-    /// allocates nothing.
+    /// Free frames, each with its single owner and its counts, so that taking one allocates
+    /// no memory.
     free: Mutex<Vec<Arc<Frame>>>,
     most: usize,
 }
@@ -127,7 +130,7 @@ impl Shelf {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // If the last two owners end at once, each still sees the other: then the frame goes with
+        // If the last two owners end at once, each still sees the other. Then the frame goes with
         // its `Arc`, not to the shelf.
         if let Some(mut frame) = self.0.take()
             && let Some(alone) = Arc::get_mut(&mut frame)
@@ -245,7 +248,7 @@ impl Drop for OwnedPage {
     }
 }
 
-/// A pool of pages. Cloning shares it; it is `Send + Sync`.
+/// A pool of pages. A clone is another handle of the same pool; pools are `Send + Sync`.
 #[derive(Clone)]
 pub struct Pool {
     shelf: Arc<Shelf>,

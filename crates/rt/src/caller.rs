@@ -1,7 +1,7 @@
-//! State of a calling thread: its rings, one per engine, and the engine it is inside.
+//! State of a calling thread: its rings, one per engine, and the engine that it is inside.
 //!
 //! These are the only thread-locals of the workspace. They belong to the callers, outside the
-//! engine's cell, and hold nothing of an engine: a ring holds requests, which are `Send`.
+//! engine's cell, and hold no engine state: a ring holds requests, which are `Send`.
 
 #![allow(clippy::disallowed_types, reason = "the callers' side")]
 
@@ -10,7 +10,7 @@ use crate::ring::Producer;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 
-/// A thread's ring to some engine.
+/// A thread's ring for requests to some engine.
 trait AnyRing {
     fn is_orphaned(&self) -> bool;
     fn as_any(&mut self) -> &mut dyn Any;
@@ -33,7 +33,7 @@ thread_local! {
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Leaves `request` in this thread's ring for the engine `id`.
+/// Puts `request` into this thread's ring for the engine `id`.
 pub(crate) fn leave_request<S, R: Send + 'static>(id: u64, hub: &Hub<S, R>, request: R) {
     let mut request = Some(request);
     let mut forgotten = Vec::new();
@@ -49,11 +49,12 @@ pub(crate) fn leave_request<S, R: Send + 'static>(id: u64, hub: &Hub<S, R>, requ
             hub.push(ring, request);
         }
     });
-    // Drop the rings after the borrow: a request in a dead engine's ring may submit another one
-    // when dropped.
+    // The rings are dropped after the borrow: dropping a request to a dead engine may submit
+    // another request.
     drop(forgotten);
     if let Some(request) = request {
-        // The thread is ending and its table is gone, so a new ring carries this one request.
+        // The thread is ending and its table of rings is gone, so a new ring carries this
+        // one request.
         hub.push(&mut hub.join(), request);
     }
 }
@@ -63,7 +64,7 @@ pub(crate) fn inside() -> u64 {
     INSIDE.try_with(Cell::get).unwrap_or(0)
 }
 
-/// Marks the thread as inside an engine, until dropped.
+/// Marks the thread as inside an engine until dropped.
 pub(crate) struct Inside(u64);
 
 impl Inside {

@@ -12,17 +12,17 @@
 //! 2. *No handle escapes.* The state is built inside a hold, and what crosses the cell is `Send`:
 //!    requests, answers, errors. A clone of an inner `Rc` is not `Send`, so it cannot be returned,
 //!    captured by a thread, or kept in a `static`.
-//! 3. *Nothing is tied to a thread.* What remains in safe Rust is a thread-local: a request that
-//!    hides an `Rc` of the engine in one, or state that reads one, breaks the argument, and the
-//!    compiler does not see it. `thread_local!` is therefore banned in the whole workspace by
-//!    Clippy (`disallowed-macros`) except for the ring table of `port.rs`, which holds no engine
-//!    state. The same goes for lock guards kept across an `await` (`await_holding_lock`).
-//! 4. *The end is inside as well.* The engine is dropped during a hold. If the cell still holds
-//!    something when it is dropped itself, its only owner drops that.
+//! 3. *Nothing is tied to a thread.* Thread-locals would break the argument: a request could hide
+//!    an `Rc` of the engine in one, or engine state could read one, and the compiler would not see
+//!    it. Clippy (`disallowed-macros`) therefore bans `thread_local!` in the whole workspace,
+//!    except for the ring table of `caller.rs`, which holds no engine state. Lock guards kept
+//!    across an `await` are banned as well (`await_holding_lock`).
+//! 4. *The end is inside as well.* The engine is dropped during a hold. If the cell itself is
+//!    dropped while it holds an engine, its only owner drops that engine.
 //! 5. *Everything that crosses threads is made for it*: page counts and wakers are atomic, pools
 //!    and the inbox of wakes have locks of their own.
 //!
-//! There is no queue here: a thread that fails to take the token leaves its request in a ring and
+//! This module has no queue: a thread that fails to take the token leaves its request in a ring and
 //! relies on the holder (`hub.rs`).
 
 #![allow(unsafe_code)]
@@ -63,9 +63,9 @@ impl<S> EngineCell<S> {
         }
         let _give_back = GiveBack(&self.held);
         Some(self.state.with_mut(|state| {
-            // SAFETY: the exchange above succeeded, so no other reference to the state exists
-            // until `_give_back` is dropped, which is after this one has ended. A hold inside
-            // this one fails at the exchange.
+            // SAFETY: the exchange above succeeded, so no other reference to the state exists until
+            // `_give_back` is dropped, which is after this reference has ended. A nested hold fails
+            // at the exchange.
             work(unsafe { &mut *state })
         }))
     }

@@ -15,16 +15,16 @@ enum Slot<T> {
     /// Waits for the device's answer; holds the number of the command.
     Waiting(u64, Option<Waker>),
     Done(T),
-    /// Answered in place of the device, which may still answer.
+    /// Answered by [`CompletionTable::give_up`]; the device may still answer.
     GivenUp(T),
-    /// Nobody waits for the answer any more; the device has not answered.
+    /// The completion was dropped before the device answered.
     Abandoned,
 }
 
 /// The slots of a device's commands in flight.
 pub struct CompletionTable<T> {
     slots: Rc<RefCell<Slab<Slot<T>>>>,
-    /// Number of commands so far.
+    /// Number of commands so far; tables made by [`CompletionTable::numbered_together`] share it.
     opened: Rc<Cell<u64>>,
 }
 
@@ -52,7 +52,7 @@ impl<T> CompletionTable<T> {
         CompletionTable { slots: Rc::default(), opened: self.opened.clone() }
     }
 
-    /// Opens a slot. The ticket is the device's end, the completion the submitter's.
+    /// Opens a slot for a command. The ticket is the device's end, the completion the submitter's.
     pub fn open(&self) -> (Ticket, Completion<T>) {
         let number = self.opened.get();
         self.opened.set(number + 1);
@@ -69,7 +69,7 @@ impl<T> CompletionTable<T> {
                     slots[ticket.0] = Slot::Done(value);
                     waker
                 }
-                // The answer comes too late: the submitter got another one.
+                // The device answers too late: the submitter gets the answer that `give_up` set.
                 Slot::GivenUp(instead) => {
                     slots[ticket.0] = Slot::Done(instead);
                     None
@@ -95,8 +95,8 @@ impl<T> CompletionTable<T> {
         self.slots.borrow().iter().filter_map(|(_, slot)| number(slot)).min()
     }
 
-    /// Answers every pending command with what `instead` returns, and wakes the tasks that wait.
-    /// Later answers of the device to these commands are dropped; their slots are kept for that.
+    /// Answers every pending command with the result of `instead`, and wakes the tasks that wait.
+    /// Later answers of the device to these commands are dropped; their slots are kept until then.
     pub fn give_up(&self, instead: impl Fn() -> T) {
         let mut wakers = Vec::new();
         for (_, slot) in self.slots.borrow_mut().iter_mut() {
@@ -173,7 +173,7 @@ impl<T> Drop for Completion<T> {
                 _ => std::mem::replace(&mut slots[self.key], Slot::Abandoned),
             }
         };
-        // Drop the answer after the borrow: that may complete other commands.
+        // The answer is dropped after the borrow, because dropping it may complete other commands.
         drop(unwanted);
     }
 }

@@ -1,4 +1,4 @@
-//! The real clock, and the events for which an executor on it waits: timers, descriptors, the bell.
+//! The real clock, and the events that end an executor's sleep: timers, descriptors, the doorbell.
 //!
 //! Nothing else in the core reads the machine's clock.
 
@@ -26,7 +26,7 @@ impl Doorbell {
         Doorbell { sleeper: Sleeper::new(), event }
     }
 
-    /// Wakes the sleeper, if there is one.
+    /// Wakes the sleeper, if a thread sleeps.
     pub(crate) fn ring(&self) {
         if self.sleeper.must_be_woken() {
             // The write fails only if the counter is full, and then the sleeper is awake.
@@ -42,7 +42,8 @@ impl Doorbell {
         ready
     }
 
-    /// Checks what [`Doorbell::sleep`] waits for, without sleeping; `None` if nothing is ready.
+    /// Like [`Doorbell::sleep`] without sleeping; `None` if neither the bell nor an interest
+    /// is ready.
     fn look(&self, interests: &[Interest]) -> Option<Vec<u64>> {
         let (rang, ready) = poll_all(Some(&self.event), interests, Some(0));
         (rang || !ready.is_empty()).then(|| {
@@ -54,7 +55,7 @@ impl Doorbell {
     fn awake(&self, rang: bool) {
         self.sleeper.awake();
         if rang {
-            // Resets the counter.
+            // The read resets the counter to 0.
             let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         }
     }
@@ -75,7 +76,7 @@ fn poll_all(
     waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
     waits.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
     if poll(&mut waits, timeout.as_ref()).is_err() {
-        // The call was interrupted by a signal or lacked memory: the caller checks its state and
+        // A signal interrupted the call, or memory was short: the caller checks its state and
         // tries again.
         return (false, Vec::new());
     }
@@ -93,7 +94,7 @@ pub(crate) struct Interest {
     flags: PollFlags,
 }
 
-/// The direction in which a descriptor is to be ready.
+/// The direction in which a task waits for a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
@@ -102,41 +103,42 @@ pub(crate) enum Direction {
 
 pub(crate) struct Driver {
     start: Instant,
-    /// Whether the time of day comes from the kernel's tick: see [`crate::Config::coarse_wall`].
+    /// Whether the time of day comes from the kernel's tick; see [`crate::Config::coarse_wall`].
     coarse_wall: bool,
     bell: Arc<Doorbell>,
     next_key: Cell<u64>,
     interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
-    /// Interests were added since the last [`Driver::interests`].
+    /// Whether interests were added since the last [`Driver::interests`].
     changed: Cell<bool>,
-    /// When descriptors were polled last.
+    /// Time of the last poll of the descriptors.
     looked: Cell<Nanos>,
     patience: Patience,
 }
 
-/// Nanoseconds of work after which descriptors are polled even if there is more to do.
+/// An executor that always has work polls descriptors after this time, in nanoseconds.
 const LOOK_EVERY: u64 = 100 * Nanos::MICRO;
 
-/// Most nanoseconds that a thread polls before it sleeps. Linux lets a virtual processor poll for
-/// 200 us before it is halted, for the same reason: a wake-up takes a few microseconds on a
-/// physical machine and about twenty on a virtual one, and costs the waking thread as much.
+/// Longest time that a thread polls before it sleeps, in nanoseconds. A wake-up takes a few
+/// microseconds on a physical machine and about twenty on a virtual one, and costs the waking
+/// thread as much. Linux lets a virtual processor poll for 200 us before it is halted, for the
+/// same reason.
 const LOOK_FOR: u64 = 100 * Nanos::MICRO;
 
-/// How long polling before a sleep is worthwhile.
+/// How long polling before a sleep is worthwhile, learnt from earlier waits.
 struct Patience {
     now: Cell<u64>,
     most: u64,
 }
 
 impl Patience {
-    /// Starts at zero, until polling would have paid off once. Always zero on a single processor,
-    /// which the awaited thread needs.
+    /// Polls for no time until polling would have paid off once. On a single processor never polls,
+    /// because the awaited thread needs the processor.
     fn new(processors: usize) -> Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
 
-    /// Learns from a wait of `waited` nanoseconds that ended in sleep: if it was below the limit,
-    /// the next wait polls for longer.
+    /// Learns from a wait of `waited` nanoseconds that ended in sleep. If polling for the longest
+    /// time would have been enough, the next wait polls for longer.
     fn learn(&self, waited: u64) {
         self.now.set(match waited > self.most {
             true => 0,
@@ -178,7 +180,8 @@ impl Driver {
         &self.bell
     }
 
-    /// Registers a wait. Its key leaves the table once the descriptor is ready.
+    /// Registers a task's wait for a descriptor. Its key leaves the table when the descriptor
+    /// is ready.
     pub(crate) fn watch(
         &self,
         descriptor: Arc<OwnedFd>,
@@ -197,7 +200,7 @@ impl Driver {
         key
     }
 
-    /// True while the wait is registered; then replaces its waker.
+    /// Whether the wait with this key is registered; if so, replaces its waker.
     pub(crate) fn still_watched(&self, key: u64, waker: &Waker) -> bool {
         match self.interests.borrow_mut().get_mut(&key) {
             Some((_, known)) => {
@@ -217,20 +220,20 @@ impl Driver {
         !self.interests.borrow().is_empty()
     }
 
-    /// True if a wait was added that the sleeper does not know about.
+    /// Whether a wait was added since the sleeper's list was made.
     pub(crate) fn has_news(&self) -> bool {
         self.changed.get()
     }
 
-    /// All waits, for [`Doorbell::sleep`].
+    /// All registered waits, for [`Doorbell::sleep`].
     pub(crate) fn interests(&self) -> Vec<Interest> {
         self.changed.set(false);
         self.interests.borrow().values().map(|(interest, _)| interest.clone()).collect()
     }
 
-    /// Wakes the tasks whose descriptors are ready, without sleeping, and at most once in
-    /// [`LOOK_EVERY`]. For an executor that never runs out of work: so tasks that wait for events
-    /// from outside run too.
+    /// Wakes the tasks whose descriptors are ready, without sleeping, at most once in
+    /// [`LOOK_EVERY`]. An executor that always has work calls this so that tasks which wait for
+    /// outside events run, too.
     pub(crate) fn look(&self) {
         if !self.is_watching() || self.now().since(self.looked.get()) < LOOK_EVERY {
             return;
@@ -240,8 +243,8 @@ impl Driver {
         self.ready(&poll_all(None, &interests, Some(0)).1);
     }
 
-    /// Waits until `next`, until the bell rings, or until one of `interests` is ready, and wakes
-    /// the tasks of ready interests. Polls for a while, then sleeps. The caller has announced
+    /// Waits until `next`, until the bell rings, or until one of `interests` is ready; then wakes
+    /// the tasks of ready interests. Polls for a while before it sleeps. The caller has announced
     /// the sleep.
     pub(crate) fn wait(&self, next: Option<Nanos>, interests: &[Interest]) {
         let began = self.now();
@@ -257,7 +260,7 @@ impl Driver {
         self.ready(&ready);
     }
 
-    /// Wakes the tasks that wait for the descriptors of `keys`, which are ready.
+    /// Wakes the tasks that wait for the ready descriptors with these keys.
     pub(crate) fn ready(&self, keys: &[u64]) {
         self.looked.set(self.now());
         for key in keys {

@@ -5,14 +5,14 @@
 //! run is a function of the seed: ready tasks run in the order in which they were woken, or in an
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
-//! Devices that work inside this thread register a [`Source`]. It is polled when no task is ready,
-//! before the clock moves, and after every 256 tasks that ran. On the real clock, descriptors are
-//! polled before the executor sleeps, and from time to time if it never sleeps.
+//! Devices that work inside this thread register a [`Source`]. The executor polls sources when no
+//! task is ready, before the clock moves, and after every 256 tasks that ran. On the real clock it
+//! polls descriptors before it sleeps, and from time to time if it never sleeps.
 //!
 //! Invariants:
 //! - Virtual time moves only when no task is ready and no source has work.
-//! - Everything that decides an order (ready queue, timers due at one instant, waits) depends on
-//!   the order of arrival or on the seed, never on an address or a hash.
+//! - Every order (ready queue, timers due at one instant, waits) depends only on the order of
+//!   arrival or on the seed, never on an address or a hash.
 //! - The event hash covers virtual time only: real time differs from run to run.
 
 use crate::driver::{Direction, Doorbell, Driver};
@@ -46,7 +46,7 @@ impl Nanos {
         Nanos(self.0.saturating_add(nanoseconds))
     }
 
-    /// Nanoseconds from `earlier` to here, 0 if `earlier` is later.
+    /// Nanoseconds from `earlier` to this point; 0 if `earlier` is later.
     pub fn since(self, earlier: Nanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -55,9 +55,9 @@ impl Nanos {
 /// The clock of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Time is simulated and jumps to the next event.
+    /// Simulated time, which jumps to the next event.
     Virtual,
-    /// Time is the machine's monotonic clock.
+    /// The machine's monotonic clock.
     Real,
 }
 
@@ -68,12 +68,12 @@ pub struct Config {
     pub seed: u64,
     /// The clock that the executor uses.
     pub clock: Clock,
-    /// Draw the order of ready tasks from the seed instead of running them in the order of their
-    /// wakes.
+    /// Whether the order of ready tasks is drawn from the seed; otherwise they run in the order in
+    /// which they were woken.
     pub shuffle: bool,
-    /// With the real clock: takes the time of day from the kernel's tick, with which the kernel
-    /// stamps changes of files. Then the two can be compared; otherwise the kernel's times lag by
-    /// up to 10 ms.
+    /// With the real clock: whether the time of day is that of the kernel's last tick, with which
+    /// the kernel stamps changes of files. Then times of the engine and of the kernel can be
+    /// compared; otherwise the kernel's lag by up to 10 ms.
     pub coarse_wall: bool,
 }
 
@@ -94,20 +94,21 @@ impl Config {
     }
 }
 
-/// Work inside this executor that is not a task: a simulated device.
+/// Something inside this executor that works without a task, such as a simulated device.
 pub trait Source {
     /// Does a bounded piece of work. Returns true if it did any.
     fn poll(&self) -> bool;
 
     /// When the source will have work again, unless it gets requests earlier. A device whose
-    /// commands take time returns one time for all of them, instead of a timer for each.
+    /// commands take time returns the earliest end of all of them, instead of setting a timer
+    /// for each.
     fn next_event(&self) -> Option<Nanos> {
         None
     }
 }
 
-/// Number of ready tasks that run before the sources and the real clock are polled again. Without a
-/// limit, tasks that yield to each other would keep a device from ever answering.
+/// Number of ready tasks that run before the sources and the descriptors are polled again. Without
+/// a limit, tasks that yield to each other would keep a device from answering for ever.
 const ROUND: usize = 256;
 
 /// Number of ready tasks that run between two readings of the clock for [`Rt::now_coarse`].
@@ -120,11 +121,11 @@ struct Inner {
     config: Config,
     now: Cell<Nanos>,
     real: Option<Driver>,
-    /// The real clock as last read, if that was at most a few tasks ago.
+    /// The last reading of the real clock, for the next few tasks; `None` if it is too old.
     now_coarse: Cell<Option<Nanos>>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<usize>>,
-    /// Empty except while tasks are moved; kept for its memory.
+    /// Empty except while woken tasks are moved to the ready queue; kept for its allocated memory.
     woken: RefCell<Vec<usize>>,
     timers: RefCell<Timers>,
     timer_order: Cell<u64>,
@@ -133,22 +134,22 @@ struct Inner {
     hash: Cell<u64>,
     events: Cell<u64>,
     inbox: Arc<Inbox>,
-    /// Number of task runs so far: see [`Rt::turn`].
+    /// Number of task runs so far; see [`Rt::turn`].
     turn: Cell<u64>,
-    /// Whether a task gave way in this round.
+    /// Whether a task gave way ([`Rt::give_way`]) in this round.
     gave_way: Cell<bool>,
 }
 
-/// A handle to an executor. Cloning shares it. It cannot leave its thread (or its
-/// [`crate::port`] cell).
+/// A handle to an executor. A clone is another handle of the same executor. A handle cannot leave
+/// its thread (or its [`crate::port`] cell).
 #[derive(Clone)]
 pub struct Rt(Rc<Inner>);
 
 impl Rt {
-    /// Makes an executor. On the real clock, a wake from another thread ends its wait.
+    /// Creates an executor. On the real clock, a wake from another thread ends its sleep.
     ///
     /// # Panics
-    /// On the real clock, if the system has no descriptor left.
+    /// On the real clock, if the system has no free descriptor.
     pub fn new(config: Config) -> Rt {
         if config.clock == Clock::Virtual {
             return Rt::build(config, None, Box::new(|| {}));
@@ -201,7 +202,7 @@ impl Rt {
         }
     }
 
-    /// Returns the clock as of at most a few tasks ago, which avoids reading the real clock each
+    /// A reading of the clock from at most a few tasks ago, which saves reading the real clock each
     /// time. For statistics, and where a few microseconds do not matter.
     pub fn now_coarse(&self) -> Nanos {
         let Some(real) = &self.0.real else { return self.0.now.get() };
@@ -222,7 +223,7 @@ impl Rt {
         }
     }
 
-    /// The run's configuration.
+    /// The configuration of the executor.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
@@ -262,8 +263,7 @@ impl Rt {
         self.0.sources.borrow_mut().push(source);
     }
 
-    /// Starts a task. It runs to its end; its result is read through the handle, which may be
-    /// dropped.
+    /// Starts a task, which runs to its end. The handle gives its result, and may be dropped.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let shared = Rc::new(RefCell::new(Joint { value: None, waker: None }));
         let theirs = shared.clone();
@@ -288,7 +288,7 @@ impl Rt {
     }
 
     /// Runs `future` at once, on the caller's stack; it becomes a task only if it has to wait. For
-    /// operations that rarely wait.
+    /// operations that rarely do.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
         self.0.now_coarse.set(None);
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
@@ -333,7 +333,8 @@ impl Rt {
         self.next_turn();
         let left = match task.as_mut().poll(&mut Context::from_waker(&running.waker)) {
             Poll::Ready(()) => {
-                // Drop the task before its slot becomes free: that may spawn other tasks.
+                // The task is dropped before its slot becomes free, because dropping it may spawn
+                // other tasks.
                 drop(task);
                 None
             }
@@ -360,7 +361,7 @@ impl Rt {
     /// Waits until `descriptor` can be read without blocking, or has failed.
     ///
     /// # Panics
-    /// When awaited on a virtual clock, which has no outside.
+    /// When awaited on a virtual clock, where no descriptor can become ready.
     pub fn readable(&self, descriptor: Arc<OwnedFd>) -> Readiness {
         Readiness { rt: self.clone(), descriptor, direction: Direction::Read, key: None }
     }
@@ -368,25 +369,26 @@ impl Rt {
     /// Waits until `descriptor` can be written without blocking, or has failed.
     ///
     /// # Panics
-    /// When awaited on a virtual clock, which has no outside.
+    /// When awaited on a virtual clock, where no descriptor can become ready.
     pub fn writable(&self, descriptor: Arc<OwnedFd>) -> Readiness {
         Readiness { rt: self.clone(), descriptor, direction: Direction::Write, key: None }
     }
 
-    /// Lets every other ready task run first. Time does not pass: a task that waits for a timer by
-    /// yielding waits forever.
+    /// Lets every other ready task run first. Time does not pass: a task that yields until a timer
+    /// is due waits for ever.
     pub fn yield_now(&self) -> Yield {
         Yield(false)
     }
 
-    /// Yields like [`Rt::yield_now`], for a task that has run for long: if a thread holds the
-    /// engine for its [`crate::port`], it serves the requests that have arrived before it runs
-    /// more tasks.
+    /// Yields like [`Rt::yield_now`], for a task that has run for long. If a thread holds the
+    /// engine for its [`crate::port`], the thread serves the requests that have arrived before it
+    /// runs more tasks.
     pub fn give_way(&self) -> GiveWay {
         GiveWay(self.clone(), Yield(false))
     }
 
-    /// Number of task runs so far: if it is unchanged, no other task has run.
+    /// Number of task runs so far. If two calls return the same number, no other task ran
+    /// in between.
     pub fn turn(&self) -> u64 {
         self.0.turn.get()
     }
@@ -395,7 +397,7 @@ impl Rt {
         self.0.turn.set(self.0.turn.get() + 1);
     }
 
-    /// Time at which the next timer is due or a source has work.
+    /// Time at which the next timer is due or a source has work; `None` if nothing is planned.
     pub fn next_timer(&self) -> Option<Nanos> {
         let sources = self.0.sources.borrow();
         sources.iter().filter_map(|source| source.next_event()).chain(self.first_timer()).min()
@@ -444,8 +446,8 @@ impl Rt {
         while self.run_some(ROUND) {}
     }
 
-    /// Runs tasks and sources like [`Rt::run_ready`], but at most about `limit` tasks. True if
-    /// there may be more to do.
+    /// Like [`Rt::run_ready`], but runs at most about `limit` tasks. True if there may be more
+    /// to do.
     pub fn run_some(&self, limit: usize) -> bool {
         let mut left = limit;
         while left > 0 {
@@ -483,7 +485,7 @@ impl Rt {
         limit
     }
 
-    /// The list of woken tasks, which any thread can access.
+    /// The list of wakes, to which any thread can write.
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         self.0.inbox.clone()
     }
@@ -503,8 +505,8 @@ impl Rt {
     }
 
     /// Moves a virtual clock to the next timer or event of a source. On the real clock, waits for
-    /// that time, for a descriptor, or for a wake by another thread. False if there is no timer and
-    /// no descriptor to wait for.
+    /// that time, for a descriptor, or for a wake from another thread. False if there is no timer,
+    /// no source and no descriptor to wait for.
     pub fn advance(&self) -> bool {
         let next = self.next_timer();
         match (&self.0.real, next) {
@@ -533,7 +535,7 @@ impl Rt {
     /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let handle = self.spawn(future);
-        // Tasks that never rest must not delay the result. In virtual time the check is rare, so
+        // The result must not wait for tasks that never rest. In virtual time the check is rare, so
         // that tasks which run together end together.
         let often = if self.0.real.is_some() { 1 } else { 1 << 16 };
         loop {
@@ -579,8 +581,8 @@ impl Rt {
     /// Drops every task and source: the end of an engine, or a simulated power cut. This breaks the
     /// reference cycles between an executor and the tasks that hold its handle.
     pub fn clear(&self) {
-        // Dropping may spawn tasks, wake tasks or set timers, so take everything out, drop it, and
-        // check again.
+        // Dropping may spawn tasks, wake tasks or set timers. So the loop takes everything out,
+        // drops it, and checks again.
         loop {
             let tasks = self.0.tasks.borrow_mut().drain();
             let sources = std::mem::take(&mut *self.0.sources.borrow_mut());
@@ -603,7 +605,7 @@ struct Joint<T> {
 pub struct JoinHandle<T>(Rc<RefCell<Joint<T>>>);
 
 impl<T> JoinHandle<T> {
-    /// Takes the result, if the task is done and nobody took the result before.
+    /// Takes the result, if the task is done and the result was not taken before.
     pub fn try_take(&self) -> Option<T> {
         self.0.borrow_mut().value.take()
     }
@@ -626,7 +628,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Future of [`Rt::sleep`]. Dropping it cancels its timer.
+/// Future of [`Rt::sleep`]. Dropping the future cancels its timer.
 #[must_use = "waits only when awaited"]
 pub struct Sleep {
     rt: Rt,

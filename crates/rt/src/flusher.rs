@@ -1,12 +1,13 @@
-//! Threads through which the kernel writes dirty memory back.
+//! Marks threads through which the kernel writes dirty memory back.
 
 /// Marks the calling thread, and all threads that it starts, as part of the kernel's path to
 /// storage (`PR_SET_IO_FLUSHER`, prctl(2)): for a server of a block device or of a file system.
 ///
-/// A kernel that is short of memory writes dirty pages back and waits for that. If the server of
-/// these writes requests memory meanwhile, the kernel must not make the server wait, because the
-/// server would wait for itself. Nor may the kernel slow the server down because too many pages are
-/// dirty. Returns false if the process may not set the mark, which needs `CAP_SYS_RESOURCE`.
+/// A kernel that is short of memory writes dirty pages back and waits for that. If the server
+/// of these writes requests memory meanwhile, the kernel must not make the server wait,
+/// because the server would wait for itself. The kernel must not slow the server down either
+/// because too many pages are dirty. Returns false if the process may not set the mark, which
+/// needs `CAP_SYS_RESOURCE`.
 pub fn become_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
 }

@@ -16,16 +16,16 @@
 //! second check a request is lost.
 //!
 //! # Order
-//! Requests carry tickets drawn before the push. A drain takes only tickets below a horizon that
-//! it read before it looked into any ring, sorted. So a request that was pushed before another
-//! drew its ticket is served before that one, whichever rings they are in.
+//! Requests carry tickets drawn before the push. A drain reads a horizon before it looks into any
+//! ring, and takes the requests with tickets below the horizon, sorted by ticket. So if request A
+//! was pushed before request B drew its ticket, A is served before B, whichever rings they are in.
 
 use crate::cell::EngineCell;
 use crate::ring::{Consumer, Producer, ring};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::sync::PoisonError;
 
-/// Most tickets by which one drain advances, which limits the length of a hold.
+/// Most tickets that one drain serves, which bounds the length of a hold.
 #[cfg(not(loom))]
 const BATCH: u64 = 64;
 #[cfg(loom)]
@@ -44,9 +44,9 @@ pub(crate) struct Hub<S, R> {
     /// Counts the events that a holder must not miss: pushes and [`Hub::signal`]s.
     signals: AtomicU64,
     newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
-    /// Written under the lock of `newcomers`.
+    /// Whether `newcomers` has rings; written under its lock.
     has_newcomers: AtomicBool,
-    /// A defect for the checker: a hub without the second check loses requests.
+    /// A seeded bug for the checker: a hub without the second check loses requests.
     #[cfg(loom)]
     pub(crate) blind: bool,
 }
@@ -59,7 +59,7 @@ struct Station<S, R> {
     horizon: u64,
 }
 
-/// The requests that a holder is going to serve.
+/// The requests that have arrived and that the holder serves next.
 pub(crate) struct Arrivals<'a, S, R> {
     hub: &'a Hub<S, R>,
     rings: &'a mut Vec<Consumer<Entry<R>>>,
@@ -70,11 +70,11 @@ pub(crate) struct Arrivals<'a, S, R> {
 /// The result of a [`Hub::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
-    /// Another thread holds the engine and will see everything signalled before this call.
+    /// Another thread holds the engine, and will see everything signalled before this call.
     Busy,
     /// Nothing is left to do.
     Done,
-    /// The limit was reached with work left: another thread has to be notified.
+    /// The limit was reached with work left: the caller has to notify another thread.
     Left,
 }
 
@@ -101,7 +101,7 @@ impl<S, R: Send> Hub<S, R> {
         producer
     }
 
-    /// Leaves a request. The caller must call [`Hub::serve`] afterwards.
+    /// Pushes a request to a ring. The caller must call [`Hub::serve`] afterwards.
     pub(crate) fn push(&self, ring: &mut Producer<Entry<R>>, request: R) {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
         ring.push(Entry { ticket, request });
@@ -109,14 +109,15 @@ impl<S, R: Send> Hub<S, R> {
     }
 
     /// Makes the present or next holder check once more. The caller must call [`Hub::serve`]
-    /// afterwards, or wake a thread that will.
+    /// afterwards, or wake a thread that does.
     pub(crate) fn signal(&self) {
         self.signals.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Holds the engine once, and runs `work` on its state and the requests. Returns the result,
-    /// and the signals seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
+    /// Holds the engine once, and runs `work` on its state and the arrived requests. Returns the
+    /// result, and the count of signals for [`Hub::is_quiet`]. `None` if another thread holds
+    /// the engine.
     pub(crate) fn hold<T>(
         &self,
         work: impl FnOnce(&mut S, &mut Arrivals<'_, S, R>) -> T,
@@ -141,8 +142,8 @@ impl<S, R: Send> Hub<S, R> {
         self.signals.load(Ordering::Acquire) == seen
     }
 
-    /// Holds the engine up to `rounds` times, as long as `work` reports that there is more to do,
-    /// or a signal has arrived.
+    /// Holds the engine up to `rounds` times, as long as `work` reports more to do or a signal
+    /// has arrived.
     pub(crate) fn serve(
         &self,
         rounds: usize,
@@ -159,16 +160,16 @@ impl<S, R: Send> Hub<S, R> {
 }
 
 impl<S, R> Arrivals<'_, S, R> {
-    /// Number of tickets drawn so far: all earlier pushes have lower tickets.
+    /// Number of tickets drawn so far: every earlier push has a lower ticket.
     pub(crate) fn drawn(&self) -> u64 {
         self.hub.tickets.load(Ordering::Acquire)
     }
 
-    /// Takes the next requests with tickets below `limit`, in order, about [`BATCH`] at most. The
+    /// Takes the next requests with tickets below `limit`, in order, at most about [`BATCH`]. The
     /// flag is true if no more are left below `limit`.
     pub(crate) fn take(&mut self, limit: u64) -> (impl Iterator<Item = R> + '_, bool) {
-        // `limit` was read before the rings, including those of newcomers, are read: that ensures
-        // the order.
+        // The order holds because `limit` was read before the rings, including those of newcomers,
+        // are read.
         let horizon = limit.min(self.horizon.saturating_add(BATCH)).max(*self.horizon);
         if self.hub.has_newcomers.load(Ordering::Acquire) {
             let mut newcomers = self.hub.newcomers.lock().unwrap_or_else(PoisonError::into_inner);

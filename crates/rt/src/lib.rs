@@ -37,7 +37,7 @@ mod tasks;
 pub mod wait;
 
 /// A boxed future of unknown type. A function that returns one is compiled only where it is
-/// defined; an async function, with all that it awaits, is compiled again in every crate that
+/// defined, while an async function, with all that it awaits, is compiled again in every crate that
 /// awaits it. Worth an allocation where calls are rare: mounts, checks, repairs, cleaning.
 pub type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
 

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! `loom` replaces the atomics, the locks and the `UnsafeCell`s of `cell`, `ring`, `hub`, `answer`
-//! and `sleeper`, explores the executions that the memory model allows, and fails on a concurrent
-//! access to a cell. The number of preemptions has a generous bound. One test breaks the protocol
-//! on purpose, and the checker must detect that.
+//! and `sleeper`. It explores the executions that the memory model allows, up to a generous number
+//! of preemptions, and fails on a concurrent access to a cell. One test breaks the protocol on
+//! purpose, and the checker must detect that.
 //!
-//! Not modelled: the executor, `eventfd` and `poll`. A counter and a flag replace them.
+//! Not modelled: the executor, `eventfd` and `poll`, for which a counter and a flag stand.
 
 use crate::answer::answer;
 use crate::exec::Nanos;
@@ -20,14 +20,14 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 
-/// More rounds than a model can use.
+/// More holds than a model can need.
 const ROUNDS: usize = 100;
 
 #[derive(Default)]
 struct State {
     served: Vec<u32>,
     timer: Option<Nanos>,
-    /// Stands for ready tasks.
+    /// Stands for ready tasks of an executor.
     ready: bool,
 }
 
@@ -76,7 +76,7 @@ fn two_threads_exclude_each_other_and_lose_nothing() {
     bounded(4, || two_pushers(false));
 }
 
-/// Without the second check (the built-in defect) some interleaving loses a request.
+/// Without the second check (the seeded bug) some interleaving loses a request.
 #[test]
 #[should_panic(expected = "a request was lost")]
 fn without_the_second_look_a_request_is_lost() {
@@ -101,7 +101,7 @@ fn three_threads_lose_nothing() {
     });
 }
 
-/// A request pushed when another is known to have been pushed is served after that one.
+/// If a request is pushed after another is known to have been pushed, it is served after that one.
 #[test]
 fn tickets_keep_the_order_between_rings() {
     bounded(3, || {
@@ -161,8 +161,8 @@ fn an_answer_reaches_a_waiter_that_parks() {
     });
 }
 
-/// The reactor's side of a model: `event` replaces the eventfd, and `inbox` stands for wakes
-/// from outside.
+/// The reactor's side of a model: `event` replaces the eventfd, and `inbox` stands for wakes from
+/// other threads.
 struct World {
     hub: TestHub,
     sleeper: Sleeper,
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Acts as a caller that sets `timer` if it gets the engine.
+    /// Acts as a caller that sets `timer` while it holds the engine.
     fn call(&self, rounds: usize, timer: Option<Nanos>) {
         let ring = attend(
             &self.hub,
@@ -265,7 +265,8 @@ fn a_reactor_never_sleeps_over_a_wake_from_outside() {
     });
 }
 
-/// A caller limited to one hold leaves the remaining requests and ready tasks to the reactor.
+/// A caller that may hold the engine once leaves the remaining requests and ready tasks to
+/// the reactor.
 #[test]
 fn a_reactor_takes_over_what_a_caller_leaves() {
     bounded(3, || {
@@ -276,7 +277,7 @@ fn a_reactor_takes_over_what_a_caller_leaves() {
             for request in 0..3 {
                 theirs.hub.push(&mut ring, request);
             }
-            // Three requests in batches of two do not fit into one round.
+            // Three requests in batches of two do not fit into one hold.
             theirs.call(1, None);
         });
         world.react();

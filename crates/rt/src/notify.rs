@@ -1,11 +1,11 @@
 //! Waiting among tasks of one executor: [`Notify`] and [`Semaphore`].
 //!
-//! Both serve in the order of arrival, so a run is a function of its seed. Both belong to one
-//! engine: they are neither `Send` nor `Sync` and take no lock.
+//! Both serve waiters in the order of arrival, so a run is a function of its seed. Both belong to
+//! one engine: they are neither `Send` nor `Sync` and take no lock.
 //!
 //! Invariants:
-//! - A semaphore never lets a late small request overtake an early large one.
-//! - A dropped wait leaves the queue, and its granted permits go to the next request.
+//! - In a semaphore, a small request does not overtake an earlier large one.
+//! - A dropped wait leaves the queue, and the permits granted to it go to the next request.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Notify(Rc<RefCell<Queue>>);
 #[derive(Default)]
 struct Queue {
     next: u64,
-    /// Wakers of the waiting tasks by place; `None` if registered and not polled yet.
+    /// Wakers of the waiting tasks by place in the queue; `None` before the first poll.
     waiting: BTreeMap<u64, Option<Waker>>,
 }
 
@@ -77,9 +77,8 @@ impl Notify {
     }
 }
 
-/// Future of [`Notify::wait`]. If a wait is dropped after [`Notify::notify_one`] chose it
-/// and before it ran, the notification is lost: use [`Notify::notify_all`] where waits can
-/// be cancelled.
+/// Future of [`Notify::wait`]. If [`Notify::notify_one`] chose a wait that is dropped before it
+/// ran, the notification is lost. So where waits can be cancelled, use [`Notify::notify_all`].
 #[must_use = "waits only when awaited"]
 pub struct Notified {
     queue: Rc<RefCell<Queue>>,
@@ -129,8 +128,8 @@ struct Waiter {
 }
 
 impl Permits {
-    /// Grants requests from the front of the queue as far as the free permits suffice. Returns
-    /// the wakers.
+    /// Grants requests from the front of the queue as far as the free permits suffice. Returns the
+    /// wakers of granted requests.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wake = Vec::new();
         for waiter in self.queue.values_mut() {
@@ -148,7 +147,7 @@ impl Permits {
     }
 
     fn all_granted(&self) -> bool {
-        // Granted waiters are at the front of the queue, so the last one decides.
+        // Granted waiters are at the front of the queue, so if the last waiter is granted, all are.
         self.queue.values().next_back().is_none_or(|waiter| waiter.granted)
     }
 }
@@ -159,13 +158,13 @@ impl Semaphore {
         Semaphore(Rc::new(RefCell::new(Permits { free: permits, next: 0, queue: BTreeMap::new() })))
     }
 
-    /// Waits for `count` permits. A request for more than exist waits until [`Semaphore::add`] adds
-    /// them, and all later requests wait as well.
+    /// Waits for `count` permits. A request for more permits than exist waits until
+    /// [`Semaphore::add`] adds enough, and all later requests wait behind it.
     pub fn acquire(&self, count: u64) -> Acquire {
         Acquire { permits: self.0.clone(), count, place: None }
     }
 
-    /// Takes `count` permits if they are free and nobody waits.
+    /// Takes `count` permits if they are free and no task waits.
     pub fn try_acquire(&self, count: u64) -> Option<Permit> {
         let mut permits = self.0.borrow_mut();
         if permits.free < count || !permits.all_granted() {
@@ -175,7 +174,7 @@ impl Semaphore {
         Some(Permit { permits: self.0.clone(), count })
     }
 
-    /// Adds `count` permits.
+    /// Adds `count` permits to the semaphore.
     pub fn add(&self, count: u64) {
         let wake = {
             let mut permits = self.0.borrow_mut();
@@ -244,14 +243,15 @@ impl Drop for Acquire {
             let mut permits = self.permits.borrow_mut();
             let waiter = permits.queue.remove(&place);
             permits.free += waiter.filter(|w| w.granted).map_or(0, |w| w.wanted);
-            // Even a request that was not granted may have blocked the requests after it.
+            // A dropped request may have held up the requests behind it, even if it had no
+            // permits yet.
             permits.grant()
         };
         wake.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Permits held; dropping gives them back.
+/// Permits of a semaphore that a task holds; dropping this value gives them back.
 #[must_use = "dropping gives the permits back"]
 pub struct Permit {
     permits: Rc<RefCell<Permits>>,
@@ -270,7 +270,7 @@ impl Permit {
         Some(Permit { permits: self.permits.clone(), count })
     }
 
-    /// Discards the permits: the semaphore shrinks.
+    /// Discards the permits, so the semaphore has fewer.
     pub fn forget(mut self) {
         self.count = 0;
     }
@@ -364,8 +364,8 @@ mod tests {
         drop(held);
         assert!(small.as_mut().poll(&mut context).is_pending(), "behind the large one");
         drop(large);
-        // The permit is granted by now; if the future is dropped unpolled, the permit must
-        // not be lost.
+        // The permit is granted to the future by now; if the future is dropped before it is polled,
+        // the permit must not be lost.
         drop(small);
         assert_eq!(semaphore.available(), 1);
         let mut permit = rt.block_on(semaphore.acquire(1));

@@ -1,22 +1,22 @@
 //! Access to an engine from other threads.
 //!
-//! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. A [`Port`]
-//! is the handle every other thread uses. A thread with a request takes the engine and runs the
-//! request itself, without a switch to another thread; if the engine is taken, the thread leaves
-//! the request in its ring, and the holder serves it (*flat combining*, `hub.rs`). One *reactor*
-//! thread per engine sleeps until a timer is due, a descriptor is ready or a task is woken from
-//! outside; then it is a holder like any other.
+//! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. Every
+//! other thread reaches it through a [`Port`]. A thread with a request takes the engine and runs
+//! the request itself, without a switch to another thread. If the engine is taken, the thread
+//! leaves the request in its ring, and the holder serves it (*flat combining*, `hub.rs`). One
+//! *reactor* thread per engine sleeps until a timer is due, a descriptor is ready or a task is
+//! woken by another thread; then it is a holder like any other.
 //!
 //! Invariants:
 //! - Requests are served in the order in which they were submitted, even across threads.
-//! - A hold is bounded: after a few rounds of work for others a caller leaves the rest to the
-//!   reactor, so no caller is trapped serving others.
-//! - There is always somebody responsible for work: the holder, or the reactor, which was rung or
-//!   will check before it sleeps. How the two agree is described in `sleeper.rs`.
+//! - A hold is bounded: after a few rounds of work for other threads a caller leaves the rest to
+//!   the reactor, so that no caller serves others for ever.
+//! - Some thread is always responsible for pending work: the holder, or the reactor, which was rung
+//!   or checks before it sleeps. `sleeper.rs` describes how the two agree.
 //!
-//! An engine must obey rules that the compiler does not check (the argument is in `cell.rs`): no
+//! An engine must obey rules that the compiler does not check (`cell.rs` says why): no
 //! thread-locals, no lock guard across an `await`. A request that panics ends the engine, because
-//! its state may be half changed. Everything in flight is dropped, and every present and later
+//! its state may be half changed. All pending requests are dropped, and every present and later
 //! caller gets [`Stopped`] with the panic's message.
 //!
 //! The port is not deterministic: the machine decides which thread comes first. Simulation uses
@@ -36,20 +36,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-/// How often a caller holds the engine in a row before it leaves the rest to the reactor.
+/// How often in a row a caller holds the engine before it leaves the rest to the reactor.
 const ROUNDS: usize = 4;
 
-/// Most tasks that a holder runs at a time.
+/// Most tasks that a holder runs in one hold.
 const TASKS: usize = 64;
 
-/// The error of calls to an engine that has stopped, or that a panic has ended.
+/// The error of a call to an engine that was stopped, or that a panic has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Stopped {
     reason: Option<Arc<str>>,
 }
 
 impl Stopped {
-    /// The message of the panic that ended the engine. `None` after an orderly stop.
+    /// The message of the panic that ended the engine; `None` after an orderly stop.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
@@ -73,7 +73,7 @@ enum Request<E> {
     End,
 }
 
-/// The content of the ownership cell.
+/// What the ownership cell holds.
 struct Engine<E> {
     rt: Rt,
     state: E,
@@ -84,19 +84,19 @@ struct Shared<E> {
     hub: Hub<Option<Engine<E>>, Request<E>>,
     doorbell: Arc<Doorbell>,
     over: OnceLock<Stopped>,
-    /// Number of waiting calls on a virtual clock, which moves only for them.
+    /// Number of calls that wait for an answer; a virtual clock moves only while it is above 0.
     waiting: AtomicUsize,
     clock: Clock,
 }
 
-/// Ends the engine when the last port is gone.
+/// Ends the engine when the last port is dropped.
 struct Handle<E: 'static> {
     shared: Arc<Shared<E>>,
     reactor: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A handle to an engine. Cloning shares it. Dropping the last one ends the engine as
-/// [`Port::stop`] does, without a last request.
+/// A handle to an engine. A clone is another handle of the same engine. Dropping the last handle
+/// ends the engine like [`Port::stop`], without a last request.
 pub struct Port<E: 'static>(Arc<Handle<E>>);
 
 impl<E> Clone for Port<E> {
@@ -112,14 +112,14 @@ impl<E> std::fmt::Debug for Port<E> {
 }
 
 impl<E: 'static> Port<E> {
-    /// Builds the engine on the calling thread, inside its ownership, and starts its reactor.
+    /// Builds the engine on the calling thread, which owns it meanwhile, and starts its reactor.
     /// `build` may run the executor, by [`Rt::block_on`], to open the engine's devices.
     ///
     /// # Errors
     /// The error of `build`.
     ///
     /// # Panics
-    /// If the system has no threads or descriptors left.
+    /// If the system has no free threads or descriptors.
     pub fn start<Err: Send>(
         config: Config,
         build: impl FnOnce(&Rt) -> Result<E, Err> + Send + 'static,
@@ -136,8 +136,8 @@ impl<E: 'static> Port<E> {
             clock: config.clock,
         });
         let bell = move || {
-            // A wake by the holder itself needs no bell: the holder checks the inbox before
-            // it leaves.
+            // A wake by the holder itself needs no bell: the holder checks the inbox before it
+            // releases the engine.
             if inside() != id {
                 fence(Ordering::SeqCst);
                 doorbell.ring();
@@ -170,7 +170,7 @@ impl<E: 'static> Port<E> {
 
     /// Runs `request` on the engine: at once on this thread if the engine is free, otherwise soon,
     /// on the thread that holds it. May be called from inside the engine. `request` must not
-    /// block; work that has to wait goes into [`Rt::run_now`]. If the engine has stopped,
+    /// block: work that has to wait goes into [`Rt::run_now`]. If the engine has stopped,
     /// `request` is dropped.
     pub fn submit(&self, request: impl FnOnce(&Rt, &E) + Send + 'static) {
         let shared = &*self.0.shared;
@@ -190,8 +190,8 @@ impl<E: 'static> Port<E> {
     /// wait and the engine is free, everything happens on this thread.
     ///
     /// # Panics
-    /// If the engine has stopped (unlike [`Port::try_call`]); and from inside the engine, where the
-    /// call would wait for itself.
+    /// If the engine has stopped (use [`Port::try_call`] to avoid that), or if called from inside
+    /// the engine, where the call would wait for itself.
     pub fn call<T, F>(&self, f: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
@@ -242,8 +242,8 @@ impl<E: 'static> Port<E> {
     }
 
     /// Calls the engine like [`Port::try_call`], but this thread never holds the engine: the
-    /// present holder or the reactor executes the request. For threads of low priority: if a thread
-    /// is suspended while it holds the engine, all others are delayed.
+    /// present holder or the reactor runs the request. For threads of low priority: a thread that
+    /// is suspended while it holds the engine delays all others.
     ///
     /// # Errors
     /// As [`Port::try_call`].
@@ -262,8 +262,8 @@ impl<E: 'static> Port<E> {
         assert!(inside() != shared.id, "an engine cannot wait for a call to itself: use submit");
         let (reply, answer) = answer();
         shared.push(Request::Run(Box::new(move |rt, state| run_for(rt, f(rt, state), reply))));
-        // A holder checks again for signals; the reactor sleeps unless it is rung. If the engine
-        // has ended, nobody checks, and this thread sees that it has ended.
+        // A holder checks again for signals, and the bell wakes a reactor that sleeps. After the
+        // engine has ended no thread checks, so this thread drops its request itself.
         shared.doorbell.ring();
         if shared.over.get().is_some() {
             shared.attend(&mut |_, _| {});
@@ -273,7 +273,7 @@ impl<E: 'static> Port<E> {
     }
 
     /// Runs a last request and ends the engine. When this returns, the engine's tasks and state are
-    /// dropped, and its reactor has ended. Pending requests are dropped.
+    /// dropped, and its reactor has ended. Pending requests are dropped, too.
     ///
     /// # Panics
     /// If the engine has stopped before, or if called from inside the engine.
@@ -339,8 +339,8 @@ impl<E: 'static> Handle<E> {
         }
         let reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(reactor) = reactor else { return };
-        // If this runs inside the engine or on the reactor, the reactor can end only later, so do
-        // not wait for it.
+        // Inside the engine, and on the reactor itself, waiting would never end: the reactor ends
+        // only later.
         if inside() != shared.id && reactor.thread().id() != std::thread::current().id() {
             // Joining cannot fail: a reactor does not panic, because panics of requests are caught.
             let _ = reactor.join();
@@ -355,7 +355,7 @@ impl<E> Drop for Handle<E> {
 }
 
 impl<E: 'static> Shared<E> {
-    /// Takes the engine if it is free, and runs `own` when its turn comes among the pending work.
+    /// Takes the engine if it is free, serves the pending work, and runs `own` in its turn.
     fn attend(&self, own: &mut dyn FnMut(&Rt, &E)) {
         let _inside = Inside::enter(self.id);
         let is_over = || self.over.get().is_some();
@@ -368,8 +368,8 @@ impl<E: 'static> Shared<E> {
         }
     }
 
-    /// Serves the requests that arrived before now, then `own`, then runs tasks. True if work is
-    /// left. If more requests came before `own` than one hold should serve, `own` has not run.
+    /// Serves the requests that arrived before this call, then `own`, then runs tasks. True if work
+    /// is left. If more requests came before `own` than one hold should serve, `own` has not run.
     fn work(
         &self,
         engine: &mut Option<Engine<E>>,
@@ -391,8 +391,8 @@ impl<E: 'static> Shared<E> {
         rt.run_some(TASKS) || !all
     }
 
-    /// True if the reactor must learn of a timer, a descriptor or the end. Checked in every hold: a
-    /// reactor that lost the race for the engine relies on the next holder to notify it.
+    /// Whether the reactor must learn of a timer, a descriptor or the end. Every hold checks this:
+    /// a reactor that did not get the engine relies on the next holder to ring.
     fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
         let Some(Engine { rt, .. }) = engine else { return true };
         rt.driver().is_some_and(|driver| {
@@ -400,13 +400,13 @@ impl<E: 'static> Shared<E> {
         })
     }
 
-    /// Runs `work`. If it panics, ends the engine and returns `None`.
+    /// Runs `work`. If `work` panics, ends the engine and returns `None`.
     fn guarded<R>(
         &self,
         engine: &mut Option<Engine<E>>,
         work: impl FnOnce(&mut Option<Engine<E>>) -> R,
     ) -> Option<R> {
-        // A panic may have left the state half changed, so it is dropped, not used again.
+        // A panic may have left the state half changed, so the state is dropped and not used again.
         match catch_unwind(AssertUnwindSafe(|| work(engine))) {
             Ok(result) => Some(result),
             Err(panic) => {
@@ -416,12 +416,12 @@ impl<E: 'static> Shared<E> {
         }
     }
 
-    /// Drops the engine, inside its ownership.
+    /// Drops the engine, while this thread still owns it.
     fn take_down(&self, engine: &mut Option<Engine<E>>, why: Stopped) {
-        // Set the reason first, so that a caller notified by a dropped reply finds it.
+        // The reason is set first, so that a caller woken by a dropped reply finds it.
         let _ = self.over.set(why);
         if let Some(Engine { rt, state }) = engine.take() {
-            // A panic in drop must not end the holder; then whatever the engine owned is leaked.
+            // A panic while dropping must not end the holder; what the engine owned is then leaked.
             let _ = catch_unwind(AssertUnwindSafe(move || {
                 rt.clear();
                 drop(state);
@@ -433,17 +433,17 @@ impl<E: 'static> Shared<E> {
 
     /// Waits for the reason why a call has no answer. A panic drops the reply while it unwinds,
     /// before the engine's holder catches the panic and notes the reason. So the reason may come
-    /// later than this call.
+    /// after this call.
     fn reason(&self) -> Stopped {
         self.over.wait().clone()
     }
 
-    /// Leaves a request in this thread's ring.
+    /// Puts a request into this thread's ring.
     fn push(&self, request: Request<E>) {
         leave_request(self.id, &self.hub, request);
     }
 
-    /// Calls `wait` for an answer. A virtual clock moves only during such calls.
+    /// Runs `wait`, which waits for an answer. A virtual clock moves only during such waits.
     fn with_clock_moving<T>(&self, wait: impl FnOnce() -> T) -> T {
         if self.clock == Clock::Real {
             return wait();
@@ -456,8 +456,8 @@ impl<E: 'static> Shared<E> {
         value
     }
 
-    /// Holds the engine once for the reactor: does the work, and announces the reactor's sleep if
-    /// no work is left.
+    /// Holds the engine once for the reactor: does the pending work, and announces the reactor's
+    /// sleep if no work is left.
     fn react_once(&self, watched: &mut Vec<Interest>) -> Option<(Rest, u64)> {
         let _inside = Inside::enter(self.id);
         self.hub.hold(|engine, arrivals| {
@@ -504,7 +504,7 @@ fn react<E: 'static>(shared: &Shared<E>, inbox: &Inbox) {
             hub.push(&mut ring, Request::Run(Box::new(wake)));
         }
     }
-    // Others may have relied on the last hold to drop their requests.
+    // A thread may have relied on the reactor's last hold to drop its request.
     shared.attend(&mut |_, _| {});
 }
 

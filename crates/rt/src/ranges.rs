@@ -1,10 +1,11 @@
-//! Locks on ranges for tasks of one executor: overlapping ranges are held one after the other.
+//! Locks on ranges, for tasks of one executor: overlapping ranges are held one after the other.
 //!
 //! Invariants:
-//! - Overlapping ranges are held in the order of the requests; others do not wait.
+//! - Overlapping ranges are held in the order of their requests; ranges that do not overlap
+//!   never wait.
 //! - The time of a request or release is proportional to the number of neighbouring ranges, not of
-//!   all waiting ones. In each part of its range, a request waits for the last holder before it,
-//!   and it is woken once, when the last of these has gone.
+//!   all waiting ones. For each part of its range, a request waits for the last request before it
+//!   that covers the part. It is woken once, when all these earlier requests are gone.
 //! - Dropping a wait does not let later requests pass earlier ones that overlap them.
 
 use slab::Slab;
@@ -18,23 +19,23 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Number of stale parts that are kept before all parts are searched.
+/// Number of parts of ranges that are gone, at which all parts are searched for such parts.
 const STALE: usize = 64;
 
-/// A range that is held or waited for.
+/// A range that a task holds or waits for.
 struct Entry {
     ticket: u64,
     range: Range<u64>,
-    /// Number of ranges for which this range waits.
+    /// Number of ranges for which this range still waits.
     ahead: u32,
     /// The ranges that wait for this range.
     behind: SmallVec<[usize; 2]>,
     waker: Option<Waker>,
-    /// The wait was dropped, but ranges that wait for it must still wait for those ahead of it.
+    /// The wait was dropped; the ranges behind it must still wait for the ranges ahead of it.
     given_up: bool,
 }
 
-/// A part of a range: where it ends, and the last range that covers it.
+/// A part of some range: its end, and the last range that covers it.
 struct Last {
     end: u64,
     key: usize,
@@ -45,7 +46,7 @@ struct Last {
 struct Table {
     next: u64,
     entries: Slab<Entry>,
-    /// The parts by their starts; they do not overlap. Some belong to ranges that have gone.
+    /// The parts by their starts; they do not overlap. A part may belong to a range that is gone.
     last: BTreeMap<u64, Last>,
 }
 
@@ -66,8 +67,8 @@ impl Table {
         if range.is_empty() {
             return key;
         }
-        // Parts do not overlap. So if the last part that begins before the end of the range also
-        // ends before the range, no part lies in the range.
+        // Parts do not overlap. So if the last part that begins before the end of `range` ends
+        // before `range` begins, no part lies in `range`.
         let before = self.last.range(..range.end).next_back();
         if before.is_some_and(|(_, part)| part.end > range.start) {
             self.cut_out(&range, key);
@@ -76,10 +77,10 @@ impl Table {
         key
     }
 
-    /// Removes the parts in `range`, which is not empty. The range of `key` then waits for the
+    /// Removes the parts within `range`, which is not empty. The range of `key` then waits for the
     /// ranges to which these parts belong.
     fn cut_out(&mut self, range: &Range<u64>, key: usize) {
-        // A part that begins before the range keeps its front.
+        // A part that begins before `range` keeps its beginning.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
             && part.end > range.start
         {
@@ -101,7 +102,7 @@ impl Table {
         }
     }
 
-    /// Removes a range, and the dropped requests that waited only for it. Returns the wakers of the
+    /// Removes a range, and dropped requests that waited only for it. Returns the wakers of the
     /// requests that no longer wait for any range.
     fn leave(&mut self, key: usize) -> SmallVec<[Waker; 2]> {
         let mut wake = SmallVec::new();
@@ -124,7 +125,7 @@ impl Table {
                 }
             }
         }
-        // A search costs less than the insertions since the search before.
+        // The search is rare enough to cost less than the insertions since the last one.
         if self.entries.is_empty() {
             self.last.clear();
         } else if self.last.len() > 3 * self.entries.len() + STALE {
@@ -138,11 +139,11 @@ impl Table {
     }
 }
 
-/// Range locks. Cloning shares them.
+/// Range locks. A clone is another handle of the same locks.
 #[derive(Clone, Default)]
 pub struct Ranges(Rc<RefCell<Table>>);
 
-/// A range that is held until this is dropped.
+/// Holds a range until it is dropped.
 #[must_use = "the range is held only as long as this lives"]
 pub struct Held {
     ranges: Ranges,
@@ -150,8 +151,8 @@ pub struct Held {
 }
 
 impl Ranges {
-    /// Waits until no earlier request holds any part of `range`, then holds the range. The place in
-    /// the queue is taken by this call, not at the first poll.
+    /// Waits until no earlier request for any part of `range` is left, then holds the range. This
+    /// call takes the place in the queue, not the first poll.
     pub fn hold(&self, range: Range<u64>) -> Hold {
         let key = self.0.borrow_mut().enter(&range);
         Hold { ranges: self.clone(), key: Some(key) }
@@ -245,7 +246,7 @@ mod tests {
         assert!(ranges.is_empty() && ranges.0.borrow().last.is_empty());
     }
 
-    /// Many ranges wait for one block: each wait is woken once, not whenever one of the
+    /// If many ranges wait for one block, each wait is woken once, and not whenever one of the
     /// ranges ends.
     #[test]
     fn who_waits_is_woken_once() {
@@ -255,7 +256,7 @@ mod tests {
         for task in 0..TASKS {
             let (ranges, polls, rt2) = (ranges.clone(), polls.clone(), rt.clone());
             rt.spawn_detached(async move {
-                // Lock a few more blocks, so that parts have several owners.
+                // A few more blocks are locked, so that parts have several owners.
                 let mut hold = std::pin::pin!(ranges.hold(task % 3..5));
                 let held = std::future::poll_fn(|context| {
                     polls.set(polls.get() + 1);
@@ -286,8 +287,8 @@ mod tests {
         });
     }
 
-    /// Compared with a model, no two holders overlap, and the first of two overlapping requests is
-    /// served first.
+    /// As in a model, held ranges do not overlap, and of two overlapping requests the earlier one
+    /// is served first.
     #[test]
     fn overlapping_entries_go_in_order() {
         for seed in 0..200 {

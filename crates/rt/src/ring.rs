@@ -1,4 +1,5 @@
-//! Submission rings: one per thread, written by that thread, read by the holder of the engine.
+//! Submission rings: one per thread and engine, written by the thread, read by the holder of
+//! the engine.
 //!
 //! A ring is bounded. A full ring spills into a locked queue instead of blocking, because its
 //! writer may be the holder itself, in the middle of a request. Entries leave a ring in the order
@@ -17,15 +18,16 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-/// Number of entries of a ring: more than a caller that waits for its answers can have in flight,
-/// and enough for a session thread that submits without waiting.
+/// Number of entries in a ring: more than a caller that waits for its answers has in flight, and
+/// enough for a session thread that submits without waiting.
 #[cfg(not(loom))]
 const SLOTS: usize = 64;
 /// Small enough that the checker reaches a full ring.
 #[cfg(loom)]
 const SLOTS: usize = 2;
 
-/// A separate cache line, so that the two ends do not slow each other down.
+/// A value in a cache line of its own, so that the producer and the consumer do not slow each
+/// other down.
 #[repr(align(64))]
 struct Line<T>(T);
 
@@ -33,19 +35,19 @@ struct Ring<T> {
     head: Line<AtomicUsize>,
     tail: Line<AtomicUsize>,
     slots: Box<[UnsafeCell<Option<T>>]>,
-    /// Number of entries in `spill`; written under its lock.
+    /// Number of entries in `spill`; written under the lock of `spill`.
     spilled: AtomicUsize,
     spill: Mutex<VecDeque<T>>,
-    /// The producer was dropped.
+    /// Whether the producer was dropped.
     closed: AtomicBool,
-    /// The consumer was dropped.
+    /// Whether the consumer was dropped.
     orphaned: AtomicBool,
 }
 
 // SAFETY: entries are handed from one thread to the other through slots that only one side may
 // touch at a time (module header), ordered by the release and acquire of `head` and `tail`.
 unsafe impl<T: Send> Sync for Ring<T> {}
-// SAFETY: owns its entries, which are `Send`.
+// SAFETY: the ring owns its entries, which are `Send`.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 /// The writing end of a ring.
@@ -69,12 +71,12 @@ pub(crate) fn ring<T: Send>() -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Adds an entry. Never blocks on the consumer.
+    /// Adds an entry, without waiting for the consumer.
     pub(crate) fn push(&mut self, entry: T) {
         let ring = &*self.0;
         let tail = ring.tail.0.load(Ordering::Relaxed);
         // Acquire: the consumer has finished with the slots before `head`. A stale `spilled` can
-        // only be too large, because only this thread increases it: then the entry is spilled too.
+        // only be too large, because only this thread increases it; then the entry is spilled, too.
         let head = ring.head.0.load(Ordering::Acquire);
         if tail.wrapping_sub(head) == SLOTS || ring.spilled.load(Ordering::Acquire) > 0 {
             let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +92,7 @@ impl<T> Producer<T> {
         ring.tail.0.store(tail.wrapping_add(1), Ordering::Release);
     }
 
-    /// True if nobody will read this ring any more.
+    /// Whether no consumer will read this ring any more.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.0.orphaned.load(Ordering::Acquire)
     }
@@ -129,8 +131,8 @@ impl<T> Consumer<T> {
             return None;
         }
         let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
-        // Entries in the ring are older than the first spilled one. They may have become visible
-        // only by taking the lock.
+        // Entries in the slots are older than the first spilled one. They may have become visible
+        // only when this thread took the lock.
         if ring.head.0.load(Ordering::Relaxed) != ring.tail.0.load(Ordering::Acquire) {
             drop(spill);
             return self.pop_if(wanted);
@@ -143,10 +145,10 @@ impl<T> Consumer<T> {
         entry
     }
 
-    /// True if the producer is gone and the ring is empty, so that the ring can be dropped.
+    /// Whether the producer is gone and the ring is empty, so that the consumer can drop it.
     pub(crate) fn is_over(&self) -> bool {
         let ring = &*self.0;
-        // The order of these checks matters: a closed ring gets no more entries.
+        // The order of these checks matters: after `closed` no entry is added.
         ring.closed.load(Ordering::Acquire)
             && ring.head.0.load(Ordering::Relaxed) == ring.tail.0.load(Ordering::Acquire)
             && ring.spilled.load(Ordering::Acquire) == 0

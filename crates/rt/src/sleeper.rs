@@ -2,26 +2,26 @@
 //!
 //! Invariants:
 //! - A thread that is about to sleep publishes the end of its sleep *before* its last check for
-//!   work; a thread with work publishes the work *before* it checks the sleeper. Each puts a
-//!   sequentially consistent fence in between, so at least one of the two sees the other.
-//! - A reactor announces its sleep while it holds the engine. Every later holder therefore knows of
-//!   it, and rings if it leaves an earlier timer.
-//! - A reactor that finds the engine taken announces a sleep without end and signals: the holder
-//!   does another round, sees the announcement, and rings if it leaves any timer.
+//!   work; a thread with work publishes the work *before* it checks the sleeper. Both put a
+//!   sequentially consistent fence in between, so at least one of the two notices the other.
+//! - A reactor announces its sleep while it holds the engine. So every later holder knows the end
+//!   of the sleep, and rings if it leaves an earlier timer.
+//! - A reactor that finds the engine taken announces a sleep without end and signals. The holder
+//!   then does another round, sees the announcement, and rings if it leaves any timer.
 //! - A holder that leaves ready work rings unconditionally.
 
 use crate::exec::Nanos;
 use crate::hub::{Arrivals, Hub, Served};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The time until which a thread sleeps.
+/// Until when a thread sleeps for an executor, if one does.
 pub(crate) struct Sleeper {
-    /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if nobody sleeps,
-    /// `u64::MAX` for no limit.
+    /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if no thread sleeps,
+    /// `u64::MAX` for a sleep without end.
     asleep_until: AtomicU64,
 }
 
-/// Value of `asleep_until` while nobody sleeps.
+/// Value of `asleep_until` while no thread sleeps.
 const AWAKE: u64 = 0;
 
 impl Sleeper {
@@ -37,7 +37,7 @@ impl Sleeper {
             && self.asleep_until.swap(AWAKE, Ordering::AcqRel) != AWAKE
     }
 
-    /// True if the thread sleeps beyond `next`.
+    /// Whether the thread sleeps beyond `next`.
     pub(crate) fn sleeps_past(&self, next: Option<Nanos>) -> bool {
         next.is_some_and(|at| at.0 < self.asleep_until.load(Ordering::Acquire))
     }
@@ -48,24 +48,24 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// Withdraws the announcement, or ends the sleep.
+    /// Withdraws the announcement, or notes that the sleep has ended.
     pub(crate) fn awake(&self) {
         self.asleep_until.store(AWAKE, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
 
-/// The result of one hold of the engine.
+/// What one hold of the engine left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Requests or ready tasks are left.
+    /// Whether requests or ready tasks are left.
     pub(crate) more: bool,
-    /// Whether the sleeper must learn of something: a timer, a descriptor, the end.
+    /// Whether the sleeper must be rung because of a timer, a descriptor or the end.
     pub(crate) ring: bool,
 }
 
-/// Holds the engine for a caller, at most `rounds` times in a row. True if the sleeper
-/// must be rung.
+/// Holds the engine for a caller, at most `rounds` times in a row. True if the caller must ring
+/// the sleeper.
 pub(crate) fn attend<S, R: Send>(
     hub: &Hub<S, R>,
     rounds: usize,
@@ -82,7 +82,7 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // After the engine has ended, nobody sleeps for it, so this loop continues and drops the
+        // After the engine has ended, no thread sleeps for it, so this loop goes on and drops the
         // remaining entries.
         if !is_over() {
             return true;
@@ -90,7 +90,7 @@ pub(crate) fn attend<S, R: Send>(
     }
 }
 
-/// The next step of a reactor.
+/// What a reactor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Check the engine again.
@@ -101,9 +101,9 @@ pub(crate) enum Rest {
     Over,
 }
 
-/// Checks the engine for a reactor. `hold` holds the engine once and announces the sleep that it
-/// returns before it releases the engine; it returns `None` if the engine is taken. `outside` says
-/// whether there is work that is not signalled.
+/// Checks the engine for a reactor. `hold` holds the engine once and, before it releases it,
+/// announces the sleep that it returns; it returns `None` if the engine is taken. `outside` says
+/// whether there is work that was not signalled.
 pub(crate) fn look<S, R: Send>(
     hub: &Hub<S, R>,
     sleeper: &Sleeper,

@@ -4,8 +4,8 @@
 //! - A waker's `queued` flag is set from the wake until just before the poll: a woken task is
 //!   queued once, and a wake during the poll queues it again, so no wake is lost.
 //! - Slots keep their waker from task to task (a spawn allocates only the task). So a late wake of
-//!   a finished task reaches an empty slot or the slot's next task, for which it is a spurious
-//!   poll, which every future allows.
+//!   a finished task reaches an empty slot, or polls the slot's next task once too often, which
+//!   every future allows.
 //! - The table is never borrowed while a task is polled or dropped: both may spawn.
 
 use std::future::Future;
@@ -16,11 +16,12 @@ use std::task::{Wake, Waker};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The list to which wakers on any thread write. It has a lock because that is almost always free:
-/// taking a free lock costs less than a lock-free queue, and all wakes are taken at once.
+/// The list of wakes, which wakers on any thread extend. It has a lock, because that is almost
+/// always free: taking a free lock costs less than a lock-free queue, and the owner takes all wakes
+/// at once.
 pub(crate) struct Inbox {
     woken: Mutex<Vec<usize>>,
-    /// Whether there are wakes; changed under the lock.
+    /// Whether the list has wakes; changed under the lock.
     any: AtomicBool,
     /// Called after each wake, so that the owner of the engine checks the inbox.
     bell: Box<dyn Fn() + Send + Sync>,
@@ -56,7 +57,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        // Only a failed allocation can panic under the lock, and the list is still consistent then.
+        // Only a failed allocation can panic under the lock, and it leaves the list consistent.
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -79,7 +80,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A task taken out of its slot to be polled.
+/// A task that is being polled, with its slot.
 pub(crate) struct Running {
     pub(crate) key: usize,
     generation: u64,
@@ -87,12 +88,13 @@ pub(crate) struct Running {
 }
 
 struct Slot {
-    /// Number of tasks that this slot has had, to detect its reuse during a poll.
+    /// Number of tasks that this slot has had, so that reuse of the slot during a poll is noticed.
     generation: u64,
     alive: bool,
     task: Option<Task>,
     shared: Arc<TaskWaker>,
-    /// Kept as a `Waker` so that a poll changes no count. `None` while the task is polled.
+    /// Kept as a `Waker`, so that a poll changes no reference count. `None` while the task
+    /// is polled.
     waker: Option<Waker>,
 }
 
@@ -111,7 +113,8 @@ impl Tasks {
         self.slots.len() - self.free.len()
     }
 
-    /// Reserves a slot for a task that is about to be polled; the task counts as queued until then.
+    /// Reserves a slot for a task that is about to be polled. Until the poll the task counts
+    /// as queued.
     pub(crate) fn reserve(&mut self) -> usize {
         let Some(key) = self.free.pop() else {
             let key = self.slots.len();
@@ -121,7 +124,7 @@ impl Tasks {
             return key;
         };
         if self.slots[key].waker.is_none() {
-            // The table was cleared while the last task was polled, and its waker was
+            // The table was cleared while the slot's last task was polled, and the waker was
             // dropped with it.
             self.slots[key].waker = Some(Waker::from(self.slots[key].shared.clone()));
         }
@@ -147,7 +150,7 @@ impl Tasks {
     pub(crate) fn enter(&mut self, key: usize) -> Option<Running> {
         let slot = self.slots.get_mut(key).filter(|slot| slot.alive)?;
         let waker = slot.waker.take()?;
-        // Clear the flag before the poll, so that a wake during the poll is not lost.
+        // The flag is cleared before the poll, so that a wake during the poll is not lost.
         slot.shared.queued.store(false, Ordering::Release);
         Some(Running { key, generation: slot.generation, waker })
     }

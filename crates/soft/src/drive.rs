@@ -1,13 +1,13 @@
 //! A plain drive as a [`ZonedDevice`]: commands, rounds of the journal, resets.
 //!
-//! A *round* takes all changes that no record names yet, writes a record of them while their data
-//! may be in flight, waits for both, and flushes the plain drive. Requests made meanwhile wait for
-//! the next round. If a write that the record names fails, another record says so before the flush.
+//! A *round* writes a record of all changes that no record names yet, while their data may still be
+//! in flight. It waits for both and flushes the plain drive. Requests made meanwhile wait for the
+//! next round. If a write that the record names fails, another record says so before the flush.
 //!
-//! A zone that is being reset has a *gate*: later commands of the zone wait there, in order. The
-//! reset forgets nothing: records first name what was written and what failed, then the reset.
+//! A zone that is being reset has a *gate*, where later commands of the zone wait in order. Records
+//! name the zone's earlier writes and failures before they name its reset.
 //!
-//! After a failed round nothing is sent any more, not even commands that waited at a gate.
+//! After a failed round no command is sent any more, not even one that waited at a gate.
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
@@ -29,9 +29,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Blocks written since the last record after which a round begins although nobody asked for a
-/// flush. Writers wait once no record has twice as many blocks, so recovery reads at most about
-/// twice this number.
+/// A round begins without a request for a flush when this number of blocks was written since the
+/// last record. Writers wait while twice this number is in no record, so recovery reads at most
+/// about twice this number.
 const ROUND: u64 = (64 << 20) / BLOCK;
 
 struct Inner {
@@ -41,24 +41,24 @@ struct Inner {
     geometry: Geometry,
     access: Access,
     variant: SoftVariant,
-    /// Blocks of the plain drive that are read from memory.
+    /// Blocks that a read-only opening believed by checksum; reads take them from here.
     kept: BTreeMap<u64, Page>,
     pool: Pool,
     table: CompletionTable<Outcome>,
     state: RefCell<State>,
-    /// Notified when something happens for which a task may wait.
+    /// Signals every event for which a task of this drive may wait.
     changed: Notify,
     warnings: Vec<String>,
     lost: Option<String>,
-    /// Number of flushes of the plain drive.
+    /// Number of flushes of the plain drive since it was opened.
     flushes: Cell<u64>,
 }
 
-/// Open soft zones. Cloning shares them.
+/// Open soft zones. A clone is another handle of the same drive.
 #[derive(Clone)]
 pub struct SoftDrive(Rc<Inner>);
 
-/// What recovery found on a plain drive, and wrote there if the zones are opened for writing.
+/// The result of a recovery, with whose decisions the drive can be started.
 #[derive(Debug)]
 pub struct Recovered {
     found: Found,
@@ -68,8 +68,8 @@ pub struct Recovered {
 }
 
 /// Recovers the soft zones on `plain`, to which nobody else may write. With [`Access::ReadWrite`],
-/// the decisions of recovery are written down and durable afterwards. `rng` must return numbers that no other
-/// opening of the drive had.
+/// the decisions of recovery are written down and durable afterwards. `rng` must return numbers
+/// that no other opening of the drive had.
 ///
 /// # Errors
 /// `WrongFormat` if the drive has no soft zones, or a newer version of them; `Corrupt` if they are
@@ -102,7 +102,7 @@ pub async fn recover(
             }
             settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
         }
-        // Keep in memory what cannot be written again: the next read may return something else.
+        // Unless these blocks are written again, the next read of them may return something else.
         Access::ReadOnly => {
             for (_, Placed { at, pages }) in found.take_believed() {
                 kept.extend((at / BLOCK..).zip(pages));
@@ -113,7 +113,7 @@ pub async fn recover(
 }
 
 impl SoftDrive {
-    /// Opens the soft zones on `plain`: [`recover`] and [`SoftDrive::start`].
+    /// Opens the soft zones on `plain`: calls [`recover`] and [`SoftDrive::start`].
     ///
     /// # Errors
     /// As [`recover`].
@@ -128,7 +128,7 @@ impl SoftDrive {
         SoftDrive::start(rt, plain, recovered)
     }
 
-    /// Starts the drive that was recovered on `plain`, where nothing has been written since.
+    /// Starts the drive that was recovered on `plain`. Nothing may have written to `plain` since.
     ///
     /// # Errors
     /// `Corrupt` if the state of a zone is impossible.
@@ -184,8 +184,8 @@ impl SoftDrive {
     }
 }
 
-/// Writes the decisions of recovery to the drive: first the blocks that were believed by checksum,
-/// then the table of zones, in the half that recovery did not use.
+/// Writes the decisions of recovery to the drive: first the blocks that it believed by checksum,
+/// then the table of zones, to the half that it did not use.
 async fn settle(
     plain: &dyn PlainDevice,
     found: &mut Found,
@@ -201,7 +201,7 @@ async fn settle(
             write_in(plain, "write of recovered blocks", place, stream).await?;
         }
     }
-    // The table that was read may be only in the drive's cache, and so may the blocks just written.
+    // The table that recovery read may be only in the drive's cache, like the blocks just written.
     if !variant.has(SoftDefect::UnflushedRecovery) {
         checked(plain, "flush", &plain.flush().await)?;
     }
@@ -228,7 +228,7 @@ impl Inner {
         self.table.complete(ticket, outcome(status, Lba(0)));
     }
 
-    /// Reads from byte `at` of the plain drive on; kept blocks are taken from memory.
+    /// Reads the plain drive from byte `at` on; takes blocks in `kept` from memory.
     fn read(self: &Rc<Self>, at: u64, data: Pages) -> Completion<Outcome> {
         let blocks = at / BLOCK..at / BLOCK + data.len() as u64;
         let read = self.plain.read(at, data);
@@ -249,7 +249,7 @@ impl Inner {
         completion
     }
 
-    /// The status of a command that is refused without a look at its zone.
+    /// The status of a command that is refused regardless of its zone; `None` if the zone decides.
     fn refuse(&self, request: &Request) -> Option<Status> {
         let writes = !matches!(request.command, Command::Read { .. } | Command::Flush);
         if writes && !self.access.writes() {
@@ -294,7 +294,7 @@ impl Inner {
                     let end = old.write_pointer.0 as u32;
                     self.gated(zone, Later::Finish(zone, end, ticket));
                 }
-                // The journal does not record which zones are open.
+                // The journal does not record which zones are open or closed.
                 _ => {
                     if let Command::Manage { action: Action::Close, .. } = command {
                         self.state.borrow_mut().streams.done(zone);
@@ -319,7 +319,7 @@ impl Inner {
         }
     }
 
-    /// Changes every zone that the action concerns, by one command each.
+    /// Applies the action to every zone for which it does something, by one command each.
     fn accept_all(self: &Rc<Self>, action: Action, ticket: Ticket) {
         let zones = (0..self.geometry.zones).map(ZoneId);
         let state = |zone| self.state.borrow().machine.zone(zone).map(|zone| zone.state);
@@ -375,7 +375,7 @@ impl Inner {
             state.next += 1;
             state.in_flight.insert(number, zone);
             let blocks = state.pending.blocks() + state.taking.blocks();
-            // If too many changes wait for a record, the writer waits for the round under way.
+            // If too many changes are in no record yet, the writer waits for the round under way.
             let most = Journal::most(self.layout()) / 2;
             let bytes = state.pending.bytes() + state.taking.bytes();
             let held = blocks >= 2 * ROUND || bytes > most;
@@ -389,7 +389,7 @@ impl Inner {
             (number, stream, round, asks)
         };
         let answer = self.plain.write(self.layout().at(zone, from), request.data, stream);
-        // The record of the round is sent along with the data.
+        // The round's record goes to the drive along with the data.
         if asks {
             self.run();
         }
@@ -401,7 +401,7 @@ impl Inner {
                 if !status.is_ok() {
                     state.fail(zone, from);
                 } else if !state.holds(zone, from) {
-                    // An earlier write to the zone failed.
+                    // The zone ended at an earlier failed write, so this write has failed, too.
                     status = Status::WriteFault;
                 }
                 state.in_flight.remove(&number);
@@ -419,7 +419,7 @@ impl Inner {
         });
     }
 
-    /// Finishes `zone`, in which `pointer` blocks are written.
+    /// Finishes `zone`, whose first `pointer` blocks are written.
     fn begin_finish(self: &Rc<Self>, zone: ZoneId, pointer: u32, ticket: Ticket) {
         let round = {
             let mut state = self.state.borrow_mut();
@@ -437,7 +437,7 @@ impl Inner {
         });
     }
 
-    /// Resets `zone`, in which `end` blocks are written; `None` if it is empty.
+    /// Resets `zone`, whose first `end` blocks are written; `None` if it is empty already.
     fn begin_reset(self: &Rc<Self>, zone: ZoneId, end: Option<u32>, ticket: Ticket) {
         let Some(end) = end else { return self.answer(ticket, Status::Success) };
         {
@@ -500,7 +500,7 @@ impl Inner {
             return status;
         }
         if self.variant.has(SoftDefect::EarlyLife) {
-            // The defect: the discard is sent when the zone may be written again already.
+            // The seeded bug: the discard is sent when the zone may already be written again.
             let this = self.clone();
             self.rt.spawn_detached(async move {
                 this.rt.yield_now().await;
@@ -508,7 +508,7 @@ impl Inner {
             });
             return Status::Success;
         }
-        // A drive that takes no discards keeps the old data, which nobody believes.
+        // If the drive refuses discards, it keeps the old data, which no record names any more.
         match discard().await.status {
             Status::InternalError => Status::InternalError,
             _ => Status::Success,
@@ -540,15 +540,15 @@ impl Inner {
         }
     }
 
-    /// Asks for a round, and begins it unless another one is under way.
+    /// Requests a round, and begins it unless another is under way. Returns its number.
     fn ask(self: &Rc<Self>) -> u64 {
         let round = self.state.borrow_mut().ask();
         self.run();
         round
     }
 
-    /// Asks for a round like [`Inner::ask`], but first waits until no command waits at a gate: a
-    /// flush covers the writes that were submitted before it.
+    /// Like [`Inner::ask`], but waits first until no command is at a gate, since a flush covers
+    /// every write submitted before it.
     async fn ask_behind_gates(self: &Rc<Self>) -> u64 {
         loop {
             let waiting = self.changed.wait();
@@ -563,7 +563,7 @@ impl Inner {
         self.ask()
     }
 
-    /// Waits until the round is done. Returns the status of everything in it.
+    /// Waits until the round with this number is done. Returns the status of its record and flush.
     async fn wait_for(&self, round: u64) -> Status {
         loop {
             let waiting = self.changed.wait();
@@ -580,7 +580,7 @@ impl Inner {
         }
     }
 
-    /// Begins the requested rounds, unless one is under way.
+    /// Begins requested rounds one after the other, unless one is under way.
     fn run(self: &Rc<Self>) {
         {
             let mut state = self.state.borrow_mut();
@@ -613,11 +613,11 @@ impl Inner {
                     return Ok(());
                 }
                 state.begun += 1;
-                // Later changes belong to the next round.
+                // Changes made from here on belong to the next round.
                 state.taking = std::mem::take(&mut state.pending);
             }
-            // A small journal takes the waiting changes in parts. A half also has space for the
-            // failures of a part's writes.
+            // If the journal is small, one record takes only a part of the changes. Half a journal
+            // half is left for the failures of that part's writes.
             loop {
                 let most = Journal::most(self.layout()) / 2;
                 let entries = self.state.borrow_mut().taking.take(most);
@@ -641,7 +641,7 @@ impl Inner {
         if !late {
             self.append(&entries).await?;
         }
-        // Writes that are sent later need not be waited for.
+        // Waits for the writes sent before the record, and not for later ones.
         loop {
             let waiting = self.changed.wait();
             let first = self.state.borrow().in_flight.keys().next().copied();
@@ -655,7 +655,7 @@ impl Inner {
             let fits = self.state.borrow().journal.fits(&failures, self.layout());
             let first = entries.len();
             entries.extend(failures);
-            // The other half's table shows nothing of this round, so all its entries go there.
+            // The table in the other half does not show this round, so all of its entries go there.
             self.append(if fits { &entries[first..] } else { &entries }).await?;
         }
         if !self.variant.has(SoftDefect::SkippedFlush) {
@@ -687,7 +687,7 @@ impl Inner {
             !journal.fits(entries, self.layout()) && !journal.anchored
         };
         if overwrites {
-            // The other half has the only table that is known to be durable.
+            // Only the other half's table, which the turn overwrites, is known to be durable.
             self.flush().await?;
         }
         let (table, record) = {
@@ -752,15 +752,15 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
-    /// A flush begins a round after the resets that writes wait for. The round waits for all
-    /// earlier writes, and then flushes the plain drive.
+    /// A flush begins a round after the resets for which writes wait. The round waits for all
+    /// earlier writes, then flushes the plain drive.
     fn flush_covers_submitted(&self) -> bool {
         true
     }
 
     fn oldest(&self) -> Option<u64> {
-        // The plain drive's oldest command, which holds up ours. If it has none, a command of ours
-        // is late by itself; bit 63 keeps the two kinds of numbers apart.
+        // The plain drive's oldest command, since it delays ours. If the plain drive has none, our
+        // own oldest command; bit 63 keeps the numbers of the two apart.
         let waiting = || self.0.table.oldest().map(|number| number | 1 << 63);
         self.0.plain.oldest().or_else(waiting)
     }

@@ -1,4 +1,4 @@
-//! Everything this crate defines on a plain drive, and the layout that follows from it.
+//! Every structure that this crate stores on a plain drive, and the layout of the drive.
 //!
 //! Invariants
 //! - Every structure is the body of a record of `furrow_log` (`RecordHeader`), and so has a
@@ -20,13 +20,13 @@ pub mod kind {
     pub const CHANGES: u16 = 0x62;
 }
 
-/// Bytes in a block.
+/// Size of a block in bytes.
 pub const BLOCK: u64 = BLOCK_SIZE as u64;
 /// The title in a superblock, for people who look at its bytes.
 pub const TITLE: [u8; 24] = *b"Furrow soft zones\0\0\0\0\0\0\0";
 /// A feature: each record of changes repeats the changes of the record before.
 pub const INCOMPAT_REPEATS: u64 = 1;
-/// Features that this program knows.
+/// Features that this program can read.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_REPEATS;
 /// Most zones on a drive.
 pub const ZONES_MAX: u32 = 1 << 22;
@@ -95,7 +95,7 @@ furrow_log::layout! {
 pub const LAYOUTS: &[furrow_log::layout::Layout] =
     &[SuperblockBody::LAYOUT, ZoneEntry::LAYOUT, Change::LAYOUT];
 
-/// Number of bytes at the start of a record of changes: the sequence number of the table in
+/// Size in bytes of the fixed start of a record of changes: the sequence number of the table in
 /// its half.
 pub const CHANGES_FIXED: usize = 8;
 
@@ -113,10 +113,10 @@ pub(crate) struct Lasting {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LastingState {
-    /// Empty, closed, or full because it is written to its end.
+    /// The zone is empty, closed, or full because it is written to its end.
     #[default]
     Writable = 0,
-    /// Finished before its end.
+    /// The zone was finished before its end.
     Full = 1,
     ReadOnly = 2,
 }
@@ -176,7 +176,7 @@ pub struct Layout {
     pub zone_blocks: u32,
 }
 
-/// A drive's superblock.
+/// The identity and layout of a plain drive with soft zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// UUID of the drive.
@@ -194,17 +194,17 @@ impl Superblock {
     }
 }
 
-/// Number of blocks that a table of `zones` zones takes.
+/// Number of blocks that the table of `zones` zones takes.
 pub(crate) fn table_blocks(zones: u32) -> u32 {
     blocks_for(zones as usize * ZoneEntry::SIZE)
 }
 
 impl Layout {
-    /// Plans the layout for zones of `zone` bytes on a plain drive of `size` bytes; halves of the
-    /// journal hold `records` blocks of records, or as many as suit the drive.
+    /// Plans the layout for zones of `zone` bytes on a plain drive of `size` bytes. Each half of
+    /// the journal holds `records` blocks of records, or a number that suits the drive.
     ///
     /// # Errors
-    /// `Invalid` if a size is no multiple of 4 KiB or too large, `NoSpace` if no zone fits.
+    /// `Invalid` if a size is not a multiple of 4 KiB or is too large, `NoSpace` if no zone fits.
     pub fn plan(size: ByteLen, zone: ByteLen, records: Option<u32>) -> Result<Layout> {
         let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         let zone_blocks = zone.0 / BLOCK;
@@ -220,7 +220,7 @@ impl Layout {
                 "{most} zones of {zone} bytes, and {ZONES_MAX} are possible: give a larger size"
             ));
         }
-        // The erase blocks of flash are not known; 1 MiB divides most of their sizes.
+        // The sizes of flash erase blocks are unknown; most are multiples of 1 MiB.
         let align = if blocks >= 64 << 8 { 256 } else { 1 };
         let records = records.unwrap_or((blocks / 256).clamp(16, 1024) as u32).clamp(1, HALF_MAX);
         let table = table_blocks(most as u32);
@@ -245,7 +245,7 @@ impl Layout {
     /// Reads the layout in a superblock.
     ///
     /// # Errors
-    /// `Corrupt` if its parts do not fit each other.
+    /// `Corrupt` if its parts overlap or exceed the drive.
     pub fn of(body: &SuperblockBody) -> Result<Layout> {
         let layout = Layout {
             blocks: body.blocks.get(),
@@ -294,23 +294,23 @@ impl Layout {
         }
     }
 
-    /// First byte of block `block` of `zone`.
+    /// First byte, on the plain drive, of block `block` of `zone`.
     pub(crate) fn at(&self, zone: ZoneId, block: u32) -> u64 {
         let zone = u64::from(zone.0) * u64::from(self.zone_blocks);
         (self.first + zone + u64::from(block)) * BLOCK
     }
 
-    /// First byte of half `half` of the journal.
+    /// First byte, on the plain drive, of half `half` of the journal.
     pub(crate) fn half_at(&self, half: usize) -> u64 {
         (self.journal + half as u64 * u64::from(self.half)) * BLOCK
     }
 
-    /// Number of blocks for records in a half.
+    /// Number of blocks for records in a half, after the table.
     pub(crate) fn records(&self) -> u32 {
         self.half - self.table
     }
 
-    /// Returns the geometry of the zoned drive. Transfers have at most `transfer` bytes.
+    /// The geometry of the zoned drive; one transfer has at most `transfer` bytes.
     pub fn geometry(&self, transfer: ByteLen) -> Geometry {
         let zone = u64::from(self.zone_blocks);
         Geometry {

@@ -1,8 +1,9 @@
-//! The two halves of the journal as they are read: whole records, and the sequence they make up.
+//! The two halves of the journal as they are read, and the sequence of changes in their
+//! whole records.
 //!
-//! A missing record was torn by a power cut, or is damaged. It is damaged if a later record calls
-//! it complete. Then its copy in the record after it counts. A missing table follows from the other
-//! half, which is not written before the table is durable.
+//! A record may be missing because a power cut tore it, or because it is damaged. If a later record
+//! says that it was complete, it is damaged, and its copy in the record after it counts. A missing
+//! table can be computed from the other half, which stays until the table is durable.
 
 use crate::format::{Lasting, Superblock, ZoneEntry, kind};
 use crate::journal::{Changes, Entry, parse};
@@ -21,7 +22,7 @@ use zerocopy::FromBytes;
 pub(crate) struct Table {
     pub epoch: u64,
     pub sequence: u64,
-    /// The complete number in the table's header.
+    /// Number of the last record that was complete when the table was written.
     checkpoint: u64,
     pub zones: Vec<Lasting>,
 }
@@ -40,8 +41,8 @@ pub(crate) struct Half {
     number: usize,
     /// The table of the half; `None` if it is not whole.
     pub table: Option<Table>,
-    /// The whole records of the table's turn, or of the newest turn if the table is not whole, in
-    /// the order of their places.
+    /// The whole records of the same turn as the table, in the order of their places; without a
+    /// whole table, those of the newest turn.
     pub records: Vec<Record>,
 }
 
@@ -104,7 +105,8 @@ pub(crate) async fn half(
             changes,
         });
     }
-    // A turn that failed may have left records of the same epoch, with lower complete numbers.
+    // A turn that failed may have left records of the same epoch, with an older last
+    // complete record.
     let rank = |record: &&Record| (record.epoch, record.checkpoint, record.sequence);
     let newest = || records.iter().max_by_key(rank);
     let turn = match &table {
@@ -123,34 +125,34 @@ pub(crate) async fn half(
 
 /// The next step of recovery.
 pub(crate) enum Step {
-    /// Changes of a record. If the record is not known to be durable, they count as far as the
-    /// drive holds the blocks that they name.
+    /// The changes that one record names. If the record is not known to be durable, they count as
+    /// far as the drive holds the blocks that they name.
     Record { sequence: u64, is_durable: bool, entries: Vec<Entry> },
-    /// Records that were durable are damaged, and there is no copy.
+    /// Records with these sequence numbers were durable, are damaged, and have no copy.
     Lost(RangeInclusive<u64>),
-    /// An earlier recovery had the same records, and decided what became of these zones. The next
-    /// change of a zone shows that decision.
+    /// An earlier recovery read the records so far and decided where these zones end. The next
+    /// change of each zone shows that decision.
     Turn(BTreeSet<ZoneId>),
 }
 
-/// What both halves say has happened since a table.
+/// What both halves say about the time since a table.
 pub(crate) struct Told {
     pub steps: Vec<Step>,
-    /// Epoch of the last half.
+    /// Epoch of the newest half.
     pub epoch: u64,
     /// Sequence number of the last record.
     pub sequence: u64,
-    /// The last complete number.
+    /// Number of the last record that is known to be complete.
     pub complete: u64,
-    /// Damage that could be mended from copies, described for people.
+    /// Damage that copies could repair, as messages.
     pub mended: Vec<String>,
 }
 
-/// Collects what happened since `table`, from the `records` of its half and from the half `other`.
+/// Collects the changes since `table`, from the `records` in its half and from the half `other`.
 pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let (epoch, sequence, complete) = (table.epoch, table.sequence, table.checkpoint);
     let mut told = Told { steps: Vec::new(), epoch, sequence, complete, mended: Vec::new() };
-    // The other half is later if it was begun after this one and its table is torn or damaged.
+    // The other half is newer if it was begun after this one and its table is torn or damaged.
     let later = match (&other.table, other.records.as_slice()) {
         (None, records @ [first, ..]) if first.epoch > table.epoch => Some((records, first)),
         _ => None,
@@ -163,7 +165,7 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let calls_complete = durable(behind, 0) >= its_table;
     let has_first = first.sequence == its_table + 1;
     if !has_first && !calls_complete {
-        // A power cut tore the table and the record that was sent with it.
+        // A power cut tore the other half's table and the record that was sent with it.
         told.take(records, durable(records, table.checkpoint));
         told.epoch = first.epoch;
         return told;
@@ -174,13 +176,14 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
             .push(format!("{what} of the journal is damaged: it follows from the other half"));
     }
     if has_first && first.checkpoint < its_table {
-        // The table showed the complete changes, and the first record has everything since.
+        // The lost table showed the complete changes, and the first record after it has all
+        // later ones.
         let until = records.iter().take_while(|record| record.sequence <= first.checkpoint);
         let until = until.count();
         told.take(&records[..until], first.checkpoint);
         told.expect(first.checkpoint);
     } else {
-        // The table showed what recovery had found.
+        // The lost table showed the decisions of an earlier recovery.
         told.take(records, durable(records, table.checkpoint));
         told.steps.push(Step::Turn(told.in_doubt()));
     }
@@ -190,13 +193,13 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     told
 }
 
-/// The highest complete number of `records`, or `least` if that is higher.
+/// Number of the last record that any of `records` calls complete, or `least` if that is higher.
 fn durable(records: &[Record], least: u64) -> u64 {
     records.iter().map(|record| record.checkpoint).max().unwrap_or(least).max(least)
 }
 
 impl Told {
-    /// Adds the next records; those up to `durable` were durable.
+    /// Adds the next records. The ones up to number `durable` are known to be durable.
     fn take(&mut self, records: &[Record], durable: u64) {
         for record in records {
             let (next, sequence) = (self.sequence + 1, record.sequence);
@@ -204,7 +207,7 @@ impl Told {
                 continue;
             }
             if sequence > next && durable < next {
-                // A power cut tore the record, and later records depend on it.
+                // A power cut tore the record before, on which this one depends.
                 return;
             }
             if sequence > next {
@@ -227,7 +230,7 @@ impl Told {
         self.sequence = sequence;
     }
 
-    /// Notes that records up to `last` are durable, so missing ones among them are lost.
+    /// Notes that records up to `last` were durable, so that missing ones among them are lost.
     fn expect(&mut self, last: u64) {
         if self.sequence < last {
             self.steps.push(Step::Lost(self.sequence + 1..=last));
@@ -235,7 +238,7 @@ impl Told {
         }
     }
 
-    /// Returns the zones that records name which may not be durable.
+    /// The zones that are named by records which may not be durable.
     fn in_doubt(&self) -> BTreeSet<ZoneId> {
         let entries = self.steps.iter().flat_map(|step| match step {
             Step::Record { is_durable: false, entries, .. } => entries.as_slice(),

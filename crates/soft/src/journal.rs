@@ -1,4 +1,4 @@
-//! The journal: the content of records, and the place of the next one. Pure.
+//! The journal: builds records and finds the place of the next one. Pure.
 
 use crate::format::{BLOCK, CHANGES_FIXED, Change, Lasting, LastingState, Layout, ZoneEntry, kind};
 use furrow_log::record::{self, RecordId, blocks_for};
@@ -8,10 +8,11 @@ use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, FromZeros, IntoBytes, little_endian::U64};
 
-/// Consecutive blocks of a zone that no record names yet.
+/// Consecutive blocks of a zone, with checksums; as a part of [`Pending`], no record names
+/// them yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// First block.
+    /// First block, counted from the zone's start.
     pub from: u32,
     /// CRC32C of each block.
     pub checksums: Vec<u32>,
@@ -20,9 +21,9 @@ pub(crate) struct Run {
 /// A change that a record names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// A run of blocks was written; the number is the zone's generation.
+    /// A run of blocks was written to the zone in its life with this generation.
     Written(ZoneId, u32, Run),
-    /// The zone has another lasting state.
+    /// The zone got another lasting state.
     State(ZoneId, Lasting),
 }
 
@@ -69,7 +70,8 @@ impl Entry {
         }
     }
 
-    /// Applies the change to the lasting states of all zones, as if all its blocks were there.
+    /// Applies the change to the lasting states of all zones, as if the drive had all blocks that
+    /// it names.
     pub(crate) fn apply(&self, zones: &mut [Lasting]) {
         match self {
             Entry::Written(zone, _, run) => {
@@ -96,7 +98,7 @@ pub(crate) struct Changes {
     pub before: Option<Vec<Entry>>,
 }
 
-/// Parses the body of a record of changes. `None` if it is not such a body, although its checksum
+/// Parses the body of a record of changes. `None` if the body is impossible, though its checksum
 /// is right.
 pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<Changes> {
     let (table, mut rest) = U64::read_from_prefix(body).ok()?;
@@ -136,7 +138,7 @@ pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<Changes> {
     Some(Changes { table: table.get(), entries, before })
 }
 
-/// The kind of a change after which a record repeats the record before.
+/// The kind of a change that only marks the start of the entries repeated from the record before.
 const REPEATED: u8 = 2;
 
 /// Changes that no record names yet.
@@ -152,7 +154,7 @@ impl Pending {
         self.runs.is_empty() && self.states.is_empty()
     }
 
-    /// True if blocks of `zone` are pending.
+    /// Whether blocks of `zone` are pending.
     pub(crate) fn has_blocks(&self, zone: ZoneId) -> bool {
         self.runs.contains_key(&zone)
     }
@@ -167,7 +169,7 @@ impl Pending {
         (self.runs.len() + self.states.len()) * Change::SIZE + 4 * self.blocks as usize
     }
 
-    /// Adds blocks from `from` on, which follow the zone's other blocks.
+    /// Adds blocks of a zone from block `from` on, which directly follow its pending blocks.
     pub(crate) fn wrote(
         &mut self,
         zone: ZoneId,
@@ -187,7 +189,7 @@ impl Pending {
         self.states.push((zone, to));
     }
 
-    /// Forgets the zone's blocks from `from` on.
+    /// Removes the zone's blocks from `from` on.
     pub(crate) fn forget(&mut self, zone: ZoneId, from: u32) {
         let Some((_, run)) = self.runs.get_mut(&zone) else { return };
         let kept = from.saturating_sub(run.from) as usize;
@@ -198,15 +200,15 @@ impl Pending {
         }
     }
 
-    /// Forgets the zone's blocks from `from` on, where a write failed, and the requested changes of
-    /// its state: the failure decides the zone's state.
+    /// Removes the zone's blocks from `from` on, where a write failed, and the requested changes of
+    /// its state: the failure decides the state.
     pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
         self.forget(zone, from);
         self.states.retain(|(other, _)| *other != zone);
     }
 
-    /// Takes entries of at most `most` bytes in total, or a single block if that is more. Ranges
-    /// come first, because changes of state were requested after them.
+    /// Takes entries of at most `most` bytes in total, or of a single block if that is larger.
+    /// Ranges come before changes of state, because these were requested later.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Entry> {
         let (mut taken, mut left) = (Vec::new(), most.max(Entry::bytes(1)));
         while let Some(entry) = self.runs.first_entry() {
@@ -231,7 +233,7 @@ impl Pending {
     }
 }
 
-/// Blocks and their place on the drive: a record, a table, or content of a zone.
+/// Blocks for one place on the plain drive: a record, a table, or content of a zone.
 #[derive(Debug)]
 pub(crate) struct Placed {
     /// First byte on the plain drive.
@@ -239,29 +241,30 @@ pub(crate) struct Placed {
     pub pages: Pages,
 }
 
-/// The writing end of the journal.
+/// Where and how the journal is written next.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     pub device: Uuid,
-    /// The half that is written.
+    /// The half to which records are written.
     pub half: usize,
-    /// Number of the turn: counts the halves begun.
+    /// Number of the turn: how many halves have been begun.
     pub turn: u64,
     /// Random number of this turn, which distinguishes its records from those of other turns at the
     /// same place.
     pub nonce: Uuid,
-    /// Next block among the half's records.
+    /// The next free block for records in the half.
     pub next: u32,
     /// Sequence number of the record written last.
     pub sequence: u64,
     /// Sequence number of the half's table.
     pub table: u64,
-    /// All records up to this one, and all blocks that they name, are durable.
+    /// Number of the last record up to which all records, and all blocks that they name,
+    /// are durable.
     pub complete: u64,
     /// Whether the half's table is known to be durable.
     pub anchored: bool,
-    /// Entries of the record written last; empty if that is the table. The next record repeats
-    /// them, so each record exists twice once another one follows. `None` on drives whose records
+    /// Entries of the record written last, which the next record repeats, so that every record but
+    /// the last exists twice. Empty if the table was written last. `None` on drives whose records
     /// do not repeat others.
     pub before: Option<Vec<Entry>>,
 }
@@ -278,7 +281,7 @@ impl Journal {
         }
     }
 
-    /// The largest size in bytes of the entries of one record, in an empty half.
+    /// Size in bytes of the entries that fit in one record, in an empty half.
     pub(crate) fn most(layout: &Layout) -> usize {
         layout.records() as usize * BLOCK as usize - RecordHeader::SIZE - CHANGES_FIXED
     }
@@ -288,7 +291,7 @@ impl Journal {
         self.before.as_deref().unwrap_or_default()
     }
 
-    /// True if a record of `entries` fits in the half.
+    /// Whether a record of `entries` fits in the rest of the half.
     pub(crate) fn fits(&self, entries: &[Entry], layout: &Layout) -> bool {
         let size = |entries: &[Entry]| entries.iter().map(Entry::size).sum::<usize>();
         let repeated = match self.repeated() {
@@ -298,8 +301,8 @@ impl Journal {
         self.next + blocks_for(CHANGES_FIXED + size(entries) + repeated) <= layout.records()
     }
 
-    /// Continues in the other half, whose table shows `zones`. This destroys the old table there,
-    /// so the table of the present half must be durable.
+    /// Continues in the other half, and writes `zones` as its table. This overwrites the old table
+    /// there, so the table of the present half must be durable.
     pub(crate) fn turn(
         &mut self,
         nonce: Uuid,
@@ -324,7 +327,7 @@ impl Journal {
         Placed { at: layout.half_at(self.half), pages }
     }
 
-    /// Builds a record of `entries` at the next place.
+    /// Builds the next record, of `entries`, for the next place in the half.
     pub(crate) fn append(&mut self, entries: &[Entry], layout: &Layout, pool: &Pool) -> Placed {
         self.sequence += 1;
         let mut body = self.table.to_le_bytes().to_vec();
@@ -363,8 +366,8 @@ mod tests {
     }
 
     proptest! {
-        /// Entries taken in parts are exactly those that were added, and read back as they
-        /// were written.
+        /// Entries taken in parts are exactly those that were added, and are parsed as they
+        /// were built.
         #[test]
         fn entries_are_taken_whole_and_read_back(
             writes in proptest::collection::vec((0u32..20, 1usize..9), 1..40),
@@ -407,7 +410,7 @@ mod tests {
             prop_assert_eq!(pointers, ends.to_vec());
         }
 
-        /// No bytes of a body cause a panic.
+        /// No body of a record causes a panic.
         #[test]
         fn any_body_is_parsed_or_refused(body in proptest::collection::vec(0u8..4, 0..100)) {
             let _ = parse(&body, &layout());

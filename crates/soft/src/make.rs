@@ -8,8 +8,8 @@ use furrow_log::Uuid;
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
 
-/// Bytes at the front that are overwritten with zeros, because signatures of other programs
-/// lie there.
+/// Number of bytes at the start of the drive that are overwritten with zeros, because other
+/// programs keep their signatures there.
 const FRONT: u64 = 68 << 10;
 /// Most bytes of one discard.
 const DISCARD: u64 = 1 << 30;
@@ -26,7 +26,7 @@ pub struct MakeOptions {
     pub uuid: Uuid,
 }
 
-/// Turns the plain drive's refusal of `what` into an error.
+/// An error if the plain drive refused the command `what`.
 pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) -> Result<()> {
     match outcome.status.is_ok() {
         true => Ok(()),
@@ -34,13 +34,12 @@ pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) ->
     }
 }
 
-/// Writes a part of the journal or a superblock as [`write_in`] does, in the journal's
-/// write stream.
+/// Writes a part of the journal, or a superblock, like [`write_in`], in the journal's write stream.
 pub(crate) async fn write(plain: &dyn PlainDevice, what: &str, placed: Placed) -> Result<()> {
     write_in(plain, what, placed, streams::of_journal(plain.streams())).await
 }
 
-/// Writes `pages` from byte `at` on, in the write stream `stream`. All commands are sent at once.
+/// Writes `pages` from byte `at` on, in write stream `stream`; sends all commands at once.
 pub(crate) async fn write_in(
     plain: &dyn PlainDevice,
     what: &str,
@@ -83,7 +82,7 @@ pub(crate) async fn read(
 /// Makes empty soft zones on `plain`. The drive's content is lost.
 ///
 /// # Errors
-/// As [`Layout::plan`]; `Io` if the drive refuses a command: then it holds nothing usable.
+/// As [`Layout::plan`]; `Io` if the drive refuses a command: its content is then unusable.
 pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Superblock> {
     let pool = Pool::new(64);
     let layout = Layout::plan(plain.size(), options.zone, options.records);
@@ -93,14 +92,14 @@ pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Supe
         at: at * BLOCK,
         pages: (0..blocks).map(|_| pool.take()).collect(),
     };
-    // While the journal is made, the drive has neither its old content nor soft zones.
+    // While the journal is written, the drive shows neither its old content nor soft zones.
     for place in [zeros(0, (FRONT / BLOCK).min(layout.blocks)), zeros(layout.blocks - 1, 1)] {
         write(plain, "write of zeros", place).await?;
     }
     checked(plain, "flush", &plain.flush().await)?;
     let (mut at, end) = (layout.journal * BLOCK, (layout.blocks - 1) * BLOCK);
     while at < end {
-        // Nothing depends on the discard, and not every drive takes it.
+        // The discard is an optimization, and some drives refuse it.
         let length = DISCARD.min(end - at);
         if !plain.discard(at, length).await.status.is_ok() {
             break;

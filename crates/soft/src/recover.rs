@@ -1,7 +1,7 @@
-//! What a plain drive holds: its journal, and where each zone ends. Reads only.
+//! Reads a plain drive to find its journal and where each zone ends. Writes nothing.
 //!
-//! Only ranges that no later record calls complete are read and compared. If a part of the drive
-//! cannot be read, that is an error, not evidence of anything.
+//! Recovery reads and compares only ranges that no later record calls complete. An unreadable part
+//! of the drive is an error, and not taken for unwritten.
 
 use crate::format::{BLOCK, Lasting, LastingState, Superblock};
 use crate::halves::{Half, Step, half, steps};
@@ -18,7 +18,7 @@ use std::ops::{Range, RangeInclusive};
 #[derive(Debug)]
 pub(crate) struct Found {
     pub superblock: Superblock,
-    /// The damaged copy of the superblock, to be written again.
+    /// The damaged copy of the superblock, if one is, to be written again.
     pub damaged: Option<Placed>,
     pub zones: Vec<Lasting>,
     /// Blocks that were believed by checksum only.
@@ -26,16 +26,16 @@ pub(crate) struct Found {
     /// The journal, ready to continue at its end.
     pub journal: Journal,
     pub warnings: Vec<String>,
-    /// Describes for people what damage of the journal has lost; `None` if nothing is lost.
+    /// What damage of the journal has lost, as a message; `None` if nothing is lost.
     pub lost: Option<String>,
-    /// For each zone, whether its state may differ from what the records read so far say.
+    /// For each zone, whether its state may differ from the records read so far.
     doubt: Vec<bool>,
 }
 
-/// Most ranges of zones that an error names.
+/// Most ranges of zones that a message names.
 const ZONES_NAMED: usize = 8;
 
-/// Blocks that were believed by checksum.
+/// Blocks of a zone that were believed by checksum only.
 #[derive(Debug)]
 pub(crate) struct Believed {
     zone: ZoneId,
@@ -45,7 +45,7 @@ pub(crate) struct Believed {
 }
 
 impl Found {
-    /// Takes the blocks that were believed by checksum, with their zones and their places on the
+    /// Takes the blocks that were believed by checksum, each run with its zone and its place on the
     /// plain drive.
     pub(crate) fn take_believed(&mut self) -> Vec<(ZoneId, Placed)> {
         let (layout, zones) = (self.superblock.layout, &self.zones);
@@ -71,7 +71,7 @@ fn damaged(what: String) -> Error {
     )
 }
 
-/// Looks at everything on the drive, and writes nothing.
+/// Reads everything that recovery needs, and decides where zones end; writes nothing.
 pub(crate) async fn look(
     plain: &dyn PlainDevice,
     variant: SoftVariant,
@@ -147,7 +147,7 @@ pub(crate) async fn look(
 }
 
 impl Found {
-    /// Describes what the loss of `records` means.
+    /// A message about the consequences of losing `records`.
     fn losses(&self, records: &[RangeInclusive<u64>]) -> String {
         let record = |lost: &RangeInclusive<u64>| match lost.end() - lost.start() {
             0 => format!("record {}", lost.start()),
@@ -182,8 +182,8 @@ impl Found {
         )
     }
 
-    /// If the zone's state is in doubt, sets it to the state before `entry`: everything before a
-    /// later change was durable.
+    /// If the zone's state is in doubt, sets it to the state that `entry` changes: everything
+    /// before a later change was durable.
     fn rebase(&mut self, entry: &Entry) {
         let (zone, generation, pointer) = match entry {
             Entry::Written(zone, generation, run) => (*zone, *generation, run.from),
@@ -240,7 +240,7 @@ impl Found {
         Ok(())
     }
 
-    /// Returns the blocks of `run` up to the first one with another checksum.
+    /// The blocks of `run` before the first one whose checksum differs.
     async fn compare(
         &self,
         plain: &dyn PlainDevice,
@@ -270,11 +270,12 @@ impl Found {
         Ok(same)
     }
 
-    /// Reads blocks of a zone that could not be read together. A flush may have covered each of
-    /// them, although no record says so: an unreadable block is not taken for unwritten.
+    /// Reads one by one the blocks of a zone that could not be read together. A flush may have
+    /// covered each of them, although no record says so, so an unreadable block is not taken
+    /// for unwritten.
     ///
     /// # Errors
-    /// Names the first block that cannot be read, and says what to do.
+    /// Names the first unreadable block, and what the user can do.
     async fn one_by_one(
         &self,
         plain: &dyn PlainDevice,

@@ -1,4 +1,4 @@
-//! What the layer knows about its zones in memory. Pure.
+//! The soft zones' state in memory. Pure.
 
 use crate::format::{Lasting, LastingState, Layout};
 use crate::journal::{Entry, Journal, Pending};
@@ -14,7 +14,7 @@ pub(crate) enum Later {
     Write(DataWrite),
     /// A finish, with the number of blocks that were written.
     Finish(ZoneId, u32, Ticket),
-    /// A reset, with the number of blocks that were written; `None` if the zone was empty.
+    /// A reset, with the number of blocks that were written before; `None` if the zone was empty.
     Reset(ZoneId, Option<u32>, Ticket),
 }
 
@@ -37,47 +37,47 @@ pub(crate) struct DataWrite {
     pub ticket: Ticket,
 }
 
-/// A failed write to a zone, which ends the zone at the first failed block, read-only.
+/// A failed write in a zone's present life: the zone ends at the first failed block, read-only.
 pub(crate) struct Failure {
     pointer: u32,
-    /// Whether a record names the failure.
+    /// Whether a record already names the failure.
     named: bool,
 }
 
 /// State of the zones: see the [module](self).
 ///
 /// Invariants
-/// - `machine` has the effect of every command that was accepted.
+/// - `machine` shows the effect of every accepted command.
 /// - The blocks of an accepted write are in `pending`, in `taking`, in the record that is being
-///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`; or this
-///   write or an earlier one failed.
-/// - Records name the events of a zone in the order in which they happened: a failure comes after
-///   the blocks before it, a reset after everything in the life that it ends. So recovery finds
-///   each zone in a state that the zone was in.
-/// - Writes that the plain drive has, and failures, belong to the zone's present life in `lasting`.
+///   written, or below the zone's pointer in `lasting`. The exceptions: the write waits in `gates`,
+///   or it or an earlier write to the zone failed.
+/// - Records name the events of a zone in the order in which they happened: a failure after the
+///   blocks before it, a reset after everything in the life that it ends. So recovery finds each
+///   zone in a state that it once had.
+/// - Writes in flight, and failures, belong to the life of the zone that `lasting` shows.
 pub(crate) struct State {
     pub machine: Machine,
-    /// The state that the journal's durable records add up to.
+    /// For each zone, the state after all changes in the journal's durable records.
     pub lasting: Vec<Lasting>,
     pub pending: Pending,
-    /// Changes that were in `pending` when the round under way began, and that no record has yet.
+    /// The part of the changes of the round under way that is in no record yet.
     pub taking: Pending,
     /// Zones in which a write of the present life failed.
     pub failures: BTreeMap<ZoneId, Failure>,
-    /// The writes that the plain drive has, by number, with the zone of each.
+    /// The writes in flight to the plain drive, by number, with the zone of each.
     pub in_flight: BTreeMap<u64, ZoneId>,
-    /// Number of the next write.
+    /// Number of the next write to the plain drive.
     pub next: u64,
     /// Commands that wait for the reset of their zone.
     pub gates: BTreeMap<ZoneId, VecDeque<Later>>,
     pub journal: Journal,
     pub streams: Streams,
-    /// Number of rounds requested, begun and done. A round is a record and a flush.
+    /// Number of rounds requested, begun and done.
     pub asked: u64,
     pub begun: u64,
     pub done: u64,
     pub running: bool,
-    /// Status of the failure after which nothing is written any more.
+    /// Status of the failure after which nothing is written any more; `None` before it.
     pub broken: Option<Status>,
 }
 
@@ -119,18 +119,18 @@ impl State {
         })
     }
 
-    /// Returns the generation of `zone` in its present life.
+    /// The generation of the present life of `zone`.
     pub(crate) fn generation(&self, zone: ZoneId) -> u32 {
         self.lasting[zone.0 as usize].generation
     }
 
-    /// True if the plain drive has a write to `zone`.
+    /// Whether a write to `zone` is in flight to the plain drive.
     pub(crate) fn is_written(&self, zone: ZoneId) -> bool {
         self.in_flight.values().any(|other| *other == zone)
     }
 
-    /// Returns the write stream for `blocks` blocks of `zone` from block `from` on. A write that
-    /// fills the zone releases the zone's stream.
+    /// The write stream for `blocks` blocks of `zone` from block `from` on. A write that fills the
+    /// zone frees the zone's stream for others.
     pub(crate) fn stream(&mut self, zone: ZoneId, from: u32, blocks: usize) -> u8 {
         let stream = self.streams.of(zone);
         let end = u64::from(from) + blocks as u64;
@@ -140,19 +140,18 @@ impl State {
         stream
     }
 
-    /// Requests a round that covers everything accepted so far. Returns its number, to be
-    /// waited for.
+    /// Requests a round that covers everything accepted so far. Returns the round's number.
     pub(crate) fn ask(&mut self) -> u64 {
         if self.pending.is_empty() && self.failures.values().all(|failure| failure.named) {
-            // All changes are in records, at the latest in one of the round under way.
+            // Every change is in a record already, or in the round under way.
             return self.begun;
         }
         self.asked = self.begun + 1;
         self.asked
     }
 
-    /// Notes that a write to `zone` failed at block `from`: the zone ends there, read-only. If the
-    /// zone is being reset, that holds until the reset is done.
+    /// Notes that a write to `zone` failed at block `from`: the zone ends there, read-only. In a
+    /// zone that is being reset, this state ends with the reset.
     pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
         if !self.holds(zone, from) {
             return;
@@ -161,35 +160,36 @@ impl State {
         self.pending.fail(zone, from);
         self.taking.fail(zone, from);
         self.streams.done(zone);
-        // For a zone that is being reset, the machine already has the next life.
+        // While the zone is being reset, the machine already shows its next life.
         if !self.gates.contains_key(&zone)
             && let Some(before) = self.machine.zone(zone)
         {
             let write_pointer = BlockCount(u64::from(from));
             let to = Zone { state: ZoneState::ReadOnly, write_pointer, ..before };
-            // The restore cannot fail: a read-only zone counts for no limit, and the pointer is
-            // within the zone.
+            // `restore` cannot fail: a read-only zone is not active, and the pointer is within
+            // the zone.
             let _ = self.machine.restore(zone, to);
         }
     }
 
-    /// Whether commands wait for the reset of their zone.
+    /// Whether a command waits for the reset of its zone.
     pub(crate) fn holds_back(&self) -> bool {
         self.gates.values().any(|waiting| !waiting.is_empty())
     }
 
-    /// Whether block `from` of `zone` lies before the zone's first failed write.
+    /// Whether block `from` of `zone` is before the zone's first failed block.
     pub(crate) fn holds(&self, zone: ZoneId, from: u32) -> bool {
         self.failures.get(&zone).is_none_or(|failure| from < failure.pointer)
     }
 
-    /// Whether no record names a failure of `zone`.
+    /// Whether `zone` has a failure that no record names.
     pub(crate) fn has_unnamed_failure(&self, zone: ZoneId) -> bool {
         self.failures.get(&zone).is_some_and(|failure| !failure.named)
     }
 
-    /// Takes the entries for failed zones, which a record must name before the next flush. A zone
-    /// whose blocks are not all in records yet stays: its blocks must be named first.
+    /// Takes entries for the failed zones, which a record must name before the next flush. Zones
+    /// with blocks before the failure that are in no record yet are left out: those blocks must be
+    /// named first.
     pub(crate) fn take_failures(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (zone, failure) in &mut self.failures {

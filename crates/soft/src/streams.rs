@@ -1,24 +1,24 @@
-//! Assigns write streams to the zones being written, and to the journal. Pure.
+//! Assigns the plain drive's write streams to zones and to the journal. Pure.
 //!
-//! A reset discards a whole zone. If the drive keeps zones apart that are written at the same time,
-//! the discard frees whole erase blocks, and nothing of another zone has to be moved out of them.
-//! The journal is overwritten all the time, so it has its own stream if there are at least two. A
-//! zone keeps its stream until it is full, finished, closed or reset.
+//! A reset discards a whole zone. If zones that are written at the same time are in different
+//! streams, the discard frees whole erase blocks, and the drive need not move other zones' data out
+//! of them. The journal is overwritten all the time, so it has its own stream if there are two or
+//! more. A zone keeps its stream until it is full, finished, closed or reset.
 
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 
-/// The stream of the journal and the superblock, on a drive with `count` streams: 1, unless the
-/// zones need the only one.
+/// The stream of the journal and the superblock on a drive with `count` streams: 1; 0, which means
+/// no stream, if there are fewer than two.
 pub(crate) fn of_journal(count: u8) -> u8 {
     u8::from(count > 1)
 }
 
-/// The streams of a drive.
+/// The write streams of a drive, and the zones that use them.
 #[derive(Debug)]
 pub(crate) struct Streams {
     count: u8,
-    /// The streams of zones that are being written.
+    /// For each zone that is being written, its stream.
     written: BTreeMap<ZoneId, u8>,
 }
 
@@ -28,8 +28,8 @@ impl Streams {
         Streams { count, written: BTreeMap::new() }
     }
 
-    /// Returns the stream of a write to `zone`: the zone's own if it has one, otherwise the one
-    /// with the fewest zones, the lowest in a tie; 0 if the drive has none.
+    /// The stream for a write to `zone`: the zone's own if it has one, otherwise the stream with
+    /// the fewest zones, the lowest number in a tie; 0 if the drive has no streams.
     pub(crate) fn of(&mut self, zone: ZoneId) -> u8 {
         if let Some(stream) = self.written.get(&zone) {
             return *stream;
@@ -42,7 +42,7 @@ impl Streams {
         stream
     }
 
-    /// Notes that nothing is written to `zone` for now.
+    /// Notes that `zone` is not written to any more for now, so that its stream is free.
     pub(crate) fn done(&mut self, zone: ZoneId) {
         self.written.remove(&zone);
     }
@@ -83,8 +83,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever zones are written and ended: a zone's stream is one that the drive has, is not
-        /// the journal's, stays the same, and is not shared while another is free.
+        /// Whatever zones are written and ended: a zone's stream exists, is not the journal's,
+        /// stays the same, and is not shared while another is free.
         #[test]
         fn streams_are_in_range_and_shared_only_if_all_are_taken(
             count in 0u8..6,

@@ -1,4 +1,4 @@
-//! The superblock of soft zones and its copy: finding them, and mending one from the other.
+//! The superblock of soft zones and its copy: finds them, and repairs one from the other.
 
 use crate::format::{BLOCK, INCOMPAT_KNOWN, INCOMPAT_REPEATS, Layout, Superblock};
 use crate::format::{SuperblockBody, TITLE, kind};
@@ -10,7 +10,7 @@ use furrow_rt::{PAGE_SIZE, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The blocks that hold the same superblock: the copy at the end, and the first block.
+/// The blocks that hold the superblock: the copy in the last block, and the first block.
 fn places(layout: &Layout) -> [u64; 2] {
     [layout.blocks - 1, 0]
 }
@@ -21,22 +21,22 @@ fn sealed(superblock: &Superblock, pool: &Pool) -> Pages {
     record::seal(&id, superblock.body().as_bytes(), pool)
 }
 
-/// Encodes both copies of a superblock, the one at the end first.
+/// Encodes both blocks of a superblock, the last block of the drive first.
 pub(crate) fn copies(superblock: &Superblock, pool: &Pool) -> [Placed; 2] {
     let pages = sealed(superblock, pool);
     places(&superblock.layout).map(|block| Placed { at: block * BLOCK, pages: pages.clone() })
 }
 
-/// Whether `block`, the first 4 KiB of a drive, looks like the superblock of soft zones, damaged or
-/// not, by its header or by its title.
+/// Whether `block`, the first 4 KiB of a drive, looks by its header or its title like the
+/// superblock of soft zones, damaged or not.
 pub fn is_superblock(block: &[u8]) -> bool {
     let title = block.get(RecordHeader::SIZE..).unwrap_or_default();
     record::peek(block).is_some_and(|header| header.kind.get() == kind::SUPERBLOCK)
         || title.starts_with(&TITLE)
 }
 
-/// Returns the superblock in `block`; `None` if something else is there, an error if the superblock
-/// cannot be used.
+/// Reads the superblock in `block`; `None` if the block holds something else, an error if the
+/// superblock cannot be used.
 fn parse(block: &[u8]) -> Result<Option<Superblock>> {
     if !is_superblock(block) {
         return Ok(None);
@@ -57,7 +57,7 @@ fn parse(block: &[u8]) -> Result<Option<Superblock>> {
     Ok(Some(Superblock { uuid: header.device, layout: Layout::of(&body)?, repeats }))
 }
 
-/// What both copies of a superblock say.
+/// The superblock, and which of its two copies is damaged.
 pub(crate) struct Copies {
     pub superblock: Superblock,
     /// The damaged copy, to be written again, with a warning.
@@ -91,7 +91,7 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
         }
         Err(error) => error,
     };
-    // The block looks like a superblock and is damaged: no other program has written over it.
+    // The first block looks like a damaged superblock, so no other program has written over it.
     let at = (blocks - 1) * BLOCK;
     let copy = flat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
     match parse(&copy) {
@@ -107,8 +107,8 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
     }
 }
 
-/// Returns the copy at the end, with a warning, if the drive holds something other than
-/// `superblock` there.
+/// The copy for the last block, with a warning, if that block does not hold the same
+/// as `superblock`.
 async fn copy_of(
     plain: &dyn PlainDevice,
     superblock: &Superblock,
@@ -125,7 +125,7 @@ async fn copy_of(
     Some((copy, format!("{name}: the copy of the superblock at byte {at} is damaged ({what})")))
 }
 
-/// Returns the superblock of `plain`; `None` if the drive has no soft zones.
+/// The superblock of `plain`; `None` if the drive has no soft zones.
 ///
 /// # Errors
 /// `Io` if the superblock cannot be read, `Corrupt` if it is damaged or the drive is too small,
@@ -135,12 +135,12 @@ pub async fn identify(plain: &dyn PlainDevice) -> Result<Option<Superblock>> {
     Ok(found.map(|copies| copies.superblock))
 }
 
-/// Writes the first block of soft zones again from its copy, the last block. This is for a first
-/// block that no longer looks like a superblock. The caller must know that nothing else was made on
-/// the drive since.
+/// Restores the first block of soft zones from its copy, the last block. This is for a first block
+/// that no longer looks like a superblock. The caller must know that the drive has not been used
+/// otherwise since.
 ///
 /// # Errors
-/// `NotFound` if the last block is no whole copy; `Io` if the drive cannot be read or written.
+/// `NotFound` if the last block is not a whole copy; `Io` if the drive cannot be read or written.
 pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
     let (pool, blocks) = (Pool::new(4), plain.size().0 / BLOCK);
     let name = plain.name();
@@ -159,7 +159,7 @@ pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
     flushed.is_ok().then_some(()).ok_or_else(|| Error::device(&name, "flush", flushed))
 }
 
-/// Writes a damaged copy again. The write may fail, because the other copy is whole.
+/// Writes a damaged copy again. The write may fail: the other copy is whole.
 pub(crate) async fn mend(plain: &dyn PlainDevice, damaged: Placed) {
     let _ = write(plain, "write of the superblock", damaged).await;
 }

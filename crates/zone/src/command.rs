@@ -5,13 +5,14 @@ use crate::{BlockCount, Lba, ZoneId};
 /// State of a zone (ZNS Command Set 1.1, Zone State Machine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZoneState {
-    /// Nothing is written; the zone holds no resources.
+    /// No block is written; the zone is not active.
     Empty,
     /// Opened by a write or append; the drive may close it to open another zone.
     ImplicitlyOpen,
     /// Opened by command.
     ExplicitlyOpen,
-    /// Active but not open.
+    /// Active but not open: it must be opened again, by a write or by command, before it
+    /// takes data.
     Closed,
     /// Written to its end, or finished.
     Full,

@@ -1,5 +1,5 @@
-//! The interface of a zoned drive. The crates `emu` and `linux` implement it, and so do wrappers
-//! around other drives.
+//! The interface of a zoned drive. Crates `emu`, `linux` and `soft` implement it, and so do
+//! wrappers around other drives.
 
 use crate::fault::FaultInjection;
 use crate::{BlockCount, Command, Geometry, Lba, QueueId, Status, ZoneId, ZoneState};
@@ -37,7 +37,7 @@ pub struct Request {
     pub data: Pages,
     /// Write and append: out-of-band bytes, `blocks × oob_bytes`, or empty for zeros.
     pub oob: Vec<u8>,
-    /// Write and append: durable when answered (FUA).
+    /// Write and append: whether the data must be durable when the command is answered (FUA).
     pub fua: bool,
 }
 
@@ -76,16 +76,16 @@ pub struct ZoneReport {
     /// Blocks of the zone that can be written at present; may be less than the geometry's
     /// capacity (VZC).
     pub capacity: BlockCount,
-    /// The write pointer as an offset in the zone; valid for Empty, open and Closed zones. For a
-    /// Full zone it is `capacity`, for a read-only or offline zone 0. Conventional zones report
-    /// Full unless they have failed.
+    /// The write pointer as an offset in the zone; meaningful for empty, open and closed zones. For
+    /// a full zone it is `capacity`, for a read-only or offline zone 0. Conventional zones are
+    /// reported full unless they have failed.
     pub write_pointer: BlockCount,
 }
 
-/// The future that returns a drive's reports.
+/// The future that resolves to a drive's zone reports.
 pub type Reports<'a> = Pin<Box<dyn Future<Output = Result<Vec<ZoneReport>, Status>> + 'a>>;
 
-/// Wraps reports that are known already, such as those of an emulated drive.
+/// Wraps zone reports that need no waiting, such as those of an emulated drive.
 pub fn reported<'a>(reports: Result<Vec<ZoneReport>, Status>) -> Reports<'a> {
     Box::pin(ready(reports))
 }
@@ -103,11 +103,11 @@ pub trait ZonedDevice {
     /// the command.
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome>;
 
-    /// Reports `count` zones from `first` on, or fewer at the end of the drive. The states are
-    /// those of some moment between the call and the answer.
+    /// Reports `count` zones from `first` on, or fewer at the end of the drive. Each state is one
+    /// that the zone had between the call and the answer.
     ///
     /// # Errors
-    /// The drive's status if it does not report.
+    /// The status with which the drive refuses the report.
     fn report(&self, first: ZoneId, count: u32) -> Reports<'_>;
 
     /// False if the drive is known to be gone: removed, or without power.
@@ -115,8 +115,8 @@ pub trait ZonedDevice {
         true
     }
 
-    /// True if a flush also makes writes durable that were submitted before it and have not been
-    /// answered. Such a write counts as written only if it is answered with success.
+    /// True if a flush also makes those writes durable that were submitted before it and are not
+    /// answered yet. Such a write counts as written only if the drive then answers it with success.
     fn flush_covers_submitted(&self) -> bool {
         false
     }
@@ -127,12 +127,13 @@ pub trait ZonedDevice {
         None
     }
 
-    /// Gives the drive up: every pending command is answered with
-    /// [`InternalError`](Status::InternalError) at once, and so are all later ones. Nobody knows
-    /// whether the pending commands take effect. A drive that cannot be given up ignores the call.
+    /// Gives the drive up: at once, every pending command is answered with
+    /// [`InternalError`](Status::InternalError), and later so is every new one. The pending
+    /// commands may still take effect, or not. A drive that cannot be given up ignores the call.
     fn give_up(&self) {}
 
-    /// The interface for fault injection; `None` for a drive without one, such as every real drive.
+    /// The interface for fault injection; `None` for a drive that cannot inject faults, such as
+    /// every real drive.
     fn fault_injection(&self) -> Option<&dyn FaultInjection> {
         None
     }

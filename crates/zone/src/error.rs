@@ -99,9 +99,9 @@ impl Error {
         self.kind
     }
 
-    /// Creates the error for `what`, an operation that a device refused. Its kind is `Io`, or
-    /// `Corrupt` if the drive reports that the blocks were never written: then a retry would
-    /// not help.
+    /// Creates the error for `what`, an operation that a device refused. The kind is `Io`; it is
+    /// `Corrupt` if the drive reports that the blocks were never written, because then a retry
+    /// would not help.
     pub fn device(name: &str, what: impl std::fmt::Display, status: Status) -> Error {
         let kind = match status {
             Status::Unwritten => ErrorKind::Corrupt,
@@ -118,13 +118,13 @@ impl Error {
         Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}{advice}")) }
     }
 
-    /// Whether the device answered as one that has disappeared: a retry may succeed once
-    /// it is back.
+    /// Whether the device answered like one that has disappeared; a retry may succeed once the
+    /// device is back.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Puts the place in front of the error's message.
+    /// Puts the place of the error in front of the message.
     #[must_use]
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
         self.message = format!("{place}: {}", self.message);

@@ -16,12 +16,14 @@
 //! | [`BitFlip`] | one bit of a stored block changes, without an error | readers: 6 |
 //!
 //! 1. Unflushed blocks survive or are lost, depending on [`Geometry::volatile_cache`]; the drive
-//!    answers nothing but errors until [`power_on`].
-//! 2. Flushed data is found again at the next mount.
-//! 3. Drains, asks where the write pointer is, writes elsewhere, and only then acknowledges.
+//!    answers every command with an error until [`power_on`].
+//! 2. The next mount finds all flushed data.
+//! 3. Waits for its writes in flight, asks where the write pointer is, writes elsewhere,
+//!    then acknowledges.
 //! 4. Continues in another zone; the budget gets its permit back.
 //! 5. Read-only with an error; after the drive's return, a new mount.
-//! 6. By the CRC32C in the pointer; cleaning carries that CRC along, so it never launders a flip.
+//! 6. By the CRC32C in the pointer; cleaning moves the CRC with the block, so a moved flip is
+//!    still found.
 //!
 //! Where the file system has no other place to write (checkpoints, tables), it stops writing
 //! instead, and loses nothing that it has acknowledged: docs/inside/design/file-system.md, "When
@@ -46,8 +48,8 @@
 //! faults need no command, and happen when they are injected: a zone-state fault of one zone and a
 //! bit flip of given blocks, each with the moment *always*.
 //!
-//! Not covered: misdirected writes, and writes that are lost after an acknowledged flush. No design
-//! without replicas survives those, and Furrow does not claim to.
+//! Not covered: misdirected writes, and writes that the drive loses after an acknowledged flush.
+//! Surviving those needs replicas, and Furrow does not claim to.
 
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
@@ -72,16 +74,16 @@ pub enum FaultKind {
     ZoneOffline,
     /// An active zone becomes full.
     ZoneFull,
-    /// The drive is gone for `commands` commands, this one included; if that is `None`,
+    /// The drive is gone for `commands` commands, including this one; if that is `None`,
     /// until [`power_on`](FaultInjection::power_on).
     Disappear {
         /// How many commands the drive refuses.
         commands: Option<u64>,
     },
-    /// The answer is delayed by both amounts. Changes that a command makes take effect at once; a
-    /// read returns what the blocks hold when it is answered.
+    /// The answer is delayed by both amounts. The command's changes take effect at once; a read
+    /// returns the content of the blocks at the time of its answer.
     Slow {
-        /// Number of turns of the executor in which there is no other work.
+        /// Number of turns of the executor, counted only while no other work is ready.
         polls: u32,
         /// Delay in nanoseconds of the executor's clock.
         nanoseconds: u64,
@@ -130,14 +132,14 @@ pub struct Fault {
     pub place: Place,
     /// Selects the commands at which the fault strikes, among those to which it applies.
     pub when: When,
-    /// How often the fault will still strike; `None` is without limit. At 0 the fault has ended and
-    /// is dropped.
+    /// How often the fault will still strike; `None`: without limit. At 0 the fault has ended, and
+    /// the drive drops it.
     pub times: Option<u64>,
     /// Number of commands so far to which the fault has applied.
     pub seen: u64,
 }
 
-/// The part of a command on which faults depend.
+/// Which blocks a command touches: all that faults depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch {
     /// Zone of the command.
@@ -148,7 +150,7 @@ pub struct Touch {
     pub blocks: u64,
 }
 
-/// A drive into which tests of the code above it inject faults:
+/// An interface with which tests inject faults into a drive; see
 /// [`ZonedDevice::fault_injection`](crate::ZonedDevice::fault_injection).
 pub trait FaultInjection {
     /// The pending faults.
@@ -175,8 +177,8 @@ pub trait FaultInjection {
 }
 
 impl Fault {
-    /// Creates a fault that strikes at every command it applies to: once for kinds with a lasting
-    /// effect (a power cut, zone states, bit flips), without limit for the others.
+    /// Creates a fault that strikes at every command to which it applies. Kinds with a lasting
+    /// effect (a power cut, zone states, bit flips) strike once, the others without limit.
     pub fn new(kind: FaultKind) -> Fault {
         let lasting = matches!(
             kind,

@@ -16,7 +16,7 @@ impl Geometry {
         })
     }
 
-    /// Finds the first problem.
+    /// Returns the first problem as an error.
     pub(crate) fn fault(&self) -> Result<(), Fault> {
         self.layout_fault()?;
         self.limits_fault()
@@ -116,8 +116,8 @@ impl Geometry {
         BlockCount(u64::from(self.zones).saturating_mul(self.zone_size.0))
     }
 
-    /// Largest append in blocks; `None` is no limit. It is ZASL, or MDTS if ZASL is 0. A drive that
-    /// takes no append has 0: callers write at the write pointer instead.
+    /// Largest append in blocks; `None`: no limit. It is ZASL, or MDTS if ZASL is 0. A drive that
+    /// refuses appends has 0: callers then write at the write pointer instead.
     #[inline]
     pub fn append_limit(&self) -> Option<BlockCount> {
         self.max_append.or(self.max_transfer)
@@ -128,17 +128,16 @@ impl Geometry {
         ByteLen(blocks.0.saturating_mul(self.block_size.0))
     }
 
-    /// The zone that starts exactly at `lba`.
+    /// The zone that starts exactly at `lba`; `None` if no zone does.
     pub fn zone_at(&self, lba: Lba) -> Option<ZoneId> {
         self.locate(lba).and_then(|(zone, offset)| (offset.0 == 0).then_some(zone))
     }
 
-    /// Returns zone and offset at which a range of blocks starts, if the range is not empty and
-    /// lies on the drive. The range may extend into further zones.
+    /// Zone and offset of the first block of a range. The range may extend into further zones.
     ///
     /// # Errors
-    /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves the
-    /// drive.
+    /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves
+    /// the drive.
     #[inline]
     pub fn check_range(
         &self,
@@ -160,7 +159,7 @@ impl Geometry {
 pub(crate) struct Fault {
     /// The field of [`Geometry`] at fault.
     pub field: &'static str,
-    /// The defect of the field: the rest of the sentence.
+    /// What is wrong with the field: the end of a sentence that begins with its name.
     pub what: String,
 }
 

@@ -1,17 +1,18 @@
-//! All zones of a drive under the zone rules: counts resources, and closes zones to open others.
+//! All zones of a drive under the zone rules: counts open and active zones, and closes zones to
+//! open others.
 //!
-//! [`Machine`] holds the state that is necessary to apply [`rules`] to [`Command`]s: all zones, how
-//! many are open and active, and the order in which zones were implicitly opened. It has no clock,
-//! no data and no durability; the emulator adds those.
+//! [`Machine`] holds the state that is necessary to apply [`rules`] to [`Command`]s: all zones, the
+//! numbers of open and active ones, and the order in which zones were implicitly opened. It has no
+//! clock, no data and no durability; the emulator adds those.
 //!
 //! - **Open and active zones never exceed the geometry's limits**, whichever function is called.
 //! - **A refused command has changed nothing.**
 //! - A read, write, append or single-zone management is O(1) and does not allocate.
 //! - Checks come in this order: transfer size, range, state, alignment, write pointer, boundary,
 //!   resources. `tests/table.csv` has every answer.
-//! - If a zone is to be opened and the limit is reached, the zone that was implicitly opened
-//!   longest ago is closed, never an explicitly opened one (ZNS Command Set Specification 1.1,
-//!   "Zone Resources": the controller may).
+//! - To open a zone at the limit of open zones, the machine closes the zone that was implicitly
+//!   opened longest ago, never an explicitly opened one (ZNS Command Set Specification 1.1, "Zone
+//!   Resources", allows that).
 //!
 //! Conventional zones (`Geometry::conventional_zones`), which the ZNS Command Set does not know,
 //! can be written anywhere below their capacity, again and again; a write must stay in its zone.
@@ -59,9 +60,9 @@ pub enum Effect {
         /// The zone's state afterwards.
         state: ZoneState,
     },
-    /// Flush: nothing changed here.
+    /// Flush: the machine changes nothing.
     Flushed,
-    /// Management of one zone.
+    /// Management of one zone: its state may have changed.
     Managed {
         /// The zone that was managed.
         zone: ZoneId,
@@ -73,7 +74,7 @@ pub enum Effect {
     ManagedAll,
 }
 
-/// The effect a command would have.
+/// The effect that a command would have now.
 enum Plan {
     Read { zone: ZoneId, offset: BlockCount },
     Conventional { lba: Lba, zone: ZoneId, offset: BlockCount },
@@ -159,7 +160,7 @@ impl Machine {
         self.plan(command).err().unwrap_or(Status::Success)
     }
 
-    /// Executes `command`.
+    /// Executes `command`, unless the rules refuse it.
     ///
     /// # Errors
     /// The status that the drive must answer; nothing has changed then.
@@ -218,7 +219,8 @@ impl Machine {
             }
             Command::Append { zone_start, blocks } => {
                 within(blocks, self.geometry.append_limit())?;
-                // Only the address is checked here; the zone checks the end of the data.
+                // Only the start address is checked here; the zone's rules check the end of
+                // the data.
                 let (zone, offset) = self.geometry.check_range(zone_start, BlockCount(1))?;
                 if self.geometry.is_conventional(zone) {
                     return Err(Status::InvalidField);
@@ -254,7 +256,7 @@ impl Machine {
         rules::step(self.slots[zone.0 as usize].zone, op, self.headroom())
     }
 
-    /// Whether a zone can be opened now.
+    /// Which resources are left to open another zone.
     #[inline]
     fn headroom(&self) -> Headroom {
         let Geometry { max_open, max_active, .. } = self.geometry;
@@ -274,7 +276,7 @@ impl Machine {
         if state != ZoneState::Full {
             rules::writable(state)?;
         }
-        // `check_range` has ensured that the sum cannot overflow.
+        // The sum cannot overflow: `check_range` has checked it.
         if offset.0 + blocks.0 > capacity.0 { Err(Status::ZoneBoundary) } else { Ok(()) }
     }
 
@@ -298,7 +300,8 @@ impl Machine {
                 self.geometry.unwritten_reads_fail && !self.geometry.is_conventional(ZoneId(index));
             match rules::read(self.slots[index as usize].zone, BlockCount(left.min(size)), fails) {
                 Status::Success => {}
-                // An offline zone further on takes precedence, because the state is checked first.
+                // An offline zone later in the range takes precedence, because states are
+                // checked first.
                 Status::Unwritten => unwritten = Err(Status::Unwritten),
                 status => return Err(status),
             }
@@ -310,8 +313,8 @@ impl Machine {
         unwritten
     }
 
-    /// Refuses to open all closed zones unless the limit covers them together with the explicitly
-    /// opened zones.
+    /// Fails unless the limit of open zones covers all closed zones together with the explicitly
+    /// opened ones.
     fn check_open_all(&self) -> Result<(), Status> {
         let closed = self.active - self.open;
         let explicit = self.open - self.implicit;
@@ -322,8 +325,8 @@ impl Machine {
     }
 
     fn manage_all(&mut self, action: Action, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
-        // Choose the zones before any of them changes: a zone closed to open another is
-        // not reopened.
+        // The zones are chosen before any of them changes, so that a zone closed to open another is
+        // not opened again.
         let first = self.geometry.conventional_zones;
         let chosen: Vec<u32> = (first..self.geometry.zones)
             .filter(|&zone| rules::selected(action, self.slots[zone as usize].zone.state))
@@ -336,7 +339,8 @@ impl Machine {
         }
     }
 
-    /// Applies `step` to the zone, after closing another zone if necessary.
+    /// Applies `step` to the zone; if the limit of open zones requires it, closes another
+    /// zone first.
     #[inline]
     fn commit(&mut self, zone: ZoneId, step: Step, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
         if step.opens && self.geometry.max_open == Some(self.open) {
@@ -446,9 +450,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Applies a failed write to `zone` that left the write pointer at `pointer`, anywhere from its
-    /// old position to the end of the write's range. Called instead of applying the write: the zone
-    /// is opened as by the write, and is full if `pointer` is its capacity.
+    /// Applies a failed write to `zone`, which left the write pointer at `pointer`, anywhere
+    /// from its old position to the end of the write's range. The caller does not apply the
+    /// write itself: this call opens the zone as the write would, and makes it full if `pointer`
+    /// is its capacity.
     ///
     /// # Errors
     /// The status of a write that is not allowed; [`Status::ZoneInvalidWrite`] if `pointer` lies
@@ -483,13 +488,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Carries out a power cycle. `durable` returns, zone by zone in order, how many blocks
-    /// survived; a number above the written blocks counts as all of them. It is not called for
-    /// conventional zones.
+    /// Carries out a power cycle. For each sequential zone in order, `durable` returns how many of
+    /// its blocks survived; a number above the written blocks counts as all of them.
     ///
-    /// [`rules::power_cycle`] decides the state of each zone, with one exception. A zone that loses
-    /// part of the write that filled it would be closed again; if the limit of active zones is
-    /// reached, it stays full instead (the controller may move zones to Full).
+    /// [`rules::power_cycle`] decides the state of each zone, with one exception. A zone that lost
+    /// part of the write which filled it would be closed again; if the limit of active zones is
+    /// reached, it stays full (the controller may make zones full).
     pub fn power_cycle(&mut self, mut durable: impl FnMut(ZoneId, &Zone) -> BlockCount) {
         let mut reopened = Vec::new();
         for zone in (self.geometry.conventional_zones..self.geometry.zones).map(ZoneId) {
@@ -567,8 +571,8 @@ fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> 
     }
 }
 
-/// Whether a transfer has at least one block and at most `limit` blocks. This check comes before
-/// those of the zone.
+/// Whether a transfer has at least one block and at most `limit` blocks. The machine checks this
+/// before the rules of the zone.
 #[inline]
 fn within(blocks: BlockCount, limit: Option<BlockCount>) -> Result<(), Status> {
     let fits = blocks.0 > 0 && limit.is_none_or(|limit| blocks <= limit);

@@ -3,18 +3,18 @@
 //! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same
 //! geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
 //! change only the view, which records them. [`Overlay::apply`] then carries them out on the drive
-//! below, one at a time, each after the answer to the one before. Replaying the changes in order
+//! below: it sends each command after the answer to the one before. Replaying the changes in order
 //! keeps the writer's crash safety: a sequence that is safe on the view is safe on the drive.
 //!
 //! Invariants
 //! - Only [`Overlay::apply`] sends the drive below anything other than reads.
-//! - Each block is read either from the view, if it was written there, or from the drive, never as
-//!   a mixture. Blocks that the drive cannot read cannot be read from the view.
-//! - The view is valid only as long as nobody else changes the drive; `apply` checks that the zones
+//! - Each block is read from the view if it was written there, otherwise from the drive, never as a
+//!   mixture. Blocks that the drive cannot read cannot be read from the view.
+//! - The view is valid only while its user alone changes the drive; `apply` checks that the zones
 //!   are unchanged.
 //!
-//! The view may close a different implicitly open zone from the one the drive would close, because
-//! no report says which of them was opened first.
+//! The view may implicitly close another zone than the drive would, because zone reports do not say
+//! which zone was opened first.
 //!
 //! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
 //! the drive between making the view and applying it.
@@ -40,14 +40,14 @@ pub struct Change {
     pub fua: bool,
 }
 
-/// A view of a drive; see the [module](self). Cloning shares it.
+/// A view of a drive; see the [module](self). A clone is another handle of the same view.
 #[derive(Clone)]
 pub struct Overlay(Rc<Inner>);
 
 struct Inner {
     rt: Rt,
     below: Rc<dyn ZonedDevice>,
-    /// The zones when the view was made.
+    /// The drive's zone reports when the view was made.
     before: Vec<ZoneReport>,
     answers: CompletionTable<Outcome>,
     state: RefCell<State>,
@@ -55,8 +55,8 @@ struct Inner {
 
 struct State {
     machine: Machine,
-    /// Zones whose state or content differs from the drive's, with the number of the drive's blocks
-    /// that are still visible.
+    /// Zones whose state or content differs from the drive's, each with the number of the drive's
+    /// blocks that the view still shows.
     touched: BTreeMap<ZoneId, BlockCount>,
     /// Written data, by first block.
     written: BTreeMap<u64, Written>,
@@ -70,7 +70,7 @@ struct Written {
 }
 
 impl Overlay {
-    /// Creates a view of `below`, which nobody else may change as long as the view is in use.
+    /// Creates a view of `below`. Nobody else may change the drive while the view is in use.
     ///
     /// # Errors
     /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
@@ -118,16 +118,17 @@ impl Overlay {
         self.0.state.borrow().bytes
     }
 
-    /// Applies the changes of the view to the drive below, in order, and flushes. `progress` gets
-    /// the number of commands done, and their total. The view must not be used afterwards.
+    /// Applies the changes of the view to the drive below, in order, and flushes. `progress`
+    /// is called with the number of commands done, and their total. The view must not be
+    /// used afterwards.
     ///
     /// # Errors
-    /// `Busy` if the drive's zones have changed since the view was made (nothing is written then),
-    /// `Io` with the command that failed: earlier commands are on the drive.
+    /// `Busy` if the drive's zones have changed since the view was made (then nothing is written);
+    /// `Io` with the command that failed, after all earlier commands were carried out.
     pub async fn apply(&self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         let below = self.0.below.clone();
         let same = |(a, b): (&ZoneReport, &ZoneReport)| {
-            // The drive itself may have closed or opened zones.
+            // The drive may have closed or opened zones by itself, which is not a difference.
             let kind = |report: &ZoneReport| (report.state.is_active(), report.write_pointer);
             a.state == b.state || (kind(a) == kind(b) && a.state.is_active())
         };
@@ -188,7 +189,7 @@ impl Overlay {
         completion
     }
 
-    /// Locates the blocks of a read, in order.
+    /// The parts from which a read is put together, in order.
     fn parts(&self, lba: Lba, blocks: BlockCount) -> Result<Vec<Part>, Status> {
         let state = self.0.state.borrow();
         let geometry = state.machine.geometry();
@@ -222,7 +223,7 @@ impl Overlay {
     }
 }
 
-/// Where some blocks of a read are.
+/// The place of some consecutive blocks of a read.
 enum Part {
     /// The blocks are on the drive.
     Below { lba: u64, blocks: u64 },

@@ -5,10 +5,10 @@ use furrow_rt::{Completion, Pages};
 
 /// A drive without zones: a block device, a file, or an emulated one.
 ///
-/// Offsets and lengths are bytes and multiples of 4 KiB. Commands start in any order. A write is
-/// durable only once a flush is answered that was sent after the write's answer. Until then, any
-/// parts of a write may survive a power cut without the rest, in units that may be as small as 512
-/// bytes. `Outcome::lba` has no meaning.
+/// Offsets and lengths are in bytes and multiples of 4 KiB. Commands start in any order. A write is
+/// durable only when a flush is answered that was sent after the write's answer. Until then, any
+/// parts of a write may survive a power cut without the rest, in units of 512 bytes or more.
+/// `Outcome::lba` has no meaning.
 pub trait PlainDevice {
     /// Size of the drive in bytes.
     fn size(&self) -> ByteLen;
@@ -19,21 +19,21 @@ pub trait PlainDevice {
     /// Reads `data.len()` pages from `offset` into `data`.
     fn read(&self, offset: u64, data: Pages) -> Completion<Outcome>;
 
-    /// Number of write streams; writes name them by numbers from 1 to this number. 0 if the drive
-    /// has none. The drive may keep the data of different streams in different places, such as
+    /// Number of write streams; writes name them by numbers from 1 to this number. 0: the drive
+    /// has none. The drive may keep data of different streams apart, for example in different
     /// erase blocks.
     fn streams(&self) -> u8 {
         0
     }
 
-    /// Writes `data` at `offset`. `stream` is one of [`PlainDevice::streams`], or 0 for none. It is
-    /// only a hint: neither the answer nor later reads depend on it.
+    /// Writes `data` at `offset`. `stream` is a number up to [`PlainDevice::streams`], or 0 for
+    /// none. It is only a hint: neither the answer nor later reads depend on it.
     fn write(&self, offset: u64, data: Pages, stream: u8) -> Completion<Outcome>;
 
     /// Makes all answered writes durable.
     fn flush(&self) -> Completion<Outcome>;
 
-    /// Announces that nobody will read `length` bytes from `offset` on before they are written
+    /// Announces that `length` bytes from `offset` on will not be read before they are written
     /// again. Until then reads of these bytes are undefined, and may differ from one read to
     /// the next.
     fn discard(&self, offset: u64, length: u64) -> Completion<Outcome>;

@@ -1,10 +1,10 @@
 //! Geometries of known drives, by name.
 //!
-//! A preset is the *shape* of a drive: the emulator's timing engine knows how long commands take.
+//! A preset gives the *shape* of a drive; the emulator's timing model says how long commands take.
 //! Every number below is marked: **measured** (read from such a drive, or published with it),
 //! **inferred** (from a drive's behaviour) or **assumed** (unpublished; chosen so that it does not
-//! limit anything). None is the vendor's word. Each value can be changed, key by key, in a device
-//! spec ([`spec`](crate::spec)).
+//! limit anything). None is confirmed by a vendor. A device spec ([`spec`](crate::spec)) can change
+//! each value by its key.
 //!
 //! Assumed of all zoned drives: no conventional zones, no read across zones, unwritten blocks read
 //! as zeros, a write cache that power-loss protection keeps (`volatile_cache` false).
@@ -15,7 +15,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
-/// Names of all presets, in the order documents list them.
+/// Names of all presets, in the order in which documents list them.
 pub const NAMES: &[&str] =
     &["pm1731a", "zn540-1t", "zn540-4t", "j5100", "confzns", "femu-zapraid", "cns"];
 
@@ -49,8 +49,8 @@ pub fn describe(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The base of a device spec without a preset: 256 zones of 16 MiB, small enough for a test, with a
-/// volatile write cache, so that a missing flush is noticed.
+/// The base of a device spec without a preset: 256 zones of 16 MiB, small enough for tests, with a
+/// volatile write cache, so that tests notice a missing flush.
 pub fn plain() -> Geometry {
     Geometry {
         max_open: Some(32),
@@ -144,8 +144,8 @@ fn femu_zapraid() -> Geometry {
     }
 }
 
-/// A conventional drive, for baselines. Everything is assumed: 4 TiB, reads across "zones", which
-/// are only a way to number pieces of 1 GiB.
+/// A conventional drive, for baselines. Everything is assumed: 4 TiB, and reads across its "zones",
+/// which are only numbered pieces of 1 GiB.
 fn cns() -> Geometry {
     Geometry {
         conventional_zones: 4096,

@@ -4,12 +4,13 @@
 //! "Zone Resources", the Write, Read and Zone Append commands and Zone Management Send).
 //! `tests/table.csv` lists its answer in every state, clause by clause.
 //!
-//! The specification leaves some of the order of checks open; here it is: state, alignment, write
-//! pointer, boundary, resources. An append's boundary is checked from the write pointer that it
-//! gets, never from the address in the command.
+//! The specification leaves part of the order of checks open. The order here: state, alignment,
+//! write pointer, boundary, resources. An append's boundary is checked from the write pointer at
+//! which it is placed, never from the address in the command.
 //!
-//! Not here: sizes and ranges that do not depend on the zone's state (checked first) and counting
-//! of resources, which are in [`machine`](crate::machine); ZRWA, descriptor extensions, time, data.
+//! Not here: sizes and ranges that do not depend on the zone's state (checked before), and the
+//! counts of open and active zones: both are in [`machine`](crate::machine). Nor ZRWA, descriptor
+//! extensions, time, data.
 
 use crate::{Action, BlockCount, Status, ZoneState};
 
@@ -18,9 +19,9 @@ use crate::{Action, BlockCount, Status, ZoneState};
 pub struct Zone {
     /// State of the zone. A conventional zone is always full, read-only or offline.
     pub state: ZoneState,
-    /// Number of blocks written, from the start of the zone. This is the write pointer while
-    /// the zone has one (empty, open, closed). In the other states it still says where data
-    /// ends: a finished zone keeps it below the capacity. [`Zone::reported_pointer`] is what a
+    /// Number of blocks written, from the start of the zone. This is the write pointer while the
+    /// zone has one (empty, open, closed). In the other states it still says where data ends: a
+    /// finished zone keeps it below the capacity. [`Zone::reported_pointer`] is the pointer that a
     /// drive *reports*.
     pub write_pointer: BlockCount,
     /// Number of blocks that can be written; at most the geometry's zone capacity.
@@ -56,9 +57,9 @@ pub enum Op {
         /// Number of blocks, at least 1.
         blocks: BlockCount,
     },
-    /// Append `blocks`; the command's address was `offset` into the zone, which must be 0.
+    /// Append `blocks`; the command's address was at `offset` in the zone, which must be 0.
     Append {
-        /// Offset of the command's address.
+        /// Offset of the command's address in the zone.
         offset: BlockCount,
         /// Number of blocks, at least 1.
         blocks: BlockCount,
@@ -70,9 +71,9 @@ pub enum Op {
 /// Whether the drive has the resources to open the zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
-    /// One more zone may become active.
+    /// Whether one more zone may become active.
     pub active: bool,
-    /// One more zone may be open, if necessary after closing an implicitly opened one.
+    /// Whether one more zone may be open, if necessary after closing an implicitly opened zone.
     pub open: bool,
 }
 
@@ -88,7 +89,7 @@ pub struct Step {
     pub zone: Zone,
     /// Offset in the zone at which data is placed; 0 for management.
     pub offset: BlockCount,
-    /// True if the zone was not open and passes through an open state, so that it needs an open
+    /// Whether the zone passes from not open through an open state, so that it needs an open
     /// resource, if only for a moment.
     pub opens: bool,
 }
@@ -96,7 +97,7 @@ pub struct Step {
 /// Carries out `op` on `zone`.
 ///
 /// # Errors
-/// The status that the drive must answer. The zone has not changed then.
+/// The status that the drive must answer; the zone is then unchanged.
 #[inline]
 pub fn step(zone: Zone, op: Op, headroom: Headroom) -> Result<Step, Status> {
     match op {
@@ -118,8 +119,8 @@ pub fn step(zone: Zone, op: Op, headroom: Headroom) -> Result<Step, Status> {
     }
 }
 
-/// Applies a write of `blocks` at the write pointer of a zone known to be writable. 0 blocks open
-/// the zone and write nothing, as a failed write may do.
+/// Applies a write of `blocks` at the write pointer of a zone that takes writes. With 0 blocks it
+/// opens the zone and writes nothing, as a failed write may do.
 #[inline]
 pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Result<Step, Status> {
     if blocks.0 > zone.capacity.0 - zone.write_pointer.0 {
@@ -143,7 +144,7 @@ pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Res
 /// Whether a zone in `state` takes writes.
 ///
 /// # Errors
-/// The status that the drive answers if the zone takes no writes.
+/// The status that the drive answers if the zone does not take writes.
 #[inline]
 pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     match state {
@@ -154,10 +155,10 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     }
 }
 
-/// Whether there is headroom to open a zone that is empty or closed. Active resources are checked
-/// first: closing an implicitly opened zone frees none of them. So a drive with equal limits (MAR =
-/// MOR) always answers Too Many Active Zones, as the specification wants: if all its zones are
-/// open, all are active, and no closed zone is left.
+/// Whether an empty or closed zone may be opened. Active zones are checked first, because closing
+/// an implicitly opened zone does not make fewer of them. So a drive with equal limits (MAR = MOR)
+/// always answers Too Many Active Zones, as the specification wants: if all allowed zones are open,
+/// they are all the active ones, and no zone is closed.
 fn opening(state: ZoneState, headroom: Headroom) -> Result<(), Status> {
     if !state.is_active() && !headroom.active {
         return Err(Status::TooManyActive);
@@ -207,9 +208,9 @@ pub fn selected(action: Action, state: ZoneState) -> bool {
     }
 }
 
-/// Returns the status of a read of a zone up to block `end` (exclusive), which is at most the zone
-/// size. With `unwritten_fails` (DULBE) blocks never written are an error, otherwise they read as
-/// zeros; the blocks of a read-only zone can always be read.
+/// The status of a read in a zone up to block `end` (exclusive), which is at most the zone size.
+/// Blocks that were never written are an error with `unwritten_fails` (DULBE), and read as zeros
+/// without it. The blocks of a read-only zone can always be read.
 #[inline]
 pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
     match zone.state {
@@ -220,12 +221,12 @@ pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
     }
 }
 
-/// Returns the zone as a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves
-/// it if `durable` of its blocks survived.
+/// The zone after a power cycle (an NVM subsystem reset, a shutdown, a loss of power), if `durable`
+/// of its blocks survived.
 ///
-/// A zone that was filled by a write and lost part of it was never full durably: it is closed or
-/// empty again. A zone that was finished, or that the controller filled, stays full, and its data
-/// ends earlier.
+/// A zone that was filled by a write and lost part of it was not durably full: it is closed or
+/// empty again. A zone that was finished, or that the controller made full, stays full, and its
+/// data ends earlier.
 pub fn power_cycle(zone: Zone, durable: BlockCount) -> Zone {
     let write_pointer = zone.write_pointer.min(durable);
     let filled_by_write = zone.state == ZoneState::Full && zone.write_pointer == zone.capacity;

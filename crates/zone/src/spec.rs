@@ -14,8 +14,8 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
-//! The path of an image may contain a comma without a backslash if the text after the comma is not
-//! an option, as in `a,b.zns`: options come last, and each has a `=`.
+//! An image's path may contain a comma without a backslash if the text after the comma is not an
+//! option, as in `a,b.zns`: options come last, and each has a `=`.
 //!
 //! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows its parameters.
 //!
@@ -47,7 +47,7 @@ pub enum DeviceSpec {
     Node(Node),
     /// An emulated drive in an image file.
     Image(Image),
-    /// An emulated drive in memory. Boxed, because it is far larger than the others.
+    /// An emulated drive in memory. Boxed, because it is far larger than the other variants.
     Memory(Box<Memory>),
 }
 
@@ -96,7 +96,7 @@ pub struct Image {
 pub struct Memory {
     /// Geometry of the drive, already validated.
     pub geometry: Geometry,
-    /// What happens to payload.
+    /// Whether the drive keeps payload.
     pub medium: Medium,
     /// How the drive is run.
     pub run: Run,
@@ -111,7 +111,7 @@ impl Memory {
     }
 }
 
-/// Why a device spec cannot be read, and at which place.
+/// Why a device spec cannot be read, and which part of it is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// What was being read: `device spec` or `drive geometry`.
@@ -158,7 +158,7 @@ impl From<SpecError> for Error {
     }
 }
 
-/// A problem with a part of the text; positions are in bytes.
+/// A problem with a part of the text; its position is in bytes.
 struct Complaint {
     at: Range<usize>,
     what: String,
@@ -182,7 +182,7 @@ impl Complaint {
     }
 }
 
-/// Makes a text fit on one line, whatever was typed.
+/// Replaces control characters, so that a text fits on one line.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -237,7 +237,8 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// Splits `text[range]` at every `separator` that no backslash precedes. Returns at least one part.
+/// Splits `text[range]` at every `separator` that does not follow a backslash. Returns at least
+/// one part.
 fn split(text: &str, range: Range<usize>, separator: char) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut start = range.start;
@@ -384,7 +385,7 @@ impl fmt::Display for DeviceSpec {
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The backslash keeps a path that looks like another kind of spec a path.
+        // The backslash marks the text as a path although it looks like another kind of spec.
         let guard = if self.path.starts_with("mem:") { "\\" } else { "" };
         write!(f, "{guard}{}", escape(&self.path))?;
         let Run { seed, timing, time_scale, model, parameters } = &self.run;

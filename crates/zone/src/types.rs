@@ -32,11 +32,11 @@ unit!(
     ByteLen(u64)
 );
 unit!(
-    /// A submission queue of a drive.
+    /// A submission queue of a drive, by number.
     QueueId(u16)
 );
 unit!(
-    /// A drive of this process.
+    /// A drive of this process, by number.
     DeviceId(u32)
 );
 
@@ -53,7 +53,7 @@ pub struct Geometry {
     pub block_size: ByteLen,
     /// Out-of-band bytes of each block; 0 if there are none.
     pub oob_bytes: u16,
-    /// Zones 0..conventional_zones may be written anywhere and have no state.
+    /// Number of zones, counted from the first, that may be written anywhere and have no state.
     pub conventional_zones: u32,
     /// Most zones open at once (MOR), `None` = no limit.
     pub max_open: Option<u32>,
@@ -78,8 +78,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The base of most geometries: blocks of 4 KiB, no limits, no out-of-band bytes. Sizes are
-    /// in blocks.
+    /// The base of most geometries: blocks of 4 KiB, no limits, no out-of-band bytes. `zone_size`
+    /// and `zone_capacity` are in blocks.
     pub fn unlimited(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
         Geometry {
             zones,

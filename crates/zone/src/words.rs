@@ -1,9 +1,9 @@
-//! Words of messages: numbers of things, and suggestions for mistyped names.
+//! Words for messages: counted things, and suggestions for mistyped names.
 
 /// Most names that a message suggests.
 const PROPOSED: usize = 3;
 
-/// Formats a number of things, in the plural unless it is `one`.
+/// A number of things, as text: in the plural unless the number is 1.
 pub fn count(number: u64, one: &str) -> String {
     match one.strip_suffix('y') {
         _ if number == 1 => format!("1 {one}"),
@@ -14,14 +14,14 @@ pub fn count(number: u64, one: &str) -> String {
     }
 }
 
-/// Lists which of several things are meant, as `members 2, 3` or `member 2`.
+/// A list of things by number, such as `members 2, 3` or `member 2`.
 pub fn listed(one: &str, which: &[String]) -> String {
     let plural = if which.len() == 1 { "" } else { "s" };
     format!("{one}{plural} {}", which.join(", "))
 }
 
-/// Formats ` (did you mean 'commit'?)` if names among `known` are near to `word`;
-/// otherwise nothing.
+/// The text ` (did you mean 'commit'?)`, if names among `known` are near to `word`;
+/// otherwise empty.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = nearest(word, known);
     if near.is_empty() {
@@ -31,9 +31,9 @@ pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String 
     format!(" (did you mean {}?)", named.join(" or "))
 }
 
-/// Returns the names among `known` that are nearest to `word`, at most three; none if all are far.
-/// A name is near if at most a third of the word's letters would have to change, or if it begins
-/// with the word.
+/// The names among `known` that are nearest to `word`, at most three; none if all are far. A name
+/// is near if at most a third of the word's letters would have to change, or if it begins with
+/// the word.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let word = word.to_lowercase();
     let length = word.chars().count();
@@ -56,7 +56,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     names.map(|(_, name)| name).take(PROPOSED).collect()
 }
 
-/// How many letters must be inserted, removed, changed or swapped with the next one to turn one
+/// How many letters must be inserted, removed, changed or swapped with their neighbour to turn one
 /// word into the other (the optimal string alignment of Damerau and Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());

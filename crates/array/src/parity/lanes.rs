@@ -1,15 +1,16 @@
 //! Parity of many chunks in one pass, in the widest registers the processor has.
 //!
 //! The loops are plain Rust over arrays of [`LANE`] bytes, which the compiler vectorises. They are
-//! compiled once for any processor and once more for processors with AVX2; calls use the second
-//! version where AVX2 is found. Both give the same bytes: a run stays a function of its seed.
+//! compiled for any processor and again for processors with AVX2, and calls choose at run time.
+//! Both give the same bytes, so a run stays a function of its seed.
 
 #![allow(unsafe_code, reason = "code for a processor that was asked whether it is one")]
 
-/// Bytes held in registers at once.
+/// Number of bytes that the loops hold in registers at once.
 const LANE: usize = 128;
 
-/// The sum (exclusive or) of `data` into `p`. All are of one length, and `data` is not empty.
+/// Writes the sum (exclusive or) of `data` to `p`. All have the same length, and `data` is
+/// not empty.
 pub(super) fn sum(data: &[&[u8]], p: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -19,8 +20,8 @@ pub(super) fn sum(data: &[&[u8]], p: &mut [u8]) {
     sum_any(data, p);
 }
 
-/// The sum of `data` into `p`, and Σ 2^i · data_i into `q`. All are of one length, and `data` is
-/// not empty.
+/// Writes the sum of `data` to `p`, and Σ 2^i · data_i to `q`. All have the same length, and `data`
+/// is not empty.
 pub(super) fn sums(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -64,7 +65,7 @@ fn sums_any(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
     }
 }
 
-/// The bytes of a chunk that are in a lane.
+/// The `N` bytes of a chunk from `at` on.
 #[inline(always)]
 fn lane<const N: usize>(chunk: &[u8], at: usize) -> &[u8; N] {
     chunk[at..at + N].try_into().expect("invariant: a slice of N bytes")
@@ -87,7 +88,7 @@ fn sums_lane<const N: usize>(data: &[&[u8]], at: usize, p: &mut [u8], q: &mut [u
     let last = data.len() - 1;
     let mut sum = *lane::<N>(data[last], at);
     let mut weighted = sum;
-    // Horner's rule, from the chunk of the highest power down.
+    // Horner's rule, beginning with the chunk of the highest power.
     for chunk in data[..last].iter().rev() {
         let chunk = lane::<N>(chunk, at);
         for i in 0..N {
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use furrow_rt::Rng;
 
-    /// The portable version and the one for this processor agree on all lengths.
+    /// The portable code and the code for this processor give the same bytes for all lengths.
     #[test]
     fn all_code_for_it_gives_the_same_bytes() {
         let mut rng = Rng::new(4);

@@ -4,7 +4,7 @@ use super::*;
 use crate::level::{Level, Placement};
 use proptest::prelude::*;
 
-/// The levels and numbers of drives, among them those of which two parts can go on alone.
+/// Levels and numbers of drives, among them all shapes of which two parts can go on alone.
 const SHAPES: [(Level, u32); 10] = [
     (Level::Raid4, 2),
     (Level::Raid5, 2),
@@ -18,10 +18,10 @@ const SHAPES: [(Level, u32); 10] = [
     (Level::Raid0, 2),
 ];
 
-/// Numbers of drives above this are of drives that replaced others.
+/// Drives with numbers above this have replaced others.
 const FRESH: u8 = 100;
 
-/// A drive: its newest record, and the deeds whose acknowledgement it took part in.
+/// A drive: its newest record, and the writes whose acknowledgement it took part in.
 #[derive(Clone, Debug)]
 struct Model {
     says: Examined,
@@ -35,19 +35,20 @@ struct World {
     fresh: u8,
 }
 
-/// An assembly of some drives: which, and what happens then.
+/// An assembly of some of the drives, and what happens while the array runs.
 #[derive(Clone, Debug)]
 struct Step {
     given: Vec<bool>,
     /// A member that fails while the array runs.
     fails: Option<usize>,
-    /// A crash leaves the record of that, or of the drives that are missing, on the first so many.
+    /// A crash leaves the record of the failure, or of missing drives, on only this number
+    /// of members.
     told: Option<usize>,
-    /// A failed member is replaced.
+    /// Whether a failed member is replaced.
     replaces: bool,
 }
 
-/// Members in service have seen every event.
+/// Notes that members in service have seen every event.
 fn serve(says: &mut Examined) {
     for ((_, state), served) in says.members.iter().zip(&mut says.served) {
         if *state != MemberState::Failed {
@@ -103,8 +104,8 @@ impl World {
         })
     }
 
-    /// Gives the members in service a record; if only the first `told` of them get it, nothing is
-    /// acknowledged by it. Returns whether all have it.
+    /// Gives a record to the members in service, or only to the first `told` of them; then nothing
+    /// is acknowledged by it. Returns whether all have it.
     fn record(&mut self, says: &Examined, told: Option<usize>) -> bool {
         let in_service = |index: &usize| {
             let device = self.drives[*index].says.device;
@@ -121,8 +122,8 @@ impl World {
         count == all.len()
     }
 
-    /// Assembles as a user does who gives exactly these drives, and leaves out those refused as
-    /// old. A split is refused, and changes nothing.
+    /// Assembles like a user who gives exactly these drives and leaves out those that are refused
+    /// as old. A split is refused and changes nothing.
     fn step(&mut self, step: &Step) {
         let given: Vec<usize> =
             (0..self.drives.len()).filter(|i| step.given.get(*i) == Some(&true)).collect();
@@ -188,7 +189,7 @@ impl World {
         }
     }
 
-    /// The members in service have written something together.
+    /// Lets the members in service acknowledge a write together.
     fn acknowledge(&mut self, says: &Examined) {
         self.deeds += 1;
         for drive in &mut self.drives {
@@ -210,9 +211,9 @@ fn a_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// Whatever the drives have been through: no drive that took part in an acknowledged write is
-    /// passed over for a state that lacks the write, without a word of a split. And a split is only
-    /// seen where there is one.
+    /// In any history, a drive that took part in an acknowledged write is not passed over for a
+    /// state without the write, unless a split is reported. A split is reported only where there
+    /// is one.
     #[test]
     fn no_acknowledged_write_is_passed_over(
         shape in 0..SHAPES.len(),
@@ -234,7 +235,7 @@ proptest! {
         let Some(judged) = judge(&says) else { return Ok(()) };
         if judged.split.is_empty() {
             let newest = &given[judged.newest].deeds;
-            // A state of which too much is missing is not started from.
+            // An array is not started from a state of which too much is missing.
             let best = &given[judged.newest].says;
             let up = |seat: u32| {
                 let (device, state) = best.members[seat as usize];
@@ -249,8 +250,8 @@ proptest! {
                 return Ok(());
             }
             for drive in &given {
-                // A drive that was replaced after a split, or before one, looks the same if drives
-                // of its time are not given.
+                // A drive that was replaced after a split looks like one replaced before it, if
+                // drives of its time are not given.
                 let replaced = !all && world.fresh > FRESH;
                 prop_assert!(
                     replaced || drive.deeds.is_subset(newest),
@@ -288,7 +289,7 @@ fn assemble(given: &[usize], count: usize) -> Step {
     Step { given, fails: None, told: None, replaces: false }
 }
 
-/// Two halves that have gone on one after the other, for every shape with such halves.
+/// Two halves that have gone on one after the other are a split, for every shape with such halves.
 #[test]
 fn two_halves_that_went_on_alone_are_a_split() {
     for (level, count, one, other) in [
@@ -311,15 +312,15 @@ fn two_halves_that_went_on_alone_are_a_split() {
         let text = split_refusal(&says, &names, &parts, |_| String::new());
         assert!(text.contains("each gone on without the other"), "{text}");
         assert!(text.contains("--choose") && !text.contains("replace"), "{text}");
-        // One half after the other again: the first still knows nothing of the second.
+        // The two halves go on in turn again: the first still knows nothing of the second.
         world.step(&assemble(one, count as usize));
         let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
         assert_eq!(judge(&says).unwrap().split, parts, "{level} {count}");
     }
 }
 
-/// Two records in a row reached only some of their drives, so nothing was acknowledged with them:
-/// the half that has them is no part of a split.
+/// Two successive records reached only some of their drives, so nothing was acknowledged with them.
+/// The half that has them does not make a split.
 #[test]
 fn a_half_that_was_cut_off_twice_is_no_part() {
     let mut world = World::new(Level::Raid01, 4);
@@ -332,8 +333,8 @@ fn a_half_that_was_cut_off_twice_is_no_part() {
     assert!([0, 3].contains(&judged.newest), "{}", judged.newest);
 }
 
-/// A drive that was replaced is started alone, after the others have recorded each other as failed,
-/// each for itself. What they had acknowledged together before is not passed over.
+/// A replaced drive is started alone, after the other drives have each recorded the others as
+/// failed. Writes that these drives had acknowledged together before still count.
 #[test]
 fn what_drives_did_together_before_they_fell_out_counts() {
     let mut world = World::new(Level::Raid6, 3);
@@ -345,13 +346,14 @@ fn what_drives_did_together_before_they_fell_out_counts() {
     assert_eq!(judge(&says).unwrap().split, [[1], [3]]);
 }
 
-/// A member that was told of a failure alone, before the array ended, has acknowledged nothing.
+/// A member that alone has the record of a failure, when the array ends, has acknowledged nothing
+/// with it.
 #[test]
 fn who_was_told_of_a_failure_alone_is_stale() {
     let mut world = World::new(Level::Raid6, 4);
     let mut step = assemble(&[0, 1, 3], 4);
     world.step(&step);
-    // Drive 3 alone is told that 0 has failed; 0 and 1 then go on without it.
+    // Only drive 3 gets the record that 0 has failed; 0 and 1 then go on without 3.
     let mut says = world.drives[3].says.clone();
     says.members[0].1 = MemberState::Failed;
     (says.events, says.record) = (says.events + 1, says.record + 1);
@@ -364,8 +366,9 @@ fn who_was_told_of_a_failure_alone_is_stale() {
     assert_eq!(judged.standings[3], Standing::TakenOut(3));
 }
 
-/// A member failed the other, whose drive was replaced, and which then failed the member. An older
-/// image of the member, of when it was alone, is stale: the other one knows its later record.
+/// A member recorded the other as failed; the other's drive was replaced and then recorded the
+/// member as failed. An older image of the member, from when it was alone, is stale, because the
+/// other knows its later record.
 #[test]
 fn an_older_image_of_a_drive_that_was_alone_is_no_split() {
     let mut world = World::new(Level::Raid5, 2);
@@ -385,7 +388,8 @@ fn an_older_image_of_a_drive_that_was_alone_is_no_split() {
     assert_eq!(judged.standings, [Standing::TakenOut(0), Standing::Member(1)]);
 }
 
-/// The newest record of a member is damaged, or none of its records is whole.
+/// A member with a damaged newest record, or without a whole record, is not taken for an
+/// older image.
 #[test]
 fn damage_of_a_record_is_no_older_image() {
     let world = World::new(Level::Raid5, 3);

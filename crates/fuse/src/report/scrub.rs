@@ -65,7 +65,7 @@ impl Scrub {
         matches!(self.state.as_str(), "running" | "paused")
     }
 
-    /// Seconds left at the pace so far.
+    /// Seconds that the scrub will still take at the pace so far; `None` before the first block.
     pub fn seconds_left(&self) -> Option<f64> {
         let left = self.blocks.checked_sub(self.blocks_done)?;
         (self.blocks_done > 0).then(|| self.seconds * left as f64 / self.blocks_done as f64)

@@ -71,7 +71,7 @@ impl From<furrow_fs::Memory> for Memory {
 }
 
 impl Memory {
-    /// Bytes of `name`; 0 if the reporting daemon does not know it.
+    /// Bytes of the part `name`; 0 if the reporting daemon does not know that part.
     pub fn bytes(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
@@ -107,11 +107,10 @@ impl From<StreamInfo> for Stream {
     }
 }
 
-/// Maximum number of lines about damage that is not shown: a report has to fit into an
-/// extended attribute.
+/// Most lines about damage that is not shown: a report has to fit into an extended attribute.
 const NOT_SHOWN_MAX: usize = 50;
 
-/// Lines about the content that a read-only mount does not show.
+/// Lines about damaged content that a read-only mount does not show.
 fn not_shown(fs: &Fs) -> Vec<String> {
     let mut lines = fs.losses();
     let more = lines.len().saturating_sub(NOT_SHOWN_MAX);
@@ -122,7 +121,7 @@ fn not_shown(fs: &Fs) -> Vec<String> {
     lines
 }
 
-/// The state of `fs`, which was mounted `seconds` ago.
+/// The figures of `fs`, which was mounted `seconds` ago.
 pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
     let (limit, held) = fs.permits();
     let (now, peak) = fs.memory();

@@ -1,18 +1,18 @@
-//! Answers on the way to the thread of a ring, and the memory that the kernel shares with it.
+//! Answers for the thread of a ring, and the memory that the ring shares with the kernel.
 //!
 //! Invariants:
-//! - An entry of a ring has one request at a time, and the request one [`Answer`]. Between the
-//!   arrival of the request and the answer the entry's memory belongs to this process, and its
-//!   payload is written by the holder of the answer alone. The thread of the ring reads the payload
-//!   before it passes the answer on, except for a WRITE, whose answer has no payload of its own.
-//! - The thread of the ring copies the pages that a READ has found to the entry's memory. The
-//!   thread that gives the answer does not, because that thread holds the engine, and requests of
-//!   other processors wait for the engine.
-//! - Only the thread of the ring gives an entry back to the kernel: commands of a ring belong to
-//!   the thread that submits them.
-//! - The thread of the ring announces its sleep *before* it looks for answers for the last time. A
-//!   thread that gives an answer leaves the answer *before* it looks for such an announcement. So
-//!   either the ring's thread finds the answer, or the other thread wakes the ring's thread.
+//! - An entry of a ring has one request at a time, and the request one [`Answer`]. From the arrival
+//!   of the request to the answer, the entry's memory belongs to this process, and only the holder
+//!   of the answer writes its payload. The ring's thread reads the payload before it passes the
+//!   answer on, except for a WRITE, whose answer has no payload.
+//! - The ring's thread copies the pages that a READ has found to the entry's memory. The thread
+//!   that gives the answer does not copy, because it holds the engine while requests of other
+//!   processors wait for the engine.
+//! - Only the ring's thread gives an entry back to the kernel: the commands of a ring belong to the
+//!   thread that submits them.
+//! - The ring's thread announces its sleep *before* its last look for answers. A thread that gives
+//!   an answer leaves the answer *before* it looks for the announcement. So either the ring's
+//!   thread finds the answer, or the other thread wakes it.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
@@ -30,29 +30,29 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
-/// Bytes of an entry before its payload: one page, which contains the header.
+/// Size in bytes of an entry's memory before the payload: one page, which holds the header.
 const HEAD: usize = 4096;
-/// Bytes of the longest answer without payload: the entry of a directory together with an
+/// Size in bytes of the longest answer that is a structure: a directory entry together with an
 /// open file.
 const SMALL: usize = 144;
 
-/// Memory of the entries of a ring: header and payload of each. A page of it takes memory only once
-/// it is used.
+/// The memory of a ring's entries: header and payload of each. The system allocates a page of it
+/// when the page is first used.
 struct Memory {
     base: *mut u8,
     entries: usize,
     payload: usize,
 }
 
-// SAFETY: who may use which part is in the invariants above.
+// SAFETY: the invariants above say which thread may use which part.
 unsafe impl Send for Memory {}
-// SAFETY: who may use which part is in the invariants above.
+// SAFETY: the invariants above say which thread may use which part.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(entries: usize, payload: usize) -> std::io::Result<Memory> {
         let kind = ProtFlags::READ | ProtFlags::WRITE;
-        // Most of this memory is never used, so nothing is reserved for it.
+        // Most of this memory is never used, so the system reserves none for it.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let length = entries * (HEAD + payload);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
@@ -73,8 +73,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let length = self.entries * (HEAD + self.payload);
-        // SAFETY: the mapping was made in `new` with this length; the ring keeps the outbox while
-        // the kernel may use it, and each answer does while it is not given.
+        // SAFETY: `new` made the mapping with this length. The ring keeps the outbox while the
+        // kernel may use it, and so does each answer until it is given.
         let _ = unsafe { munmap(self.base.cast::<c_void>(), length) };
     }
 }
@@ -87,17 +87,17 @@ pub(crate) struct Part {
     length: usize,
 }
 
-/// An answer that was given, for the thread of the ring.
+/// An answer that the ring's thread has to pass on.
 pub(crate) struct Given {
     pub entry: u16,
-    /// 0, or an errno.
+    /// 0 for success, or an errno.
     pub errno: i32,
-    /// Bytes of the payload.
+    /// Number of bytes of payload.
     length: u32,
     payload: Payload,
 }
 
-/// The place of an answer's payload.
+/// Where the payload of an answer is.
 enum Payload {
     /// The payload is in the entry's memory already.
     Entry,
@@ -107,17 +107,17 @@ enum Payload {
     Pages(ReadData),
 }
 
-/// Where answers wait for the thread of a ring.
+/// Where answers wait for the ring's thread.
 pub(crate) struct Outbox {
     memory: Memory,
     given: Mutex<Vec<Given>>,
     asleep: AtomicBool,
-    /// An event counter that wakes the thread.
+    /// An event counter that wakes the ring's thread.
     bell: OwnedFd,
 }
 
 impl Outbox {
-    /// An outbox for `entries` entries with `payload` bytes each.
+    /// An outbox for `entries` entries with `payload` bytes of payload each.
     ///
     /// # Errors
     /// If memory or descriptors run out.
@@ -128,18 +128,18 @@ impl Outbox {
     }
 
     fn given(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
-        // A list is whole even if a thread panicked while it held the lock.
+        // The list is intact even if a thread panicked while it held the lock.
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptor that becomes readable when the thread must wake up.
+    /// The descriptor that becomes readable when the ring's thread must wake up.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Wakes the thread.
+    /// Wakes the ring's thread.
     pub(crate) fn ring(&self) {
-        // The write can only fail if the thread was woken already and has not reacted yet.
+        // The write fails only if the thread was woken before and has not reacted yet.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -148,8 +148,8 @@ impl Outbox {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    /// Announces that the thread is about to sleep. Returns false if an answer waits: then the
-    /// thread must stay awake.
+    /// Announces that the ring's thread is about to sleep. Returns false if an answer waits, so
+    /// that the thread must stay awake.
     pub(crate) fn may_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -174,7 +174,7 @@ impl Outbox {
         }
     }
 
-    /// The memory of the header and of the payload of `entry`, for the kernel.
+    /// The memory of the header and of the payload of `entry`, as the kernel wants it.
     pub(crate) fn parts(&self, entry: u16) -> [Part; 2] {
         let memory = &self.memory;
         [
@@ -186,7 +186,7 @@ impl Outbox {
     /// The header of the request in `entry`. Only the thread of the ring calls this.
     pub(crate) fn header(&self, entry: u16) -> Header {
         let mut bytes = [0; size_of::<Header>()];
-        // SAFETY: within the mapping, and nobody writes there: the kernel has passed it on.
+        // SAFETY: within the mapping, and nobody writes there: the kernel has passed the entry on.
         unsafe { self.memory.head(entry).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         zerocopy::transmute!(bytes)
     }
@@ -194,9 +194,9 @@ impl Outbox {
     /// The first `length` bytes of the payload of `entry`; the whole payload if it is shorter.
     ///
     /// # Safety
-    /// The request has come, and its answer writes no payload while the slice lives.
+    /// The request has arrived, and its answer writes no payload while the slice lives.
     pub(crate) unsafe fn payload(&self, entry: u16, length: usize) -> &[u8] {
-        // SAFETY: within the mapping; the caller promises that nobody writes there.
+        // SAFETY: within the mapping; the caller promises that no thread writes there.
         unsafe {
             std::slice::from_raw_parts(self.memory.payload(entry), length.min(self.memory.payload))
         }
@@ -208,15 +208,15 @@ impl Outbox {
         let (head, to) = (self.memory.head(entry), self.memory.payload(entry));
         let bytes = header.as_bytes();
         assert!(payload.len() <= self.memory.payload);
-        // SAFETY: within the mapping, and the test uses no entry that is on its way.
+        // SAFETY: within the mapping, and the test uses only entries without a request.
         unsafe {
             head.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             to.copy_from_nonoverlapping(payload.as_ptr(), payload.len());
         }
     }
 
-    /// Writes the answer `given` to the memory where the kernel looks for it. `unique` is the
-    /// number of the request.
+    /// Writes the answer `given` into the entry's memory, where the kernel reads it. `unique` is
+    /// the number of the request.
     pub(crate) fn write(&self, given: &Given, unique: u64) {
         let (head, payload) = (self.memory.head(given.entry), self.memory.payload(given.entry));
         let mut header = Header::new_zeroed();
@@ -225,7 +225,7 @@ impl Outbox {
         header.in_out[..size_of::<AnswerHeader>()].copy_from_slice(answer.as_bytes());
         (header.payload, header.commit) = (given.length, unique);
         let bytes = header.as_bytes();
-        // SAFETY: within the mapping; the answer is given, so nobody else uses the entry.
+        // SAFETY: within the mapping; the answer is given, so no other thread uses the entry.
         unsafe {
             head.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             match &given.payload {
@@ -255,11 +255,11 @@ pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) 
     let to = To::Ring(Answer::new(outbox, entry, request.limit()));
     let length = came.payload as usize;
     if header.op == op::WRITE {
-        // SAFETY: the request has come, and its answer has no payload.
+        // SAFETY: the request has arrived, and its answer has no payload.
         let data = unsafe { outbox.payload(entry, length) };
         request.write(server, data, to);
     } else {
-        // SAFETY: the request has come, and the answer is not passed on yet.
+        // SAFETY: the request has arrived, and the answer is not passed on yet.
         let payload = unsafe { outbox.payload(entry, length) }.to_vec();
         request.pass(server, payload, to);
     }
@@ -270,14 +270,14 @@ pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) 
 pub(crate) struct Answer {
     outbox: Arc<Outbox>,
     entry: u16,
-    /// Bytes of payload so far; `limit` is their maximum.
+    /// Number of bytes of payload so far, and the most that there may be.
     length: usize,
     limit: usize,
     given: bool,
 }
 
 impl Answer {
-    /// An answer for the request in `entry`, which asks for at most `limit` bytes.
+    /// The right to answer the request in `entry` with at most `limit` bytes of payload.
     pub(crate) fn new(outbox: &Arc<Outbox>, entry: u16, limit: usize) -> Answer {
         let limit = limit.min(outbox.memory.payload);
         Answer { outbox: outbox.clone(), entry, length: 0, limit, given: false }
@@ -302,7 +302,7 @@ impl Answer {
         self.give(0, bytes.len(), Payload::Small(small));
     }
 
-    /// Answers with bytes read from a file, or with EIO if they are more than the request
+    /// Answers with bytes read from a file, or with EIO if there are more bytes than the request
     /// asked for.
     pub(crate) fn pages(self, data: ReadData) {
         match data.len() <= self.limit {
@@ -311,20 +311,20 @@ impl Answer {
         }
     }
 
-    /// Adds to the payload. Returns false, and adds nothing, if `bytes` do not fit.
+    /// Adds `bytes` to the payload. If they do not fit, adds nothing and returns false.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() > self.limit - self.length {
             return false;
         }
         let to = self.outbox.memory.payload(self.entry).wrapping_add(self.length);
-        // SAFETY: within the payload, which this answer owns.
+        // SAFETY: within the payload, which only this answer writes.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         self.length += bytes.len();
         true
     }
 
-    /// Adds a record of a listing, padded to a multiple of 8 bytes. Returns false, and adds
-    /// nothing, if it does not fit.
+    /// Adds a record of a listing to the payload, padded to a multiple of 8 bytes. If it does not
+    /// fit, adds nothing and returns false.
     pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let padded = length.next_multiple_of(8);
@@ -334,7 +334,7 @@ impl Answer {
         parts.iter().all(|part| self.add(part)) && self.add(&[0; 8][..padded - length])
     }
 
-    /// Answers with the payload.
+    /// Answers with the payload that was added.
     pub(crate) fn finish(self) {
         let length = self.length;
         self.give(0, length, Payload::Entry);
@@ -429,7 +429,7 @@ mod tests {
             let fs = Fs::mount(&engine, drive, MountOptions::default()).await.unwrap();
             let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await.unwrap().ino;
             let pool = Pool::new(8);
-            // A page, a hole, and the start of a page.
+            // The file has a page of data, a hole, and the start of another page.
             for (offset, length) in [(0, 4096), (8192, 100)] {
                 let data = WriteData::copy(&pool, offset, &vec![7; length]);
                 fs.write(file, data).await.unwrap();

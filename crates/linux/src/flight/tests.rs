@@ -1,5 +1,5 @@
-//! Tests, by scripted answers, of what happens to commands whose errors a drive explains late or
-//! not at all.
+//! Tests with scripted answers: what happens to commands whose errors a drive explains late or not
+//! at all.
 
 use crate::drive::{Drive, Opened, Use};
 use crate::ioctl::Descriptor;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 type Steps = Vec<(&'static str, Option<Answer>)>;
 
-/// Runs `work` on a drive of four zones of 16 blocks that answers according to `steps`.
+/// Runs `work` on a drive with four zones of 16 blocks that answers by the script `steps`.
 fn on<T: 'static>(steps: Steps, work: impl AsyncFnOnce(Rt, Drive) -> T + 'static) -> T {
     let rt = Rt::new(Config::real());
     let file = Arc::new(File::open("/dev/null").expect("a system with /dev/null"));
@@ -49,7 +49,7 @@ fn failed(errno: Errno) -> Option<Answer> {
     Some(Answer::Failed(Cause::Errno(errno)))
 }
 
-/// Describes the second zone: open, with `blocks` blocks written.
+/// A report of the second zone: open, with `blocks` blocks written.
 fn zone(blocks: u64) -> Descriptor {
     let (start, length) = (16 * 8, 16 * 8);
     let write_pointer = start + blocks * 8;
@@ -69,7 +69,7 @@ async fn sent(drive: &Drive, command: Command, blocks: u64) -> Outcome {
     drive.submit(QueueId(0), Request::with_data(command, data)).await
 }
 
-/// Writes two blocks to the start of the second zone, and returns the answer.
+/// Writes two blocks to the start of the second zone, and returns the status.
 fn write(steps: Steps) -> Status {
     on(steps, async |_, drive| {
         let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
@@ -109,8 +109,8 @@ fn an_error_of_the_drive_is_still_one_after_a_report_that_came_late() {
     assert_eq!(write(steps), Status::WriteFault, "the zone fails, and not the drive");
 }
 
-/// The kernel's write pointer is wrong. The kernel notices that when it refuses a write that can
-/// wait, such as a retried one: only then does a report correct the pointer.
+/// The kernel's write pointer is wrong. Only a refused write that can wait, such as a retry, makes
+/// the kernel notice, so that a report corrects the pointer.
 #[test]
 fn a_write_that_the_kernel_refuses_twice_costs_no_zone() {
     let steps = vec![
@@ -181,7 +181,7 @@ fn a_report_that_never_comes_is_a_command_that_is_owed() {
     });
 }
 
-/// Number of commands of the script that were not sent.
+/// Number of commands in the script that have not been sent.
 fn left(drive: &Drive) -> usize {
     match &drive.0.transport {
         Transport::Scripted(script) => script.borrow().steps.len(),
@@ -191,7 +191,8 @@ fn left(drive: &Drive) -> usize {
 
 #[test]
 fn a_drive_that_was_given_up_gets_neither_a_report_nor_a_write() {
-    // The drive is given up before the error is known, before the report, or during the next write.
+    // The drive is given up before the error is known, before the report, or during the
+    // retried write.
     for answers in 0..3 {
         let steps = vec![
             ("write 16+2", failed(Errno::IO)),

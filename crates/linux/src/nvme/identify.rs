@@ -1,5 +1,5 @@
-//! Converts the identify data of a zoned namespace to limits, as the block layer would show
-//! them. Pure.
+//! Converts the identify data of a zoned namespace to the limits that the block layer would
+//! show. Pure.
 //!
 //! The structures are those of the NVM Express Base Specification 2.0 (Identify Controller), the
 //! NVM Command Set Specification 1.0 (Identify Namespace) and the Zoned Namespace Command Set
@@ -9,11 +9,11 @@ use super::{CONTROLLER_PAGE, Namespace};
 use crate::ioctl::SECTOR;
 use crate::sysfs::{Limits, Model};
 
-/// Bytes in each structure.
+/// Size of each structure in bytes.
 pub(super) const BYTES: usize = 4096;
 
-/// Identify data of the controller and of the namespace, each in general and for the zoned
-/// command set.
+/// The four identify structures: of the controller and of the namespace, each the general one and
+/// the one of the zoned command set.
 pub(super) struct Identity<'a> {
     pub controller: &'a [u8; BYTES],
     pub namespace: &'a [u8; BYTES],
@@ -21,7 +21,7 @@ pub(super) struct Identity<'a> {
     pub zoned_namespace: &'a [u8; BYTES],
 }
 
-/// What the identify data say about a namespace.
+/// What the identify data say about a namespace and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identified {
     pub namespace: Namespace,
@@ -33,10 +33,10 @@ pub(super) struct Identified {
 }
 
 /// Interprets the identify data of the namespace `id`. `kernel` is the size in KiB, and the number
-/// of pieces of memory, of the largest command that the kernel takes.
+/// of memory pieces, of the largest command that the kernel accepts.
 ///
 /// # Errors
-/// A sentence, if such a namespace cannot be used.
+/// A sentence that says why, if the namespace cannot be used.
 pub(super) fn read(
     id: u32,
     identity: &Identity<'_>,
@@ -68,7 +68,7 @@ pub(super) fn read(
     let word = |from: &[u8; BYTES], at: usize| {
         u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])
     };
-    // The structure has as many zone formats as there are block formats.
+    // The zoned structure has a zone format for each block format.
     let extension = 2816 + 16 * format;
     let mut size = [0; 8];
     size.copy_from_slice(&zoned_namespace[extension..extension + 8]);
@@ -78,7 +78,7 @@ pub(super) fn read(
     else {
         return Err(format!("it says that its zones have {zone_blocks} blocks"));
     };
-    // Size of the largest command: 2 to the power of the field, in pages; a field of 0 is no limit.
+    // Largest command: 2 to the power of the field, in pages; a field of 0 means no limit.
     let pages = |power: u8| match power {
         0 => u64::MAX,
         power => CONTROLLER_PAGE.checked_shl(u32::from(power)).unwrap_or(u64::MAX),
@@ -89,7 +89,7 @@ pub(super) fn read(
         limits: Limits {
             model: Model::HostManaged,
             zone_sectors,
-            // These fields count from 0, and all ones mean no limit, which is 0 in `Limits`.
+            // These fields have 0 for one zone and all ones for no limit, which is 0 in `Limits`.
             max_active: word(zoned_namespace, 4).wrapping_add(1),
             max_open: word(zoned_namespace, 8).wrapping_add(1),
             logical_block: block,

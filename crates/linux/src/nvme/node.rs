@@ -1,9 +1,9 @@
-//! Opening a generic NVMe device: the claim on the device, and identify data and zone reports
-//! by ioctl.
+//! Opens a generic NVMe device: claims it, and reads identify data and zone reports by ioctl.
 //!
-//! A character device has no exclusive open. So its node is locked (`flock`), which keeps other
-//! programs of Furrow away. If the kernel shows the block device of the same namespace, that is
-//! held open exclusively, which keeps away file systems and all other exclusive users.
+//! A character device has no exclusive open. So its node is locked (`flock`), which keeps
+//! other programs of Furrow away. If the kernel shows the block device of the same namespace,
+//! this process holds that open exclusively, which keeps away file systems and all other
+//! exclusive users.
 
 #![allow(unsafe_code, reason = "an ioctl's argument is typed by its number only")]
 
@@ -23,10 +23,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// `struct nvme_passthru_cmd64`; only its size matters here.
+/// `struct nvme_passthru_cmd64`, for its size only.
 type Passthrough = [u64; 10];
 
-/// `NVME_IOCTL_ID`, which returns the number of the namespace.
+/// `NVME_IOCTL_ID`, which returns the namespace's number.
 const ID: Opcode = opcode::none(b'N', 0x40);
 /// `NVME_IOCTL_ADMIN64_CMD`.
 const ADMIN: Opcode = opcode::read_write::<Passthrough>(b'N', 0x47);
@@ -35,24 +35,25 @@ const IO: Opcode = opcode::read_write::<Passthrough>(b'N', 0x48);
 
 /// The operation code of Identify.
 const IDENTIFY: u8 = 0x06;
-/// The zoned command set (CSI), at its place in dword 11 of Identify.
+/// The zoned command set (CSI), shifted to its place in dword 11 of Identify.
 const ZONED: u32 = 2 << 24;
 
-/// Size in KiB, and pieces of memory, that every request queue takes in one command
+/// Size in KiB, and number of memory pieces, that every request queue accepts in one command
 /// (`BLK_SAFE_MAX_SECTORS`, `BLK_MAX_SEGMENTS` in the kernel's `include/linux/blkdev.h`).
 const ANY_QUEUE: (u64, u64) = (127, 128);
 
-/// Most out-of-band bytes in a block: `metadata_size` of the kernel's `struct blk_integrity` has
-/// one byte.
+/// Most out-of-band bytes of a block: the kernel keeps the number in one byte (`metadata_size` of
+/// `struct blk_integrity`).
 const MOST_OOB: u64 = 255;
 
-/// A call that returns a number.
+/// An ioctl that returns a number.
 struct Call<'a> {
     opcode: Opcode,
     argument: Option<&'a mut Passthrough>,
 }
 
-// SAFETY: the argument is as long as the calls read and write, or there is none and none is used.
+// SAFETY: the argument has the size that the calls read and write; a call without an argument
+// uses none.
 unsafe impl Ioctl for Call<'_> {
     type Output = u32;
     const IS_MUTATING: bool = true;
@@ -86,7 +87,7 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// Executes `command`, which reads into `memory`.
+/// Executes `command`, which fills `memory`.
 fn carry_out(
     file: &File,
     opcode: Opcode,
@@ -106,7 +107,7 @@ fn carry_out(
     }
 }
 
-/// Reads the identify data of kind `kind` (CNS) of the namespace `id`; 0 stands for the controller.
+/// Reads identify data of kind `kind` (CNS) of the namespace `id`; 0 means the controller.
 fn identify(file: &File, id: u32, kind: u32, set: u32) -> Result<Box<[u8; BYTES]>, Why> {
     let mut data = Box::new([0; BYTES]);
     let mut command = NvmeCommand { opcode: IDENTIFY, namespace: id, ..NvmeCommand::default() };
@@ -115,7 +116,7 @@ fn identify(file: &File, id: u32, kind: u32, set: u32) -> Result<Box<[u8; BYTES]
     Ok(data)
 }
 
-/// Reports all zones.
+/// Reads the reports of all zones.
 fn report(file: &File, namespace: Namespace) -> Result<Vec<Descriptor>, Why> {
     let mut found: Vec<Descriptor> = Vec::new();
     let mut memory = vec![0; REPORT_BYTES];
@@ -126,7 +127,7 @@ fn report(file: &File, namespace: Namespace) -> Result<Vec<Descriptor>, Why> {
         let command = reporting(namespace, lba, (0, REPORT_BYTES));
         match carry_out(file, IO, command, &mut memory) {
             Ok(()) => {}
-            // The address is exactly after the last zone.
+            // The address is that of the first block after the last zone.
             Err(Why::Status(status)) if status & 0x7ff == 0x80 && !found.is_empty() => break,
             Err(why) => return Err(why),
         }
@@ -140,7 +141,7 @@ fn report(file: &File, namespace: Namespace) -> Result<Vec<Descriptor>, Why> {
     Ok(found)
 }
 
-/// True if `path` is a generic NVMe device.
+/// Whether `path` is a generic NVMe device.
 pub(crate) fn is_generic(path: &Path) -> bool {
     folder(path).is_ok_and(|folder| {
         let class = fs::read_link(folder.join("subsystem"));
@@ -148,7 +149,7 @@ pub(crate) fn is_generic(path: &Path) -> bool {
     })
 }
 
-/// Returns the folder of a character device in sysfs.
+/// The folder in sysfs of the character device at `path`.
 pub(crate) fn folder(path: &Path) -> std::io::Result<PathBuf> {
     let meta = fs::metadata(path)?;
     if !meta.file_type().is_char_device() {
@@ -158,7 +159,7 @@ pub(crate) fn folder(path: &Path) -> std::io::Result<PathBuf> {
     Ok(PathBuf::from(format!("/sys/dev/char/{major}:{minor}")))
 }
 
-/// Returns the folder in sysfs of the block device of the same namespace, which may be hidden.
+/// The folder in sysfs of the block device of the same namespace; the device may be hidden.
 fn block_folder(folder: &Path) -> Option<PathBuf> {
     let generic = fs::canonicalize(folder).ok()?;
     let numbers = generic.file_name()?.to_str()?.strip_prefix("ng")?;
@@ -166,8 +167,8 @@ fn block_folder(folder: &Path) -> Option<PathBuf> {
     block.exists().then_some(block)
 }
 
-/// Returns the node of the block device of the same namespace; `None` if the kernel hides it, as it
-/// does for zones whose size is not a power of two.
+/// The node of the block device of the same namespace; `None` if the kernel hides it, as it does if
+/// the size of zones is not a power of two.
 fn block_node(folder: &Path) -> Option<PathBuf> {
     let block = block_folder(folder)?;
     let hidden = fs::read_to_string(block.join("hidden"));
@@ -175,8 +176,8 @@ fn block_node(folder: &Path) -> Option<PathBuf> {
     shown.then(|| Path::new("/dev").join(block.file_name().unwrap_or_default()))
 }
 
-/// Returns the size in KiB, and the pieces of memory, of the largest command that the kernel takes
-/// for the namespace; if the kernel does not report them, the limits of any request queue.
+/// Size in KiB, and number of memory pieces, of the largest command that the kernel accepts for the
+/// namespace. If the kernel does not show them, those that every request queue accepts.
 fn largest(folder: &Path) -> (u64, u64) {
     let block = block_folder(folder);
     let limit = |name: &str, otherwise| {
@@ -188,13 +189,14 @@ fn largest(folder: &Path) -> (u64, u64) {
     (kib, limit("max_segments", pieces).unwrap_or(pieces))
 }
 
-/// Returns what prevents the use of the generic device at `path`, most important first.
+/// The obstacles to using the generic device at `path`, most important first.
 pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
     let Some(block) = folder(path).ok().and_then(|folder| block_node(&folder)) else {
         return Vec::new();
     };
     let mut found = names::obstacles(&block);
-    // A block device without a node cannot be opened by name: that is no obstacle; the drive warns.
+    // A block device without a node is not an obstacle: no program can open it by name. The
+    // drive warns.
     found.retain(|obstacle| obstacle.code != "not-found");
     found
 }

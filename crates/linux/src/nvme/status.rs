@@ -1,4 +1,4 @@
-//! What each status of an NVMe drive means for its command. Pure.
+//! What each status of an NVMe drive means for the command that got it. Pure.
 //!
 //! Status codes are those of the NVM Express Base Specification 2.0 (figures "Generic Command
 //! Status Values", "Command Specific Status Values", "Media and Data Integrity Error Values" and
@@ -7,30 +7,31 @@
 
 use furrow_zone::Status;
 
-/// The drive states that the same command would fail again (DNR).
+/// The drive's statement that the same command would fail again (DNR).
 const DO_NOT_RETRY: u16 = 0x4000;
 
-/// What to do about a status.
+/// What follows from a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The command gets this answer.
     Answer(Status),
-    /// The medium failed: a read gets Unrecovered Read Error, anything else Write Fault.
+    /// The medium failed: a read is answered with Unrecovered Read Error, any other command with
+    /// Write Fault.
     Medium,
-    /// The transport failed, or the drive does not know: the zone is reported and the command
-    /// is retried.
+    /// The transport failed, or the drive does not know: the zone is reported and the
+    /// command retried.
     Transport,
 }
 
-/// First and last status of a range, its meaning, and its name.
+/// First and last status of a range, the meaning of these statuses, and their name.
 type Row = (u16, u16, Meaning, &'static str);
 
 const fn answer(status: Status) -> Meaning {
     Meaning::Answer(status)
 }
 
-/// Statuses by type (high byte) and code, in ascending order. A status that is not listed is an
-/// error of the medium.
+/// Statuses by type (high byte) and code, in ascending order. Every other status is an error of
+/// the medium.
 const TABLE: &[Row] = &[
     (0x001, 0x003, answer(Status::InvalidField), "invalid command, field, or identifier in use"),
     (
@@ -77,12 +78,12 @@ const TABLE: &[Row] = &[
     (0x300, 0x37f, Meaning::Transport, "path error, of the controller or of the host"),
 ];
 
-/// Returns what `status` means: code type and code, with the flags that the kernel leaves in it.
+/// The meaning of `status`: code type and code, with the flags that the kernel leaves in it.
 pub(crate) fn meaning(status: u16) -> Meaning {
     let code = status & 0x7ff;
     let found = TABLE.iter().find(|(first, last, ..)| (*first..=*last).contains(&code));
     match found.map_or(Meaning::Medium, |(_, _, meaning, _)| *meaning) {
-        // A command that would fail again is not retried, unless another path may carry it out.
+        // A command that would fail again is retried only if another path may carry it out.
         Meaning::Transport if status & DO_NOT_RETRY != 0 && code < 0x300 => Meaning::Medium,
         meaning => meaning,
     }
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(meaning(0x7ff), Meaning::Medium, "a vendor's own");
     }
 
-    /// The page for users must list exactly what the code does.
+    /// The page for users lists exactly this table.
     #[test]
     fn the_page_has_this_table() {
         let page = include_str!("../../../../docs/use/real-drives.md");

@@ -1,11 +1,11 @@
 //! A suite that tests a drive against the rules of zones, on any [`ZonedDevice`].
 //!
 //! It walks at random, by seed, through commands and states of a few zones. Before each command the
-//! state machine ([`Machine`]) says what the drive must answer; afterwards the zone's report is
-//! compared. Blocks that are read must be those that were written, including out-of-band bytes, and
-//! an append must return its place. A difference is noted, and the machine continues from the
-//! drive's report. Then zones are opened until the drive refuses.
-//! The zones used are reset at the beginning and at the end: their content is lost.
+//! state machine ([`Machine`]) says what the drive must answer; afterwards the suite compares the
+//! zone's report. A read must return the blocks that were written, including out-of-band bytes, and
+//! an append must return its place. The suite notes each difference, and the machine continues from
+//! the drive's report. Then the suite opens zones until the drive refuses. At the beginning and at
+//! the end the suite resets the zones that it uses: their content is lost.
 
 #![allow(dead_code, reason = "no program uses all of it")]
 
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// Number of zones that the walk uses.
 const ZONES: u32 = 4;
 
-/// A command in some state of its zone, and the answer that the rules demand.
+/// A command in some state of its zone, with the status that the rules demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     /// The command, in two or three words.
@@ -29,7 +29,7 @@ pub struct Case {
     demanded: u16,
 }
 
-/// States with their names.
+/// All zone states with their names.
 const STATES: [(ZoneState, &str); 7] = [
     (ZoneState::Empty, "empty"),
     (ZoneState::ImplicitlyOpen, "implicitly open"),
@@ -50,7 +50,7 @@ pub struct Row {
     demanded: String,
 }
 
-/// What the suite found.
+/// The results of a run of the suite, by case.
 #[derive(Debug, Default)]
 pub struct Findings {
     rows: BTreeMap<Case, Row>,
@@ -113,8 +113,8 @@ fn differ(row: &mut Row, what: String) {
     *row.differences.entry(what).or_default() += 1;
 }
 
-/// Fills a page with the content of the blocks from `lba` on, as written in the `life`-th life of
-/// their zone.
+/// Fills a page with the content of the blocks from `lba` on, as the walk wrote them in the
+/// `life`-th life of their zone.
 fn fill(page: &mut Page, lba: u64, life: u64, block: usize) {
     for (index, bytes) in page.make_mut().chunks_mut(block).enumerate() {
         bytes.fill(0xa5);
@@ -123,7 +123,7 @@ fn fill(page: &mut Page, lba: u64, life: u64, block: usize) {
     }
 }
 
-/// Makes the out-of-band bytes of `blocks` blocks from `lba` on, with `each` bytes per block.
+/// The out-of-band bytes of `blocks` blocks from `lba` on, with `each` bytes per block.
 fn oob(lba: u64, blocks: u64, life: u64, each: u16) -> Vec<u8> {
     let block = |lba: u64| {
         let word = lba.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(life).to_le_bytes();
@@ -143,11 +143,11 @@ struct Walk<'a> {
     found: Findings,
 }
 
-/// Runs `steps` random commands by `seed` on `device`, then tests its limits. All lengths are a
-/// multiple of `granule` blocks, for drives that require it.
+/// Runs `steps` random commands by `seed` on `device`, then tests its limits of open and active
+/// zones. All lengths are multiples of `granule` blocks, for drives that require it.
 ///
 /// # Errors
-/// A sentence, if the drive does not report or its zones cannot be reset.
+/// A sentence, if the drive does not report its zones or a zone cannot be reset.
 pub async fn run(
     device: &dyn ZonedDevice,
     seed: u64,
@@ -174,7 +174,7 @@ pub async fn run(
 }
 
 impl Walk<'_> {
-    /// Resets all sequential zones, of the drive and of the machine.
+    /// Resets all sequential zones, on the drive and in the machine.
     async fn reset(&mut self) -> Result<(), String> {
         self.machine = Machine::new(self.geometry.clone()).map_err(|error| error.to_string())?;
         for zone in (self.first..self.geometry.zones).map(ZoneId) {
@@ -199,7 +199,7 @@ impl Walk<'_> {
         Ok(Zone { state, capacity: report.capacity, write_pointer })
     }
 
-    /// Sets the machine's zone to what the drive reports.
+    /// Sets the zone in the machine to the drive's report.
     async fn adopt(&mut self, zone: ZoneId) -> Result<(), String> {
         let report = self.report(zone).await?;
         self.machine.restore(zone, report).map_err(|error| error.to_string())
@@ -211,7 +211,7 @@ impl Walk<'_> {
         self.device.submit(QueueId(0), request).await.status
     }
 
-    /// Executes one random command.
+    /// Executes a random command and compares the drive's answer.
     async fn step(&mut self) -> Result<(), String> {
         let index = self.rng.below(u64::from(ZONES));
         let zone = ZoneId(self.first + index as u32);
@@ -290,11 +290,11 @@ impl Walk<'_> {
         };
         let request = Request { oob: marks, ..Request::with_data(command, data) };
         let outcome = self.device.submit(QueueId(0), request).await;
-        // The geometry does not say whether a read of blocks never written returns zeros or
+        // The geometry does not say whether reads of blocks that were never written return zeros or
         // an error.
         let open = demanded == Status::Unwritten && outcome.status.is_ok();
-        // The kernel's errors do not show whether a write arrived if the write pointer lies within
-        // the write's range or at its end: such a write may count as failed.
+        // If the write pointer lies within the write's range or at its end, the kernel's error does
+        // not show whether the write arrived. Such a write may count as failed.
         let overlaps = |lba: Lba, blocks: BlockCount| {
             let pointer = self.geometry.start(zone).0 + before.write_pointer.0;
             lba.0 < pointer && pointer <= lba.0 + blocks.0
@@ -314,7 +314,7 @@ impl Walk<'_> {
         } else if let (Command::Read { lba, blocks }, true) = (command, demanded.is_ok()) {
             let end = self.geometry.start(zone).0 + before.write_pointer.0;
             let marks = oob(lba.0, blocks.0, life, each);
-            // Only the writer of a full zone knows where its data ends.
+            // For a full zone, the walk does not know where the data ends.
             let known = lba.0 + blocks.0 <= end && before.state != ZoneState::Full;
             if outcome.oob.len() != marks.len() || (known && outcome.oob != marks) {
                 differ(row, "other out-of-band bytes".to_owned());

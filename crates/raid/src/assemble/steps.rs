@@ -17,7 +17,7 @@ use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
-/// An array on its way from drives to a volume.
+/// What an assembly knows between its steps.
 pub(crate) struct Assembly {
     rt: Rt,
     watchdog: Watchdog,
@@ -27,14 +27,14 @@ pub(crate) struct Assembly {
     opened: Option<Opened>,
 }
 
-/// The volume before its recovery.
+/// The volume before its recovery, with the reports of its members' zones.
 struct Opened {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
     image: Image,
-    /// Members lack a drive, and the newest state record does not say so.
+    /// Members lack a drive, and the newest state record does not have them as failed.
     missing: bool,
-    /// Members that may have had a newer state record, which is damaged, as bits.
+    /// Members, as bits, whose newest state record may be a damaged one.
     unsure: u32,
 }
 
@@ -69,8 +69,8 @@ pub(crate) const ASSEMBLY: &[Step<Assembly>] = &[
     },
 ];
 
-/// One attempt. `None` if a drive was gone for a moment and this is not the last attempt: the
-/// caller tries again.
+/// Tries once to assemble the array. `None` if a drive was gone for a moment and `last` is not set:
+/// the caller tries again.
 pub(super) async fn put_together(
     rt: &Rt,
     watchdog: &Watchdog,
@@ -96,7 +96,7 @@ pub(super) async fn put_together(
     Ok(Some(volume))
 }
 
-/// A volume on which the last steps of recovery have not begun.
+/// For tests: a volume on which the last steps of recovery have not begun.
 #[cfg(test)]
 pub(crate) async fn unfinished(
     rt: &Rt,

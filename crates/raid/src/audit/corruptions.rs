@@ -44,7 +44,7 @@ fn a_run_passes_after_every_operation() {
     }
 }
 
-/// R1: a sealed segment is said to hold nothing that counts.
+/// R1: the account of a sealed segment says that no block in it is valid.
 #[test]
 fn r1_valid_is_lost() {
     rigged(&still(), async |mut rig: Rig| {
@@ -55,7 +55,7 @@ fn r1_valid_is_lost() {
     });
 }
 
-/// R2: a sealed segment is said to be free.
+/// R2: the state of a sealed segment says that it is free.
 #[test]
 fn r2_a_segment_is_free_too_early() {
     rigged(&still(), async |mut rig: Rig| {
@@ -66,7 +66,7 @@ fn r2_a_segment_is_free_too_early() {
     });
 }
 
-/// R3: an address has the place that it had before it was overwritten.
+/// R3: the map gives an address the place from before its last overwrite.
 #[test]
 fn r3_the_map_goes_back() {
     rigged(&still(), async |mut rig: Rig| {
@@ -84,7 +84,7 @@ fn r3_the_map_goes_back() {
     });
 }
 
-/// R4: a mapping block that changed is not among those that are to be written.
+/// R4: a mapping block that changed is missing from the set that the next checkpoint writes.
 #[test]
 fn r4_a_mapping_block_is_not_dirty() {
     rigged(&still(), async |mut rig: Rig| {
@@ -97,7 +97,7 @@ fn r4_a_mapping_block_is_not_dirty() {
     });
 }
 
-/// R5: one stripe too many is said to be in flight.
+/// R5: the count of stripes in flight is 1 too high.
 #[test]
 fn r5_a_stripe_stays_in_flight() {
     rigged(&still(), async |mut rig: Rig| {
@@ -119,7 +119,7 @@ fn r6_a_permit_leaks() {
     });
 }
 
-/// R7: two chunks of a group are at one place of a drive.
+/// R7: the stripe table gives two chunks of a group the same place on a drive.
 #[test]
 fn r7_two_chunks_have_one_place() {
     for open in [false, true] {
@@ -138,7 +138,7 @@ fn r7_two_chunks_have_one_place() {
     }
 }
 
-/// R8: a segment names the zone of another.
+/// R8: a segment names a zone of another segment.
 #[test]
 fn r8_two_segments_have_one_zone() {
     rigged(&still(), async |mut rig: Rig| {
@@ -152,7 +152,7 @@ fn r8_two_segments_have_one_zone() {
     });
 }
 
-/// R9: a member that is being rebuilt is said to be whole.
+/// R9: the state of a member under rebuild says that it is whole.
 #[test]
 fn r9_a_rebuild_is_taken_for_done() {
     let options = Options { rebuild_pause: 1_000_000_000, ..still() };
@@ -170,7 +170,7 @@ fn r9_a_rebuild_is_taken_for_done() {
     });
 }
 
-/// R10: a segment with a trim's record is not kept for it.
+/// R10: a segment with a trim's record is not kept until a checkpoint holds the trim.
 #[test]
 fn r10_a_trim_is_not_needed() {
     rigged(&still(), async |mut rig: Rig| {
@@ -183,7 +183,7 @@ fn r10_a_trim_is_not_needed() {
     });
 }
 
-/// R11: a mapping block is taken off its segment's count twice.
+/// R11: replacing a mapping block lowers its segment's count twice.
 #[test]
 fn r11_a_mapping_block_is_let_go_twice() {
     rigged(&still(), async |mut rig: Rig| {
@@ -196,11 +196,11 @@ fn r11_a_mapping_block_is_let_go_twice() {
     });
 }
 
-/// R12: a segment is not kept for a torn stripe that took the place of blocks in it.
+/// R12: a segment is not kept for its blocks that a torn stripe replaced.
 #[test]
 fn r12_a_fallback_is_given_up() {
     let found = Rc::new(Cell::new(0));
-    // The power goes after this many turns of the executor since the write began.
+    // The power is cut this many turns of the executor after the write began.
     for turns in 0..8 {
         let found = found.clone();
         rigged(&still(), async move |mut rig: Rig| {
@@ -212,7 +212,8 @@ fn r12_a_fallback_is_given_up() {
             for _ in 0..turns {
                 rig.rt.yield_now().await;
             }
-            // Writes on their way to one drive are lost, those on their way to the others are not.
+            // The power cut loses the writes in flight to one drive, and completes those to
+            // the others.
             rig.drives[0].power_cut(&Fates::nothing(1));
             let done = Fates::of(vec![Fate::Done; 64], 1);
             rig.drives[1..].iter().for_each(|drive| drive.power_cut(&done));
@@ -232,8 +233,8 @@ fn r12_a_fallback_is_given_up() {
     assert!(found.get() > 0, "no stripe was torn");
 }
 
-/// An account that would fall below 0 is an error that names it, in release builds, too; a debug
-/// build panics.
+/// Lowering an account below 0 fails with an error that names the account. A debug build
+/// panics instead.
 #[test]
 #[should_panic(expected = "the account of valid blocks of segment slot 0 falls below 0")]
 fn an_account_does_not_fall_below_zero() {

@@ -1,10 +1,11 @@
-//! The state of checkpointing: the newest durable checkpoint, and what keeps blocks for it.
+//! The state of checkpointing: the newest durable checkpoint, and the mapping blocks kept for it.
 
 use crate::format::SegmentEntry;
 use furrow_rt::Semaphore;
 use std::cell::{Cell, Ref, RefCell};
 
-/// The content of a checkpoint.
+/// The content of a checkpoint: the segments that are not free, and the place of each
+/// mapping block.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     pub(crate) entries: Vec<SegmentEntry>,
@@ -19,18 +20,18 @@ pub(crate) struct Image {
 /// - No durable checkpoint is ahead of the snapshots: `id` is at most `snapshots`.
 /// - A mapping block that `replaced` or `unnamed` lists is counted in its segment's `leaves`.
 pub(crate) struct State {
-    /// The newest durable checkpoint.
+    /// Number of the newest durable checkpoint.
     pub(super) id: Cell<u64>,
-    /// Snapshots so far.
+    /// Number of the newest snapshot.
     pub(super) snapshots: Cell<u64>,
-    /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
-    /// root does not.
+    /// Mapping blocks, with the block numbers of their old copies, that the newest durable
+    /// checkpoint may name and the root does not.
     pub(super) replaced: RefCell<Vec<(u32, u32)>>,
-    /// Mapping blocks, taken from `replaced`, that the checkpoint whose record is being written
-    /// does not name.
+    /// Old copies of mapping blocks, taken from `replaced`, that the checkpoint whose record is
+    /// being written does not name.
     pub(super) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(super) image: RefCell<Image>,
-    /// Blocks written before the snapshot.
+    /// How many blocks had been written to the volume at the snapshot.
     pub(super) written: Cell<u64>,
     pub(super) one: Semaphore,
     pub(super) record: Semaphore,
@@ -50,12 +51,12 @@ impl State {
         }
     }
 
-    /// The newest durable checkpoint.
+    /// Number of the newest durable checkpoint.
     pub(crate) fn id(&self) -> u64 {
         self.id.get()
     }
 
-    /// Snapshots so far.
+    /// Number of the newest snapshot.
     pub(crate) fn snapshots(&self) -> u64 {
         self.snapshots.get()
     }
@@ -65,24 +66,24 @@ impl State {
         self.image.borrow()
     }
 
-    /// Blocks written before the snapshot.
+    /// How many blocks had been written to the volume at the snapshot.
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
-    /// root does not.
+    /// Mapping blocks, with the block numbers of their old copies, that the newest durable
+    /// checkpoint may name and the root does not.
     pub(crate) fn replaced(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.replaced.borrow()
     }
 
-    /// Mapping blocks, with their old numbers, that the checkpoint whose record is being written
-    /// does not name.
+    /// Mapping blocks, with the block numbers of their old copies, that the checkpoint whose record
+    /// is being written does not name.
     pub(crate) fn unnamed(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.unnamed.borrow()
     }
 
-    /// The root does not name the copy `number` of a mapping block any more.
+    /// Notes that the root no longer names the copy `number` of a mapping block.
     pub(crate) fn note_replaced(&self, leaf: u32, number: u32) {
         self.replaced.borrow_mut().push((leaf, number));
     }

@@ -1,29 +1,29 @@
-//! A bounded set of blocks.
+//! A set of blocks that keeps a bounded number of ranges.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most ranges kept; blocks beyond them are only counted.
+/// Most ranges kept; further blocks are only counted.
 const RANGES: usize = 4096;
 
-/// A bounded set of blocks.
+/// A set of blocks that keeps a bounded number of ranges.
 #[derive(Default)]
 pub(crate) struct LostBlocks {
-    /// Disjoint ranges that do not touch: first block, and the one after the last.
+    /// Disjoint ranges that do not touch: first block, and the block after the last.
     ranges: RefCell<BTreeMap<u64, u64>>,
     blocks: Cell<u64>,
-    /// Blocks that did not fit.
+    /// Number of blocks that were counted only, because there was no free range.
     beyond: Cell<u64>,
 }
 
 impl LostBlocks {
-    /// Whether it holds nothing.
+    /// Whether the set has no blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.get() + self.beyond.get() == 0
     }
 
-    /// Adds a range.
+    /// Adds a range of blocks.
     pub(crate) fn add(&self, range: Range<u64>) {
         if range.is_empty() || self.has(&range) {
             return;
@@ -46,18 +46,18 @@ impl LostBlocks {
         self.blocks.set(blocks + (end - first));
     }
 
-    /// Adds what another set holds.
+    /// Adds the blocks of another set.
     pub(crate) fn join(&self, other: &LostBlocks) {
         other.ranges().into_iter().for_each(|range| self.add(range));
         self.beyond.set(self.beyond.get() + other.beyond.get());
     }
 
-    /// How many blocks it holds, and its ranges.
+    /// The number of blocks in the set, and the ranges kept.
     pub(crate) fn report(&self) -> (u64, Vec<Range<u64>>) {
         (self.blocks.get() + self.beyond.get(), self.ranges())
     }
 
-    /// Blocks in its ranges, and its own count of them.
+    /// The number of blocks in the kept ranges, and the set's own count of them.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let ranges = self.ranges.borrow();
         (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())
@@ -68,7 +68,7 @@ impl LostBlocks {
         ranges.range(..=range.start).next_back().is_some_and(|(_, end)| *end >= range.end)
     }
 
-    /// Removes a range.
+    /// Removes a range of blocks.
     pub(crate) fn remove(&self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl LostBlocks {
         self.ranges.borrow().iter().map(|(first, end)| *first..*end).collect()
     }
 
-    /// Forgets the blocks that did not fit.
+    /// Forgets the blocks that were counted only.
     pub(super) fn forget_beyond(&self) {
         self.beyond.set(0);
     }

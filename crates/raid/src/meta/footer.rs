@@ -1,10 +1,11 @@
-//! Entries of a segment's footer: what each row of a zone holds.
+//! Entries of a segment's footer, which say what each row of a zone holds.
 
 use crate::format::{FooterEntry, NONE, block};
 use crate::meta::identity::Identity;
 use zerocopy::FromZeros;
 
-/// A footer's entry for a block: for data its identity, for parity (`None`) only that it is parity.
+/// A footer's entry for a block: the identity of a data block; of a parity block (`None`) only
+/// the kind.
 pub(crate) fn seal_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> FooterEntry {
     let mut entry = FooterEntry::new_zeroed();
     let kind = identity.map_or(block::PARITY, |identity| identity.kind);
@@ -16,7 +17,8 @@ pub(crate) fn seal_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> F
     entry
 }
 
-/// The content of a footer's entry; `None` if the block belongs to no stripe.
+/// The content of a footer's entry: the identity (`None`: parity) and the stripe; `None` if the
+/// block belongs to no stripe.
 pub(crate) fn open_entry(entry: &FooterEntry) -> Option<(Option<Identity>, u32)> {
     if entry.stripe.get() == NONE {
         return None;

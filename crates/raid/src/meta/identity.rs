@@ -1,10 +1,10 @@
-//! The identity of a block: its metadata, coded, sealed and opened.
+//! The identity of a block, and its coded form in the block's metadata.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use furrow_log::record::crc32c;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The coded part of a block's metadata: the identity of the data block.
+/// Identity of a data block: the coded part of its metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) lba: u64,
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// Seals the metadata of a block of `stripe` of the segment with sequence `segment`.
+/// Makes the metadata of a block of `stripe` of the segment with sequence number `segment`.
 pub(crate) fn seal(coded: &[u8; CODED], segment: u64, stripe: u32, own_crc: u32) -> BlockMeta {
     let mut meta = BlockMeta::new_zeroed();
     meta.as_mut_bytes()[..CODED].copy_from_slice(coded);
@@ -49,7 +49,7 @@ pub(crate) fn seal(coded: &[u8; CODED], segment: u64, stripe: u32, own_crc: u32)
     meta
 }
 
-/// The metadata of a block that belongs to no stripe and fills a zone.
+/// The metadata of a block that only fills a zone and belongs to no stripe.
 pub(crate) fn filler(segment: u64, own_crc: u32) -> BlockMeta {
     seal(&[0; CODED], segment, NONE, own_crc)
 }
@@ -59,19 +59,21 @@ fn checksum(meta: &BlockMeta) -> u32 {
     crc32c(&meta.as_bytes()[..end])
 }
 
-/// The metadata at the start of a block's out-of-band bytes, if it is whole and of `segment`.
+/// The metadata at the start of a block's out-of-band bytes, if its checksum is right and it
+/// names `segment`.
 pub(crate) fn open(bytes: &[u8], segment: u64) -> Option<BlockMeta> {
     let (meta, _) = BlockMeta::read_from_prefix(bytes).ok()?;
     (meta.check.get() == checksum(&meta) && meta.segment.get() == segment).then_some(meta)
 }
 
-/// The segment that the metadata at the start of a block's out-of-band bytes names, if it is whole.
+/// The segment named by the metadata at the start of a block's out-of-band bytes, if the checksum
+/// is right.
 pub(crate) fn segment_of(bytes: &[u8]) -> Option<u64> {
     let (meta, _) = BlockMeta::read_from_prefix(bytes).ok()?;
     (meta.check.get() == checksum(&meta)).then_some(meta.segment.get())
 }
 
-/// The coded part as stored in the out-of-band area.
+/// The coded part of a block's metadata.
 pub(crate) fn coded(meta: &BlockMeta) -> [u8; CODED] {
     meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
 }

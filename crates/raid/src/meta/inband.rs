@@ -1,16 +1,18 @@
 //! Windows: in-band metadata, for drives that have no out-of-band area.
 //!
 //! A segment's stripes are divided into windows. The last stripe of each window, and of the
-//! segment, is a *metadata stripe*: on every drive its chunk lists the blocks of that drive's zone
-//! in the stripes of the window before it. Row i of the chunk lists the rows i. Further metadata
-//! stripes come early, as the next stripe, when stripes wait to be listed and no metadata stripe is
-//! in flight: under load many stripes wait for one. All chunks of a metadata stripe are written, so
-//! it has the same place in every zone: rows are at their own places (Zone Write only).
+//! segment, is a *metadata stripe*. On every drive its chunk lists the blocks of that drive's zone
+//! in the stripes of the window before it: row i of the chunk lists row i of each of these stripes'
+//! chunks. A further metadata stripe is written as the next stripe when stripes wait to be listed
+//! and no metadata stripe is in flight: so under load one metadata stripe lists many. All chunks of
+//! a metadata stripe are written, so it has the same place in every zone; therefore rows are at
+//! their own places (Zone Write only).
 //!
 //! Invariants
 //! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
-//!   blocks that no metadata block lists belong to no stripe.
-//! - A metadata block lists all of its window before it, so the last whole one has everything.
+//!   a block that no metadata block lists belongs to no stripe.
+//! - A metadata block lists everything before it in its window, so the last whole one
+//!   has everything.
 
 pub(crate) mod cache;
 mod footers;
@@ -32,14 +34,15 @@ use zerocopy::IntoBytes;
 /// A metadata stripe on its way to the drives.
 pub(crate) struct Sent {
     cover: Rc<Cover>,
-    /// When it was sent ([`Volume::asked`]).
+    /// Point of [`Volume::asked`] at which the metadata stripe was sent.
     since: u64,
     flights: Vec<(u32, WriteHandle)>,
 }
 
 impl Sent {
-    /// Waits for the stripe's chunks. Returns the drives that have the stripe, as bits, and whether
-    /// a zone failed it on a drive that still answers. `segment` is the segment's sequence number.
+    /// Waits for the chunks of the metadata stripe. Returns the drives that have their chunk, as
+    /// bits, and whether a zone failed on a drive that still answers. `segment` is the segment's
+    /// sequence number.
     pub(crate) async fn wait(&mut self, volume: &Volume, segment: u64) -> (u32, bool) {
         let (mut there, mut broken) = (0, false);
         for (index, done) in self.flights.drain(..) {
@@ -80,8 +83,8 @@ impl Windows {
         Sent { cover: std::mem::take(&mut state.next), since: volume.asked(), flights }
     }
 
-    /// A metadata stripe was written as stripe `number` of `stripes`: notifies the stripes that
-    /// wait.
+    /// Notes that a metadata stripe was written as stripe `number` of `stripes`, and wakes the
+    /// stripes that it lists.
     fn on_complete(
         &self,
         sent: &Sent,
@@ -91,7 +94,7 @@ impl Windows {
         let mut state = self.state.borrow_mut();
         state.writing -= 1;
         if ends(number, stripes) && !broken {
-            // From now on the window is read from the drives.
+            // From now on readers take the window's list from the drives.
             state.listings.remove(&start(number));
         }
         drop(state);
@@ -113,8 +116,8 @@ impl OpenMeta {
         }
     }
 
-    /// Continues the window that a crash left in a segment before stripe `next`; `rows` has the
-    /// part of it that each zone holds.
+    /// Continues the window that a crash left unfinished in a segment before stripe `next`. `rows`
+    /// has, for each drive, the rows that were read from its zone.
     pub(crate) fn resume(
         &self,
         (segment, next): (u64, u32),
@@ -137,9 +140,9 @@ impl OpenMeta {
 }
 
 impl RebuiltMeta {
-    /// Inserts the metadata stripes `own` among rebuilt rows of `pages`, which begin with stripe
-    /// `first` of a segment; calls come in the order of rows. `oob` has the out-of-band bytes of
-    /// the rows, and is left empty where metadata is in-band.
+    /// Inserts the metadata stripes `own` among the rebuilt rows `pages`, which begin with stripe
+    /// `first` of a segment. Calls come in the order of rows. `oob` gets the out-of-band bytes of
+    /// the rows, and stays empty with in-band metadata.
     pub(crate) fn weave(
         &mut self,
         (pool, id): (&Pool, &RecordId),

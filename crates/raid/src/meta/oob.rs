@@ -1,4 +1,4 @@
-//! Out-of-band metadata: in the out-of-band area of each block.
+//! Out-of-band metadata, kept in the out-of-band area of each block.
 
 use crate::format::BlockMeta;
 use furrow_log::address::oob_per_block;
@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 /// Most data blocks that cleaning moves together, unless a stripe is larger.
 const BATCH: u32 = 128;
 
-/// Stripes of `data` blocks that cleaning writes together.
+/// How many stripes of `data` data blocks cleaning writes together.
 pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).max(1)
 }
@@ -18,12 +18,13 @@ pub(crate) fn fits(geometry: &Geometry) -> bool {
     oob_per_block(geometry) >= BlockMeta::SIZE
 }
 
-/// Bytes in which a block's metadata is made: its out-of-band bytes, if the metadata fits there.
+/// Bytes of the buffer for a block's metadata: its out-of-band bytes, or the metadata's size where
+/// it does not fit into them.
 pub(crate) fn bytes(geometry: &Geometry) -> usize {
     oob_per_block(geometry).max(BlockMeta::SIZE)
 }
 
-/// Out-of-band bytes of `count` blocks with the metadata `meta`; nothing if it does not fit.
+/// Out-of-band bytes of `count` blocks that all have the metadata `meta`; zeros if it does not fit.
 pub(crate) fn repeat(geometry: &Geometry, count: usize, meta: &BlockMeta) -> Vec<u8> {
     if !fits(geometry) {
         return vec![0; count * oob_per_block(geometry)];

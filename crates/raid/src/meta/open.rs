@@ -1,4 +1,4 @@
-//! Metadata that is not on the drives yet: of open segments, and of zones that are rebuilt.
+//! Metadata of open segments, and of zones under rebuild, that is not on the drives yet.
 
 use crate::format::BlockMeta;
 use crate::meta::place::MetaPlace;
@@ -6,7 +6,8 @@ use crate::meta::window;
 use crate::meta::windows::{Cover, Listing, Windows};
 use std::rc::Rc;
 
-/// Metadata of an open segment that is not on the drives yet; nothing if it is out of band.
+/// In-band metadata of an open segment that is not on the drives yet; `None` if metadata is out
+/// of band.
 #[derive(Clone, Default)]
 pub(crate) struct OpenMeta(pub(super) Option<Rc<Windows>>);
 
@@ -18,8 +19,8 @@ impl OpenMeta {
         }
     }
 
-    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order. Returns the bytes
-    /// for the out-of-band area.
+    /// Notes the metadata of a stripe's chunk on a drive; callers come in the order of stripes.
+    /// Returns the bytes for the out-of-band area.
     pub(crate) fn note<'a>(&self, stripe: u32, drive: u32, metas: &'a [u8]) -> &'a [u8] {
         match &self.0 {
             None => metas,
@@ -30,20 +31,20 @@ impl OpenMeta {
         }
     }
 
-    /// Whether the next stripe of a segment of `stripes` has to be a metadata stripe.
+    /// Whether stripe `next` of a segment of `stripes` stripes has to be a metadata stripe.
     pub(crate) fn ends_window(&self, next: u32, stripes: u32) -> bool {
         self.0.is_some() && window::ends(next, stripes)
     }
 
-    /// How many stripes of a segment of `stripes` may hold data. With metadata among the data the
-    /// last one does not.
+    /// How many stripes of a segment of `stripes` stripes may hold data: with in-band metadata the
+    /// last stripe does not.
     pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
         stripes - u32::from(self.0.is_some())
     }
 
-    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns the
-    /// metadata stripe that the caller has to wait for, if there is one, and whether the caller has
-    /// to check [`OpenMeta::is_due`] at the end of this turn.
+    /// Adds the stripe just noted to those that wait for a metadata stripe. Returns the cover to
+    /// wait for, and whether the caller has to check [`OpenMeta::is_due`] at the end of this turn;
+    /// `None` if metadata is out of band.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }
@@ -53,13 +54,13 @@ impl OpenMeta {
         self.0.as_ref().is_some_and(|windows| windows.is_due())
     }
 
-    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if it is not kept here.
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if it is not in memory.
     pub(super) fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
     }
 }
 
-/// The metadata of a zone that is being rebuilt, row after row.
+/// The in-band metadata of a zone that is being rebuilt, collected row by row.
 pub(crate) struct RebuiltMeta(pub(super) Option<Listing>);
 
 impl RebuiltMeta {

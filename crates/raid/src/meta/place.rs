@@ -1,10 +1,10 @@
-//! The place of the metadata of an array's blocks, and what follows from it.
+//! Where the metadata of an array's blocks is, and what depends on that.
 
 use crate::format::{BARE, BlockMeta, WINDOW};
 use crate::meta::{oob, window};
 use furrow_zone::Geometry;
 
-/// The place of the metadata of an array's blocks.
+/// Where the metadata of an array's blocks is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaPlace {
     /// In the out-of-band area of each block.
@@ -20,17 +20,17 @@ pub fn is_bare(geometry: &Geometry) -> bool {
 }
 
 impl MetaPlace {
-    /// The place of metadata on drives of a geometry.
+    /// The place of metadata on drives with this geometry.
     pub fn of(geometry: &Geometry) -> MetaPlace {
         if oob::fits(geometry) { MetaPlace::OutOfBand } else { MetaPlace::InBand }
     }
 
-    /// From the incompatible features of a state record.
+    /// The place of metadata that the incompatible features of a state record name.
     pub(crate) fn from_incompat(bits: u64) -> MetaPlace {
         if bits & BARE == 0 { MetaPlace::OutOfBand } else { MetaPlace::InBand }
     }
 
-    /// As incompatible features of a state record.
+    /// The incompatible features of a state record that name this place.
     pub(crate) fn incompat(self) -> u64 {
         match self {
             MetaPlace::OutOfBand => 0,
@@ -59,7 +59,8 @@ impl MetaPlace {
         }
     }
 
-    /// Blocks that cleaning can put into a segment of `all` data blocks, in stripes of `data`.
+    /// How many blocks cleaning can put into a segment of `all` data blocks, in stripes of
+    /// `data` blocks.
     pub(crate) fn capacity(self, all: u32, data: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => all,
@@ -67,7 +68,7 @@ impl MetaPlace {
         }
     }
 
-    /// Stripes of `data` blocks that cleaning writes together.
+    /// How many stripes of `data` data blocks cleaning writes together.
     pub(crate) fn batch(self, data: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => oob::batch(data),
@@ -75,8 +76,9 @@ impl MetaPlace {
         }
     }
 
-    /// Most stripes in flight in a segment of the volume's own writes: `depth`, unless cleaning has
-    /// to fill windows. The space that cleaning frees must not depend on an option.
+    /// Most stripes in flight in a segment of the volume's own writes: `depth`, except where
+    /// cleaning has to fill windows, since the space that cleaning frees must not depend on
+    /// an option.
     pub(crate) fn internal_depth(self, depth: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => depth,

@@ -1,4 +1,4 @@
-//! Scans the metadata of a segment's zones: out-of-band bytes, or footers.
+//! Scans a segment's zones for their metadata, in out-of-band bytes or in footers.
 
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
 use crate::meta::footer::open_entry;
@@ -20,37 +20,38 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Blocks read at once.
+/// Most blocks of a read command.
 const COMMAND: u32 = 128;
 
-/// Commands of a zone in flight at once.
+/// Most read commands of a scan in flight at once.
 const AHEAD: usize = 4;
 
-/// A data row of a zone, as far as it is known.
+/// A data row of one zone, as far as its metadata is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) stripe: u32,
     /// CRC32C of the block.
     pub(crate) crc: u32,
-    /// The code of a data block; for parity the code that is stored with it.
+    /// The coded part of a data block's metadata; for a parity block, the code stored with it.
     pub(crate) code: [u8; CODED],
-    /// Whether the block is as it was written. Otherwise it was damaged since: no crash leaves a
-    /// block with its metadata and other content, or something between whole blocks.
+    /// Whether the block is as it was written. If not, it was damaged later: a crash does not
+    /// leave a block's metadata with other content, or a block that is partly written between
+    /// whole blocks.
     pub(crate) whole: bool,
 }
 
 impl Row {
-    /// The row as it is listed.
+    /// The row that a metadata block or footer lists with `meta`.
     pub(crate) fn listed(meta: &BlockMeta) -> Row {
         let (stripe, crc) = (meta.stripe.get(), meta.own_crc.get());
         Row { stripe, crc, code: identity::coded(meta), whole: true }
     }
 
-    /// A row that was written and is damaged so much that its content is not known.
+    /// A row that was written, and whose content and metadata are both damaged.
     pub(crate) const UNKNOWN: Row = Row { stripe: NONE, crc: 0, code: [0; CODED], whole: false };
 }
 
-/// Rows of a zone; `None` where nothing was found, or the torn end of a write.
+/// Rows of a zone; `None` where no block was written, or only the torn end of a write.
 pub(crate) type Rows = Vec<Option<Row>>;
 
 /// Only the rows that are whole.
@@ -74,8 +75,7 @@ async fn scan_zone(
             if let Some(meta) = meta.filter(|m| m.own_crc.get() == crc32c(page.bytes())) {
                 return Some(Row::listed(&meta));
             }
-            // The last sectors of a torn block are missing, and a block that was never written is
-            // zeros.
+            // A torn block lacks its last sectors; a block that was never written is zeros.
             let bytes = page.bytes();
             let torn = match &meta {
                 Some(meta) => record::may_be_torn(bytes, meta.own_crc.get(), sector),
@@ -92,10 +92,10 @@ async fn scan_zone(
     found
 }
 
-/// A block that was read, with its out-of-band bytes; `None` if it cannot be read.
+/// A block with its out-of-band bytes; `None` if the block cannot be read.
 type Block<'a> = Option<(&'a Page, &'a [u8])>;
 
-/// Reads the first `rows` data rows of a zone, and passes them to `each` one after the other.
+/// Reads the first `rows` data rows of a zone, and calls `each` with one row after the other.
 pub(crate) async fn read_zone(
     drive: &Drive,
     shape: &Shape,
@@ -124,7 +124,7 @@ pub(crate) async fn read_zone(
             all(&outcome, &mut each);
             continue;
         }
-        // Some block of the command cannot be read: blocks are read one by one.
+        // A block of the command cannot be read, so the blocks are read one by one.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
             drive.note(outcome.status);
@@ -152,8 +152,8 @@ fn ask_beside(
     drive.device().submit(drive.writer().queue(zone), request)
 }
 
-/// The footer of a zone: entries of its own drive and the following ones. `None` if it is not
-/// whole.
+/// The footer of a zone: entries of the zone's own drive and of the drives after it. `None` if the
+/// footer is not whole.
 pub(crate) async fn read_footers(
     volume: &Volume,
     index: u32,
@@ -164,7 +164,8 @@ pub(crate) async fn read_footers(
     (segment == sequence).then_some(entries)
 }
 
-/// The footer of a zone, of whichever segment, and the sequence number of that segment.
+/// The footer of a zone of any segment, and the sequence number of the segment that the
+/// footer names.
 pub(crate) async fn read_any_footer(
     volume: &Volume,
     index: u32,
@@ -195,7 +196,8 @@ pub(crate) async fn read_any_footer(
     Some((header.sequence.get(), body.chunks_exact(length).map(entries).collect()))
 }
 
-/// The footers' entries for each drive's zone; `None` where none is left.
+/// For each drive, the entries for its zone from any footer of the segment; `None` if no footer
+/// has them.
 pub(crate) async fn footers_of(
     volume: &Volume,
     segment: &Segment,
@@ -209,8 +211,8 @@ pub(crate) async fn footers_of(
             all.push((index, copies.into_iter().map(Some).collect::<Vec<_>>()));
         }
     }
-    // A zone's own footer comes first: after a rebuild the zone's chunks are in another order than
-    // the one that the footers of the other zones record.
+    // A zone's own footer is preferred: after a rebuild the zone's chunks are in another order than
+    // the footers of other zones record.
     let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
     for copy in 0..volume.shape().footer_copies() {
         for (index, copies) in &mut all {
@@ -222,7 +224,7 @@ pub(crate) async fn footers_of(
     found
 }
 
-/// Enters the places of a zone's chunks in `table`.
+/// Notes in `table` the places of the chunks in one zone.
 pub(crate) fn note_places(
     table: &mut StripeTable,
     groups: Groups,
@@ -250,8 +252,8 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
-    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks agree with
-    /// their metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks' checksums
+    /// agree with their metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_rows(
         &self,
         drive: &Drive,
@@ -267,7 +269,7 @@ impl Volume {
         }
     }
 
-    /// Reads the stripe table of a segment that ended earlier.
+    /// Reads the stripe table of a segment that ended before this assembly.
     pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
         let stripes = self.0.shape.stripes(segment.chunk);
@@ -303,8 +305,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Finds chunks of the first `rows` rows of a segment whose places are unknown, because a block
-    /// of them was damaged when the zones were scanned. The block's out-of-band bytes still have
+    /// Finds chunks whose places are unknown, in the first `rows` rows of a segment: a block of
+    /// such a chunk was damaged when the zones were scanned, but its out-of-band bytes still name
     /// the stripe.
     pub(crate) async fn find_damaged(&self, slot: u32, rows: u32) -> Result<()> {
         self.ready(slot).await?;
@@ -332,7 +334,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The identity of each data block of an ended segment, by number.
+    /// The number and identity of each data block of an ended segment.
     pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
         if self.0.shape.meta == MetaPlace::InBand {
             return self.listed_identities(slot).await;
@@ -382,7 +384,7 @@ impl Volume {
                 }
             }
         }
-        // If a member failed during a stripe, no footer describes its chunk.
+        // No footer describes the chunk of a member that failed while its stripe was written.
         let rows = if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
         lost |= found.len() < (rows * shape.placement.k) as usize;
         if lost {
@@ -391,7 +393,8 @@ impl Volume {
         found.into_iter().collect()
     }
 
-    /// Adds blocks whose own drive does not describe them.
+    /// Adds the identities of blocks whose own drive does not describe them, from the
+    /// parity's metadata.
     async fn identities_from_parity(
         &self,
         slot: u32,

@@ -2,7 +2,7 @@
 
 use crate::format::WINDOW;
 
-/// Data blocks that cleaning moves together, at most, if a stripe is no larger.
+/// Most data blocks that cleaning moves together, unless a stripe is larger.
 const BATCH: u32 = 8192;
 
 /// First stripe of the window of `stripe`.
@@ -10,29 +10,31 @@ pub(crate) fn start(stripe: u32) -> u32 {
     stripe - stripe % WINDOW
 }
 
-/// Whether a row of a segment of chunks of `chunk` blocks is the first of its window.
+/// Whether a row is the first of its window, in a segment with chunks of `chunk` blocks.
 pub(crate) fn begins(row: u32, chunk: u32) -> bool {
     row.is_multiple_of(WINDOW * chunk)
 }
 
-/// Whether `stripe` is the last of its window, in a segment of `stripes`.
+/// Whether `stripe` is the last of its window, in a segment of `stripes` stripes.
 pub(crate) fn ends(stripe: u32, stripes: u32) -> bool {
     stripe % WINDOW == WINDOW - 1 || stripe + 1 == stripes
 }
 
-/// The last stripe of the window of `stripe`, in a segment of `stripes`.
+/// The last stripe of the window of `stripe`, in a segment of `stripes` stripes.
 pub(crate) fn end(stripe: u32, stripes: u32) -> u32 {
     (start(stripe) + WINDOW - 1).min(stripes.saturating_sub(1))
 }
 
-/// Stripes of `data` blocks that cleaning writes together: those of a window, within a limit.
+/// How many stripes of `data` data blocks cleaning writes together: those of a window, up to
+/// [`BATCH`] blocks.
 pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).clamp(1, WINDOW - 1)
 }
 
-/// Fewest stripes of `data` blocks that cleaning can fill in a segment of `stripes`. The number
-/// leaves out stripes that end windows, the early metadata stripe of each batch, the padding of the
-/// last batch, and the mapping blocks of the checkpoint that follows, with their metadata stripes.
+/// How many stripes of `data` data blocks cleaning can fill at least in a segment of `stripes`
+/// stripes. The number leaves out the stripes that end windows, the early metadata stripe of each
+/// batch, the padding of the last batch, and the mapping blocks of the checkpoint that follows,
+/// with their metadata stripes.
 pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
     let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
     stripes.saturating_sub(taken)
@@ -53,12 +55,12 @@ mod tests {
             prop_assert!(last - start(stripe) < WINDOW && last < stripes);
         }
 
-        /// For batches of any size, the capacity of a segment is not overstated: batches begin
+        /// Cleaning can fill the capacity of a segment, for batches of any size: batches begin
         /// anywhere in a window, and end with an early metadata stripe.
         #[test]
         fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
             let (mut left, mut at) = (capacity(stripes, data), 0);
-            // Padding, once at the end, counts as a stripe.
+            // The padding at the end counts as one stripe.
             while left > 0 {
                 let mut now = left.min(batch(data));
                 left -= now;

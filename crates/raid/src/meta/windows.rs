@@ -1,4 +1,4 @@
-//! The lists of windows, as metadata blocks hold them, and the windows that are being written.
+//! The lists of windows: as metadata blocks hold them, and those of windows that are being written.
 
 use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
 use crate::meta::identity::{self, Identity, seal};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The metadata of a zone's rows in a window: by row in the chunk, then by stripe.
+/// The list of a window in one zone: the metadata by row in the chunk, then by stripe.
 #[derive(Clone, Default)]
 pub(crate) struct Listing(Vec<Vec<BlockMeta>>);
 
@@ -20,7 +20,7 @@ impl Listing {
         Listing(vec![Vec::new(); chunk as usize])
     }
 
-    /// Adds the next stripe: the metadata of the rows of its chunk, one after the other.
+    /// Adds the window's next stripe; `metas` has the metadata of the rows of its chunk in order.
     pub(crate) fn push(&mut self, metas: &[u8]) {
         for (rows, bytes) in self.0.iter_mut().zip(metas.chunks(BlockMeta::SIZE)) {
             let meta = BlockMeta::read_from_bytes(bytes);
@@ -28,7 +28,7 @@ impl Listing {
         }
     }
 
-    /// Adds a stripe of metadata blocks: the blocks themselves.
+    /// Adds a metadata stripe, whose chunk is `pages`.
     pub(crate) fn push_own(&mut self, segment: u64, stripe: u32, pages: &[Page]) {
         for (rows, page) in self.0.iter_mut().zip(pages) {
             rows.push(own(segment, stripe, page));
@@ -39,7 +39,7 @@ impl Listing {
         self.0[row as usize].get((stripe % WINDOW) as usize).copied()
     }
 
-    /// The metadata blocks with this list, as stripe `stripe`.
+    /// The metadata blocks that hold this list, as stripe `stripe` of the segment.
     pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
         let block = |(row, metas): (u32, &Vec<BlockMeta>)| {
             debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
@@ -53,8 +53,9 @@ impl Listing {
     }
 }
 
-/// The address of every metadata block. A parity block has the parity of addresses, which all have
-/// zeros in the first byte: it is never all ones, while the parity of kinds may have any value.
+/// The address (`lba`) in the metadata of every metadata block. A parity block cannot have it:
+/// its address is the parity of addresses whose highest byte is zero, while its kind may have
+/// any value.
 const NOWHERE: u64 = u64::MAX;
 
 /// The metadata of a metadata block itself.
@@ -64,14 +65,14 @@ fn own(segment: u64, stripe: u32, page: &Page) -> BlockMeta {
     seal(&identity.bytes(), segment, stripe, crc)
 }
 
-/// Whether this is the metadata of a metadata block.
+/// Whether `meta` is the metadata of a metadata block.
 pub(crate) fn is_own(meta: &BlockMeta) -> bool {
     meta.kind.get() == u32::from(block::WINDOW)
         && meta.lba.get() == NOWHERE
         && meta.stripe.get() != NONE
 }
 
-/// The place where a metadata block must have been written.
+/// The place for which a metadata block must have been written.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub(crate) array: Uuid,
@@ -81,12 +82,11 @@ pub(crate) struct At {
     pub(crate) row: u32,
 }
 
-/// The list in a metadata block, by stripe, with the block itself as the last one; `None` if the
-/// block is no metadata block.
+/// The list in a metadata block, by stripe; the last entry is for the block itself. `None` if the
+/// block is not the metadata block of the place `at`.
 ///
-/// A user's data may look like a metadata block, of a place that it was read from. No place is
-/// written twice with one segment sequence number, so it is not the metadata block of its present
-/// place.
+/// A user may have read a metadata block and stored it as data. That block names another place, or
+/// another segment sequence number, since no place is written twice with one number.
 pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
     let expect = Expect { kind: kind::WINDOW, device: Some(at.device), object: Some(at.array) };
     let (header, body) = record::open(page.bytes(), &expect).ok()?;
@@ -101,17 +101,18 @@ pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
     Some(metas)
 }
 
-/// A metadata stripe that others wait for.
+/// A metadata stripe that other stripes wait for.
 #[derive(Default)]
 pub(crate) struct Cover {
-    /// Drives that have the stripe, as bits, and whether a zone failed it.
+    /// Drives that have their chunk of the metadata stripe, as bits, and whether a zone failed;
+    /// `None` until the stripe is written.
     pub(super) told: Cell<Option<(u32, bool)>>,
     pub(super) over: Notify,
 }
 
 impl Cover {
-    /// The drives that have the stripe, as bits, and whether a zone failed it on a drive that still
-    /// answers.
+    /// Waits for the metadata stripe. Returns the drives that have their chunk, as bits, and
+    /// whether a zone failed on a drive that still answers.
     pub(crate) async fn wait(&self) -> (u32, bool) {
         loop {
             match self.told.get() {
@@ -122,18 +123,19 @@ impl Cover {
     }
 }
 
-/// The windows of an open segment.
+/// The windows of an open segment, and its metadata stripes.
 #[derive(Default)]
 pub(super) struct State {
-    /// Lists of windows whose last stripe is not written yet, by first stripe, for each drive.
+    /// For each window whose last stripe is not written yet, by its first stripe: the list of
+    /// each drive.
     pub(super) listings: BTreeMap<u32, Vec<Listing>>,
-    /// The next metadata stripe.
+    /// The next metadata stripe to be sent.
     pub(super) next: Rc<Cover>,
     /// Number of stripes that wait for the next metadata stripe.
     pub(super) waiting: u32,
-    /// Metadata stripes in flight.
+    /// Number of metadata stripes in flight.
     pub(super) writing: u32,
-    /// A caller is going to check whether the next metadata stripe is due.
+    /// Whether a caller is going to check if the next metadata stripe is due.
     asked: bool,
 }
 
@@ -149,7 +151,7 @@ impl Windows {
         Windows { chunk, drives, state: RefCell::default() }
     }
 
-    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order.
+    /// Notes the metadata of a stripe's chunk on a drive; callers come in the order of stripes.
     pub(crate) fn note(&self, stripe: u32, drive: u32, metas: &[u8]) {
         let mut state = self.state.borrow_mut();
         self.listing(&mut state, stripe, drive).push(metas);
@@ -166,7 +168,7 @@ impl Windows {
         &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
     }
 
-    /// The metadata of row `row` of a stripe's chunk; `None` if its window is not kept here.
+    /// The metadata of row `row` of a stripe's chunk; `None` if its window's list is not in memory.
     pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         let state = self.state.borrow();
         state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))
@@ -176,8 +178,8 @@ impl Windows {
     pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
-        // The check comes later: stripes that are dispatched later in this turn wait for the same
-        // metadata stripe.
+        // The caller checks at the end of this turn, so that stripes dispatched until then wait for
+        // the same metadata stripe.
         let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
         (state.next.clone(), ask)
     }
@@ -197,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A metadata block opens at its place, and lists the noted blocks.
+        /// A metadata block opens at its place only, and lists the noted blocks.
         #[test]
         fn what_is_listed_is_found_where_it_was_written(
             chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,

@@ -7,17 +7,18 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Fewest mapping blocks in memory: one for users, one for internal work, one to load and evict.
+/// Fewest mapping blocks in memory: one that users pin, one that internal work pins, one to load
+/// or evict.
 const LEAST: usize = 3;
 
-/// The two kinds of callers that pin mapping blocks.
+/// Which callers pin mapping blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinner {
     User,
     Internal,
 }
 
-/// The map, and its memory.
+/// The map, and the limits of its memory.
 ///
 /// Invariants, where there is a limit
 /// - Users' requests pin at most half of `limit` mapping blocks, the volume's own work a quarter;
@@ -25,22 +26,22 @@ pub(crate) enum Pinner {
 /// - `loading` is the number of mapping blocks that are being read.
 pub(crate) struct Paging {
     map: RefCell<Map>,
-    /// Number of mapping blocks that may be in memory; `None`: all.
+    /// Most mapping blocks in memory; `None`: no limit.
     pub(super) limit: Option<usize>,
     pub(super) users: Semaphore,
     pub(super) internal: Semaphore,
-    /// Mapping blocks a user's request may pin at once.
+    /// Most mapping blocks that a user's request may pin at once.
     pub(super) most: u64,
-    /// Held while mapping blocks are written: one task at a time.
+    /// Held by the task that writes mapping blocks.
     pub(crate) writes: Semaphore,
-    /// Mapping blocks that are being read.
+    /// Number of mapping blocks that are being read.
     pub(super) loading: Cell<usize>,
-    /// Signals that a mapping block may be evicted that could not be before.
+    /// Signals that a mapping block can be evicted which could not be evicted before.
     pub(super) changed: Notify,
 }
 
 impl Paging {
-    /// For `bytes` of memory; 0: no limit.
+    /// A map with at most `bytes` of memory; 0: no limit.
     pub(crate) fn new(map: Map, bytes: u64) -> Rc<Paging> {
         let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
         let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));
@@ -62,18 +63,18 @@ impl Paging {
         self.map.borrow()
     }
 
-    /// The map, to be changed.
+    /// The map, for changes.
     pub(crate) fn map_mut(&self) -> RefMut<'_, Map> {
         self.map.borrow_mut()
     }
 
-    /// Pins of no mapping block yet, from `first` on.
+    /// Pins that do not hold a mapping block yet; the caller adds those from `first` on.
     pub(super) fn pins(self: &Rc<Self>, first: u32, permit: Permit) -> Pins {
         Pins { paging: self.clone(), leaves: first..first, _permit: permit }
     }
 }
 
-/// Mapping blocks that stay in memory during the lifetime of this value.
+/// Keeps mapping blocks in memory as long as this value lives.
 pub(crate) struct Pins {
     paging: Rc<Paging>,
     pub(super) leaves: Range<u32>,

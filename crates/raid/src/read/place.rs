@@ -1,11 +1,11 @@
-//! What a read asks for: which block, from where, and whether its damage counts.
+//! What a read needs to know of a block: its identity, its place, and whether damage counts.
 
 use furrow_zone::ZoneId;
 
-/// What a block must be: its kind and address.
+/// What a block must be: its kind, and its address.
 pub(crate) type Wanted = (u8, u64);
 
-/// A block on a member: its place, its segment and its stripe.
+/// The place of a block on a member, with its segment and stripe.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) slot: u32,
@@ -16,9 +16,9 @@ pub(crate) struct Place {
     pub(crate) offset: u32,
 }
 
-/// Whether a block that is damaged or cannot be read counts as an error of its member. It does not
-/// count where perhaps none of the blocks read is valid, where the same block is read again, or
-/// where a scrub reads it: a scrub counts each block that it reports once.
+/// Whether a damaged or unreadable block counts as an error of its member. It does not if
+/// perhaps none of the blocks read is valid, if the same block is read again, or if a scrub
+/// reads it: a scrub counts each block that it reports once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

@@ -1,9 +1,9 @@
 //! Rows that a rebuild could not restore, because too few of their blocks can be read.
 //!
-//! Such a row stays without its block on the new drive. At the end of the rebuild the blocks of
-//! these rows that can be read are written again elsewhere, where they have their redundancy; the
-//! others are lost if the map names them. The rows that an earlier run of the rebuild could not
-//! restore are in the footers it wrote.
+//! Such a row stays without its block on the new drive. At the end of the rebuild, those of its
+//! blocks that can be read are written again elsewhere, with full redundancy. The other blocks are
+//! lost if the map names them. The footers that an earlier run of the rebuild wrote show the rows
+//! that it could not restore.
 
 use crate::format::NONE;
 use crate::lost_blocks::set::LostBlocks;
@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use zerocopy::IntoBytes as _;
 
 impl Volume {
-    /// Segments that a rebuild has restored to members it still works for: their slots, and these
-    /// members.
+    /// The slot of each segment with a zone that a rebuild has restored, and that member, while the
+    /// member is still rebuilding.
     pub(super) fn built(&self) -> Vec<(u32, u32)> {
         let segments = self.0.segments.borrow();
         let mut built = Vec::new();
@@ -52,11 +52,11 @@ impl Volume {
         }
     }
 
-    /// Writes the blocks of short rows again that can be read, and returns the blocks of the volume
+    /// Writes the readable blocks of the short rows again, and returns the blocks of the volume
     /// that are lost with the others.
     ///
     /// # Errors
-    /// If the volume cannot be written any more, or is being stopped; the rows are kept then.
+    /// If the volume cannot be written any more, or is being stopped; the short rows are kept then.
     pub(super) async fn settle_short_rows(&self) -> Result<LostBlocks> {
         let rows = std::mem::take(&mut *self.0.rebuild.short.borrow_mut());
         let settled = self.settle(&rows).await;
@@ -72,10 +72,10 @@ impl Volume {
             for row in rows.clone() {
                 self.check_alive()?;
                 if !self.stays(*segment) {
-                    // Its blocks are elsewhere.
+                    // The segment was released: its valid blocks are elsewhere.
                     break;
                 }
-                // Blocks for which there is no space now stay where they are.
+                // If there is no space, the row's blocks stay where they are.
                 let _ = self.renew(*segment, row).await;
                 let chunks = 0..self.0.shape.placement.k;
                 suspected.extend(chunks.map(|chunk| self.0.shape.number(segment.0, row, chunk)));

@@ -7,21 +7,21 @@ use std::ops::Range;
 
 /// The rebuild of a volume.
 ///
-/// Invariant: `done` is at most `total`; a zone is being filled only while the rebuild is running.
+/// Invariant: `done` is at most `total`; a zone is filled only while the rebuild is running.
 #[derive(Default)]
 pub(crate) struct State {
     pub(super) running: Cell<bool>,
-    /// The rebuild is filling a zone. Otherwise it waits for a segment to end or to be cleaned, or
-    /// for its checkpoint to be written.
+    /// Whether the rebuild is filling a zone. If not, it waits for a segment to end or to be
+    /// cleaned, or for its checkpoint to be written.
     pub(crate) filling: Cell<bool>,
     pub(super) began: Cell<Nanos>,
     pub(crate) total: Cell<u32>,
     pub(crate) done: Cell<u32>,
-    /// Segments that were rebuilt when this run of the rebuild began.
+    /// Number of segments that were rebuilt when this run of the rebuild began.
     pub(super) before: Cell<u32>,
-    /// Rows that cannot be restored.
+    /// Rows that could not be restored.
     pub(super) short: RefCell<ShortRows>,
-    /// The event of its last end.
+    /// The event that reported the end of the last rebuild.
     pub(super) ended: RefCell<Option<Event>>,
     pub(super) pause: Cell<Option<u64>>,
 }
@@ -33,7 +33,7 @@ impl State {
     }
 }
 
-/// Rows of segments: slot and sequence number, and rows that follow each other.
+/// Rows of segments: the slot and sequence number of a segment, with a range of rows.
 #[derive(Default)]
 pub(crate) struct ShortRows(pub(super) Vec<((u32, u64), Range<u32>)>);
 

@@ -1,5 +1,5 @@
-//! The end of a recovery: a checkpoint says what was found, then zones that belong to nothing are
-//! reset. If there is no space for the checkpoint, both wait until there is.
+//! The end of a recovery: a checkpoint makes its result durable, then zones that belong to no
+//! segment are reset. If there is no space for the checkpoint, both wait until there is.
 
 use crate::recover::steps::FINISH;
 use crate::recover::unfinished::{Recovered, Stage};
@@ -13,7 +13,7 @@ impl Volume {
         self.0.recovered.get()
     }
 
-    /// Whether the recovery is finished: the members have state records of what it found.
+    /// Whether the recovery is finished: the members' state records hold its result.
     pub fn is_recovered(&self) -> bool {
         self.0.space.recovery.borrow().is_none()
     }
@@ -35,15 +35,15 @@ impl Volume {
         });
     }
 
-    /// Runs the last steps ([`FINISH`]): after them zones may be reset.
+    /// Runs the last steps ([`FINISH`]), after which zones may be reset.
     ///
     /// # Errors
-    /// `NoSpace` if there is no space for the steps: they have to be tried again.
+    /// `NoSpace` if there is no space for the steps: the caller tries again later.
     pub(crate) async fn finish_recovery(&self) -> Result<()> {
         steps::run(&self.0.rt, OF_FINISH, FINISH, &mut self.clone()).await
     }
 
-    /// Resets the zones that belong to nothing. The recovery is then finished.
+    /// Resets the zones that belong to no segment, which finishes the recovery.
     pub(crate) async fn release_all_strays(&self) -> Result<()> {
         let recovery = self.0.space.recovery.take();
         let strays = recovery.map(|recovery| recovery.strays).unwrap_or_default();
@@ -53,14 +53,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Ends active zones without a writer: they use resources of the drive that no permit accounts
-    /// for.
+    /// Ends active zones without a writer, because they take active zones of the drive that no
+    /// permit accounts for.
     pub(crate) async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.array.member(*index).drive() else { continue };
             let report = &zones[*index as usize][zone.0 as usize];
             if report.state.is_active() {
-                // A zone that cannot be finished stays; nothing in it counts.
+                // A zone that cannot be finished is left: its content does not count.
                 let _ = furrow_log::survey::finish(drive.writer(), report).await;
             }
             if let Some(owner) = drive.zones().owner(*zone)
@@ -74,13 +74,13 @@ impl Volume {
     async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.array.member(*index).drive() else { continue };
-            // A zone that cannot be emptied is taken out of use.
+            // If a zone cannot be emptied, the pool takes it out of use.
             let _ = drive.empty(*zone).await;
         }
     }
 
-    /// Empties zones that belong to nothing before the recovery is finished. A later recovery would
-    /// ignore their content as this one did.
+    /// Empties zones that belong to no segment before the recovery is finished. A later recovery
+    /// would ignore their content as this one did.
     pub(crate) async fn release_strays_early(&self) -> bool {
         let strays = match &mut *self.0.space.recovery.borrow_mut() {
             Some(recovery) => std::mem::take(&mut recovery.strays),

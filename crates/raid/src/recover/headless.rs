@@ -1,8 +1,8 @@
-//! Zones whose header cannot be read: the rest of a zone tells which segment it belongs to.
+//! Zones whose header cannot be read: other blocks of such a zone name its segment.
 //!
 //! The footer names the segment, and so does the metadata of each block. The headers of other
-//! members, or the newest state record, describe the segment. A zone that says nothing of the kind
-//! was just begun when a crash tore its header.
+//! members' zones, or the newest state record, describe the segment. If no block of a zone names a
+//! segment, the zone was just begun when a crash tore its header.
 
 use super::Found;
 use crate::checkpoint::state::Image;
@@ -21,14 +21,14 @@ use std::collections::BTreeMap;
 pub(super) struct Headless {
     pub(super) index: u32,
     pub(super) zone: ZoneId,
-    /// Sequence number of its segment.
+    /// Sequence number of the segment that the zone belongs to.
     segment: u64,
-    /// The footer named the segment; otherwise the metadata of a block did.
+    /// Whether the footer named the segment; if not, the metadata of a block did.
     by_footer: bool,
 }
 
 impl Volume {
-    /// The segment of a zone whose header cannot be read; `None` if nothing in it names one.
+    /// The segment of a zone whose header cannot be read; `None` if no block of the zone names one.
     pub(super) async fn headless(&self, index: u32, report: &ZoneReport) -> Option<Headless> {
         let zone = report.zone;
         if let Some((segment, _)) = read_any_footer(self, index, zone).await {
@@ -56,7 +56,8 @@ impl Volume {
     }
 }
 
-/// Gives the zone to its segment. False if the segment was released, or does not want the zone.
+/// Gives the zone to its segment. False if the segment was released, or the zone does not count
+/// in it.
 ///
 /// # Errors
 /// `Corrupt` if no header and no state record describes the segment, unless loss is accepted.
@@ -91,8 +92,8 @@ pub(super) fn adopt(
     }
     let of = found.iter_mut().find(|((_, sequence), _)| *sequence == segment);
     let Some((_, known)) = of else { return Ok(false) };
-    // If the segment was begun without the member, a rebuild wrote the zone, and the zone counts
-    // only with its footer.
+    // If the segment was begun without the member, a rebuild wrote this zone, and only a footer
+    // makes such a zone count.
     let rebuilt = known.missing >> index & 1 == 1;
     if known.zones[index as usize].is_some() || (rebuilt && !headless.by_footer) {
         return Ok(false);

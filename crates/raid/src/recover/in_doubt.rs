@@ -1,20 +1,20 @@
 //! Stripes in doubt: the chunks found do not show whether the stripe was acknowledged.
 //!
 //! A stripe with too few chunks never counted if a member in service has the zone but not its
-//! chunk: nothing is acknowledged before that chunk is there. If all missing chunks are of absent
-//! members, or of zones that members lost, the stripe may have been acknowledged. The remaining
-//! drives may not tell which blocks it held, and the addresses of these blocks would read as their
-//! earlier content. No checkpoint's map names these blocks, so no read could fail either. The array
-//! is then refused, before anything is written, unless the operator accepts the loss.
+//! chunk, since a stripe is acknowledged only when that chunk is there. If all missing chunks are
+//! of absent members, or of zones that members lost, the stripe may have been acknowledged. The
+//! remaining drives may not tell which blocks it held, and the addresses of these blocks would read
+//! as their earlier content. Reads would not fail, because no checkpoint's map names these blocks.
+//! The array is then refused, before anything is written, unless the operator accepts the loss.
 //!
-//! A stripe is in doubt only if more was lost than the level tolerates. Two members look the same:
-//! one whose zone of a segment went offline, and one that has some other offline zone and whose
-//! segment header was never written because of a crash. So, beyond what the level tolerates, some
-//! arrays are refused that lost nothing. Zones with damaged headers prove no loss: a crash leaves
-//! torn headers.
+//! A stripe is in doubt only if more was lost than the level tolerates. Two members cannot be told
+//! apart: one whose zone of a segment went offline, and one with an unrelated offline zone whose
+//! segment header was not yet written at a crash. So, beyond what the level tolerates, some arrays
+//! are refused that lost nothing. Zones with damaged headers do not prove a loss, because a crash
+//! leaves torn headers.
 //!
-//! A block that was written and whose metadata is damaged may have been a chunk of any stripe that
-//! could be there. So its member counts as one that lost a zone, for these stripes.
+//! A damaged block whose metadata is damaged too may have been a chunk of any stripe that could be
+//! at its place. For these stripes its member counts like one that lost its zone.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -26,19 +26,19 @@ use furrow_array::member::MemberState;
 use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 
-/// The stripes of a segment that may have counted.
+/// The stripes of one segment that may have counted.
 pub(crate) struct InDoubt {
     /// Sequence number of the segment.
     segment: u64,
     stripes: u32,
-    /// Members that lost their zones of the segment, as bits.
+    /// Members that lost their zone of the segment, as bits.
     lost: u32,
-    /// Members with damaged blocks in the stripes, as bits.
+    /// Members with damaged blocks where chunks of the stripes may have been, as bits.
     hurt: u32,
 }
 
 impl Volume {
-    /// Members in service that had a zone in a segment and have lost it, as bits.
+    /// Members in service that had a zone in a segment and lost it, as bits.
     pub(crate) fn lost_in(&self, found: &Found, zones: &[Vec<ZoneReport>]) -> u32 {
         let first = self.0.shape.first_zone as usize;
         let gone = |index: usize| {
@@ -55,8 +55,9 @@ impl Volume {
         (0..self.0.shape.placement.n).filter(lost).fold(0, |set, index| set | 1 << index)
     }
 
-    /// Stripes from row `after` of a segment on that have too few chunks and may have counted. The
-    /// segment had not ended at the checkpoint's snapshot; `lost`: see [`Volume::lost_in`].
+    /// The stripes of a segment, from row `after` on, that have too few chunks and may
+    /// have counted. The segment had not ended at the checkpoint's snapshot; `lost`:
+    /// see [`Volume::lost_in`].
     pub(crate) fn in_doubt(
         &self,
         found: &Found,
@@ -69,7 +70,7 @@ impl Volume {
             return None;
         }
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
-        // Members that have no chunk to show, but have not lost a zone either.
+        // Members without a chunk that can be read, though they have not lost a zone.
         let absent = |index: &u32| {
             let member = self.0.array.member(*index);
             let unbuilt = member.state() == MemberState::Rebuilding;
@@ -77,7 +78,7 @@ impl Volume {
             member.drive().is_none() || (found.zones[*index as usize].is_none() && without)
         };
         let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
-        // A member that the segment was begun without never had a chunk in it.
+        // A member without which the segment was begun never had a chunk in it.
         let may_have = lost | absent & !found.missing;
         let hurts = std::cell::Cell::new(0);
         let is_in_doubt = |stripe: &u32| {
@@ -102,8 +103,8 @@ impl Volume {
         })
     }
 
-    /// Refuses to continue if members whose newest state record is damaged have gone on without
-    /// others: segments that they began without these show it.
+    /// Fails if a member whose newest state record is damaged went on without other members: a
+    /// segment that it began without them proves it.
     ///
     /// # Errors
     /// `Corrupt`; the message names a member.
@@ -136,8 +137,8 @@ impl Volume {
         self.check_read()
     }
 
-    /// Refuses to continue without absent members if their content is needed. This runs before
-    /// these members are recorded as failed: from then on their drives would be refused for ever.
+    /// Fails if the content of absent members is needed. The check comes before these members are
+    /// recorded as failed, since their drives would then be refused for ever.
     ///
     /// # Errors
     /// As [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.
@@ -166,8 +167,8 @@ impl Volume {
         self.check_none_in_doubt(&all)
     }
 
-    /// Refuses to continue if stripes that may have counted cannot be read, unless their loss is
-    /// accepted.
+    /// Fails if stripes that may have counted cannot be read, unless the operator accepts
+    /// their loss.
     ///
     /// # Errors
     /// `Corrupt`; the message names the members.

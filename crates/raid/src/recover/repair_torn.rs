@@ -1,10 +1,10 @@
-//! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
-//! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
+//! Torn stripes, which count but lack a chunk because of a crash. Recovery writes their blocks
+//! again, elsewhere: otherwise the next failure of a drive could take these blocks back.
 //!
 //! A stripe of which every member has its chunk is not torn, however many of its blocks were
-//! damaged since: it counts, and older blocks never do again. So it does not hold their space. Its
-//! blocks are written again, too, but only where there is space: damage may have hit almost every
-//! stripe.
+//! damaged later: it counts in every later recovery, so the blocks that it replaced need not be
+//! kept. Its damaged blocks are written again, too, but only while there is space: damage may have
+//! hit almost every stripe.
 
 use crate::format::block;
 use crate::meta::identity::Identity;
@@ -16,13 +16,13 @@ use furrow_rt::Page;
 use furrow_zone::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A block that is written at another place, with its old place.
+/// A block that is to be written at another place, with its old place.
 type Moved = (Identity, Page, Origin);
 
 impl Volume {
-    /// Keeps an older block's segment: a later recovery would use the block if it found less of a
-    /// torn stripe than this one did. `newest` is the number of the torn stripe's block; `None` if
-    /// a trim's record in the stripe took the older block's place.
+    /// Keeps the segment of an older block, because a later recovery would use that block if it
+    /// found less of the torn stripe than this recovery did. `newest` is the number of the torn
+    /// stripe's block; `None` if a trim record in the stripe discarded the older block.
     pub(crate) fn fall_back_on(&self, number: u32, newest: Option<u32>) {
         let slot = self.0.shape.slot(number);
         let mut recovery = self.0.space.recovery.borrow_mut();
@@ -34,8 +34,8 @@ impl Volume {
         self.0.segments.borrow_mut()[slot as usize].fallback += 1;
     }
 
-    /// Releases older blocks: whatever replaced them is complete now, so no recovery falls back on
-    /// them.
+    /// Releases the segments of older blocks whose replacement is now in a complete stripe, so that
+    /// no recovery uses these blocks.
     fn release_fallbacks(&self, healed: impl FnOnce(&mut UnfinishedRecovery) -> Vec<u32>) {
         let slots = self.0.space.recovery.borrow_mut().as_mut().map(healed).unwrap_or_default();
         for slot in slots {
@@ -45,8 +45,8 @@ impl Volume {
         }
     }
 
-    /// Rewrites the blocks of stripes that recovery found to lack a chunk, some blocks at a time:
-    /// where there is no space, the older blocks that they replaced make some.
+    /// Writes the blocks of torn stripes again, in batches: if there is no space for all, each
+    /// batch releases older blocks, which makes space for the next.
     pub(crate) async fn repair_torn_stripes(&self) -> Result<()> {
         let torn = match &*self.0.space.recovery.borrow() {
             Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
@@ -58,7 +58,8 @@ impl Volume {
         let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
         for number in &torn {
             let Some((identity, page, from)) = self.written_at(*number).await? else { continue };
-            // Until there is a checkpoint, only a trim's record shows what the trim discarded.
+            // Until there is a checkpoint, only the trim's record says what was discarded, so it is
+            // written again.
             if identity.kind == block::TRIM {
                 trims.push((identity, page, from));
             } else if self.counts(*number, &identity).await? {
@@ -68,8 +69,8 @@ impl Volume {
             }
         }
         self.move_blocks(trims).await?;
-        // What replaced an outdated block is newer, and its stripe is complete: those of trims'
-        // records have just been written again.
+        // An outdated block was replaced by a newer block in a complete stripe, or by a trim whose
+        // record has just been written again.
         self.release_fallbacks(|recovery| {
             let older = outdated.iter().filter_map(|number| recovery.older.remove(number));
             let older: Vec<u32> = older.flatten().collect();
@@ -88,8 +89,8 @@ impl Volume {
         self.repair_damaged_stripes().await
     }
 
-    /// Rewrites the blocks of damaged stripes while more space is left than cleaning needs. Reads
-    /// and scrubs repair the others.
+    /// Writes the blocks of damaged stripes again while there is more space than cleaning needs.
+    /// Reads and scrubs repair the rest.
     async fn repair_damaged_stripes(&self) -> Result<()> {
         let damaged = match &mut *self.0.space.recovery.borrow_mut() {
             Some(recovery) => std::mem::take(&mut recovery.damaged),
@@ -112,10 +113,10 @@ impl Volume {
         Ok(())
     }
 
-    /// The block of a number that recovery found; `None` if it cannot be had any more.
+    /// The block with a number that recovery found; `None` if it can no longer be read.
     ///
     /// # Errors
-    /// If drives are gone. They may come back: the step is to be tried again then.
+    /// If drives are gone: they may come back, so the caller tries the step again.
     async fn written_at(&self, number: u32) -> Result<Option<Moved>> {
         let place = self.0.shape.locate(number);
         let (slot, row, chunk) = place.expect("invariant: it was found there");
@@ -128,8 +129,8 @@ impl Volume {
     }
 
     /// Splits the blocks to be rewritten into batches: one batch if there is space for all of them.
-    /// Otherwise the first batches are those that empty a segment, of blocks to be rewritten and of
-    /// older blocks that these replaced.
+    /// Otherwise each batch releases one segment: it has the blocks in that segment, and the blocks
+    /// that replaced older ones there. Segments with the fewest such blocks come first.
     fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {
         if self.free_segments() > blocks.len() as u32 / self.0.shape.held.max(1) + 1 {
             return vec![blocks];
@@ -146,7 +147,7 @@ impl Volume {
             slots(from.number).into_iter().for_each(|slot| *held.entry(slot).or_default() += 1);
         }
         let segments = self.0.segments.borrow();
-        // Segments that become free only by a checkpoint come last.
+        // Segments that only a checkpoint can free come last.
         let frees = |slot: &u32| {
             let segment = &segments[*slot as usize];
             segment.leaves == 0 && segment.needed == 0

@@ -1,8 +1,9 @@
 //! Recovery as a table of steps: what runs, in this order, and what must hold after each of them.
 //!
-//! The first steps read, and may refuse the array. From the reopening of segments on, zones are
-//! written, but this changes nothing that the first steps found: a crash on the way is recovered as
-//! the first one was. The last steps ([`FINISH`]) are tried again after a lack of space.
+//! The first steps read, and may refuse the array. From the step that reopens segments on,
+//! recovery writes to zones, but changes nothing that the first steps found: a crash during
+//! recovery is recovered like the first crash. The last steps ([`FINISH`]) are tried again after a
+//! lack of space.
 
 use super::in_doubt::InDoubt;
 use super::unfinished::{Stage, UnfinishedRecovery};
@@ -15,29 +16,29 @@ use crate::volume::Volume;
 use furrow_array::event::Event;
 use furrow_zone::{Result, ZoneId, ZoneReport};
 
-/// The state that the steps of a recovery share.
+/// What the steps of a recovery share.
 pub(crate) struct Recovery {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
     image: Image,
     found: Vec<Found>,
-    /// Zones that hold something and belong to nothing.
+    /// Zones that are not empty and belong to no segment.
     strays: Vec<(u32, ZoneId)>,
     /// Members with zones whose header cannot be read, as bits.
     blind: u32,
     delta: Delta,
-    /// Segments that had not ended at the snapshot, and their rows.
+    /// Segments that had not ended at the snapshot, with their rows.
     open: Vec<(Found, Scanned)>,
     /// Zones of unfinished rebuilds.
     unbuilt: Vec<(u32, ZoneId)>,
-    /// Zones that are active though their segment has ended.
+    /// Zones that are active although their segment has ended.
     unended: Vec<(u32, ZoneId)>,
-    /// Zones that hold less than they once did.
+    /// Zones with fewer rows than the checkpoint says.
     short: Vec<(u32, ZoneId)>,
     in_doubt: Vec<InDoubt>,
 }
 
-/// The steps of a recovery up to a map that agrees with the drives.
+/// The steps of a recovery, until the map agrees with the drives.
 pub(crate) const RECOVERY: &[Step<Recovery>] = &[
     Step {
         name: "every zone's header says which segment the zone is of",
@@ -98,7 +99,7 @@ pub(crate) const RECOVERY: &[Step<Recovery>] = &[
     },
 ];
 
-/// The last steps: after them zones may be reset.
+/// The last steps of a recovery; after them zones may be reset.
 pub(crate) const FINISH: &[Step<Volume>] = &[
     Step {
         name: "stripes that lack a chunk are written again, with the sequence numbers they have",
@@ -156,7 +157,7 @@ impl Recovery {
         for found in std::mem::take(&mut self.found) {
             self.read_rows_of(found).await;
         }
-        // Rows read while a drive was gone for a moment prove nothing.
+        // While a drive did not answer, its rows could not be read, so they prove nothing.
         self.volume.check_read()
     }
 
@@ -164,8 +165,8 @@ impl Recovery {
         let (volume, zones) = (&self.volume, &self.zones);
         let entry = self.image.entry(&found);
         if entry.is_none() && found.sequence < self.image.next_segment {
-            // Released before the snapshot: a zone that could not be reset keeps its content, and
-            // the snapshot's map is newer.
+            // The segment was released before the snapshot, and this zone could not be reset. The
+            // snapshot's map is newer than its content.
             let left = (0u32..).zip(found.zones);
             self.strays.extend(left.filter_map(|(index, zone)| Some((index, zone?))));
             return;
@@ -188,7 +189,7 @@ impl Recovery {
             known.rows = entry.rows.get();
         }
         if ended {
-            // Where a write had failed, a zone may not have been ended with its segment.
+            // After a failed write a zone may still be active although its segment has ended.
             let active = |(index, zone): &(u32, ZoneId)| {
                 zones[*index as usize][zone.0 as usize].state.is_active()
             };
@@ -261,7 +262,8 @@ impl Recovery {
     async fn refuse_lacking(&mut self) -> Result<()> {
         self.volume.check_held(&self.image, &self.zones, self.blind)?;
         self.volume.enter(Stage::Repairing);
-        // Writes so far may have found no space while it was not known which segments are empty.
+        // Earlier writes may have found no space because it was not yet known which segments
+        // are empty.
         self.volume.space_changed();
         Ok(())
     }

@@ -1,73 +1,73 @@
-//! A recovery that is not finished: what it found, how far it is, and what it met.
+//! A recovery that is not finished: what it found, how far it has come, and what it counted.
 
 use crate::space::plan::Recovery;
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 
-/// What a recovery found and did.
+/// Counts of what a recovery found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Zones that were closed but active.
+    /// Number of zones found closed but active.
     pub closed: u64,
-    /// Zones that could only be read.
+    /// Number of zones found read-only.
     pub read_only: u64,
-    /// Zones that were offline, their content lost.
+    /// Number of zones found offline, their content lost.
     pub offline: u64,
-    /// Footers of which only a part had been written.
+    /// Number of footers of which only a part had been written.
     pub torn_footers: u64,
-    /// Blocks of stripes that counted and lacked a chunk.
+    /// Number of blocks in stripes that counted but lacked a chunk.
     pub torn_blocks: u64,
-    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    /// Number of blocks in stripes that had all of their chunks, some of them damaged.
     pub damaged_blocks: u64,
-    /// Zones of unfinished rebuilds.
+    /// Number of zones of unfinished rebuilds.
     pub unbuilt: u64,
-    /// Zones that members had at the checkpoint's snapshot, and have no longer.
+    /// Number of zones that members had at the checkpoint's snapshot, and lost since.
     pub lacking: u64,
-    /// Open segments that stayed open though a member that is being rebuilt has no zone in them.
+    /// Number of open segments that stayed open though a member under rebuild has no zone in them.
     pub narrow: u64,
-    /// Stripes in doubt: they may have been acknowledged, too few of their chunks can be read, and
-    /// the user accepted their loss.
+    /// Number of stripes in doubt: they may have been acknowledged, too few of their chunks can be
+    /// read, and the user accepted their loss.
     pub in_doubt: u64,
-    /// Segments, and zones of no segment, that were reset before the recovery's checkpoint, to make
-    /// space for its writes.
+    /// Number of segments, and of zones of no segment, that were reset before the recovery's
+    /// checkpoint to make space for its writes.
     pub early: u64,
 }
 
 /// How far a recovery has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// The map is being changed: which segments hold valid blocks is not known.
+    /// The map is being changed; until it is complete, it is unknown which segments hold
+    /// valid blocks.
     Applying,
     /// Stripes that lack a chunk are being rewritten.
     Repairing,
-    /// These stripes are rewritten, and a checkpoint is next.
+    /// The torn stripes are written again, and the checkpoint is next.
     Repaired,
 }
 
-/// What recovery found, and has to do before anything is reset.
+/// What recovery found, and what it has to do before zones are reset.
 ///
-/// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` as often as its
-/// segment's `fallback` says; after that no older block is kept.
+/// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` together as often
+/// as its segment's `fallback` says; from then on the lists keep no segment.
 pub(crate) struct UnfinishedRecovery {
-    /// Blocks of stripes that count but lack a chunk.
+    /// Numbers of the blocks of stripes that count but lack a chunk.
     pub(crate) torn: Vec<u32>,
-    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    /// Numbers of the blocks of stripes that have all of their chunks, some of them damaged.
     pub(crate) damaged: Vec<u32>,
-    /// Zones that hold something and belong to nothing.
+    /// Zones that are not empty and belong to no segment.
     pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// Slots of older blocks, by the number of the block that replaced them and whose stripe lacks
-    /// a chunk.
+    /// Slots of older blocks, by the number of the block that replaced them. That block's stripe
+    /// lacks a chunk.
     pub(crate) older: BTreeMap<u32, Vec<u32>>,
-    /// Slots of blocks that were discarded by trims whose only record is in a stripe that lacks a
-    /// chunk.
+    /// Slots of blocks that trims discarded whose only record is in a stripe that lacks a chunk.
     pub(crate) trimmed: Vec<u32>,
     pub(crate) stage: Stage,
-    /// The remaining steps lack space: empty segments may be reset for them, as at any other time.
+    /// Whether the remaining steps lack space: then empty segments are reset for them.
     pub(crate) starved: bool,
 }
 
 impl UnfinishedRecovery {
-    /// The stage, as far as space is concerned.
+    /// The stage of recovery, as the plan for space needs it.
     pub(crate) fn stage(&self) -> Recovery {
         match self.stage {
             _ if self.starved => Recovery::Starved,
@@ -76,7 +76,7 @@ impl UnfinishedRecovery {
         }
     }
 
-    /// At the start.
+    /// A recovery that is about to change the map.
     pub(crate) fn new(
         (torn, damaged): (Vec<u32>, Vec<u32>),
         strays: Vec<(u32, ZoneId)>,

@@ -1,8 +1,9 @@
-//! The scrub of state records: the array cannot be put together without them.
+//! The scrub of state records, without which the array cannot be assembled.
 //!
-//! All members have the same records. So a damaged one is written again at once, whether or not the
-//! scrub is to repair: a record of the present state goes to every member, and on the damaged ones
-//! to the zone of the ring that is empty; then the zone with the damage is emptied.
+//! All members have the same records, so a damaged one is written again at once, even if the scrub
+//! does not repair. Every member gets a new record of the present state; on a member with a
+//! damaged record it goes to the empty zone of the state ring, and then the zone with the damage
+//! is emptied.
 
 use super::Finding;
 use crate::volume::Volume;
@@ -12,14 +13,14 @@ use furrow_array::state_ring::read_ring;
 use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
-/// Finding for a record that is not whole.
+/// Text of the finding for a damaged state record.
 const DAMAGED: &str = "damaged state record";
 
-/// Finding for a record that a drive had acknowledged, and does not have.
+/// Text of the finding for a record that a drive acknowledged and no longer has.
 const MISSING: &str = "the newest state record is not there";
 
 impl Volume {
-    /// Reads the state records of all members in service, and writes those again that are damaged.
+    /// Reads the state records of all members in service, and writes damaged ones again.
     ///
     /// # Errors
     /// If the volume cannot be written any more.
@@ -42,7 +43,7 @@ impl Volume {
         for finding in &mut findings {
             let drive = self.0.array.member(finding.member).drive();
             let left = match drive {
-                // The member failed while its record was written.
+                // The member failed while its record was being written.
                 None => continue,
                 Some(drive) => self.damaged_records(finding.member, &drive).await,
             };
@@ -60,8 +61,8 @@ impl Volume {
         members.filter_map(|(index, member)| Some((index, member.drive()?))).collect()
     }
 
-    /// What is wrong with the state records of a member. A drive that does not answer has no
-    /// findings: the next write takes it out of service.
+    /// The findings about the state records of a member; none for a drive that does not answer,
+    /// which the next write takes out of service.
     async fn damaged_records(&self, index: u32, drive: &Drive) -> Vec<Finding> {
         let uuid = self.0.array.member(index).uuid();
         let Ok(zones) = reports(&**drive.device()).await else { return Vec::new() };

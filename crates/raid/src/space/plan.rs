@@ -1,12 +1,12 @@
-//! What is to be done next for a volume's space: a pure function of a few facts.
+//! Decides what is done next for a volume's space: a pure function of a few facts.
 //!
-//! - `Ok`: enough segments are free. The only work is upkeep: checkpoints, and segments without
-//!   full redundancy.
-//! - `Cleaning`: few are free. Segments are cleaned ahead of need.
-//! - `Starved`: a segment writer waits, and no segment is free for it. Segments are cleaned; when
-//!   nothing is under way, space is made by other means.
-//! - `Out`: no segment can be made free. Writes are refused until blocks are overwritten or a drive
-//!   comes.
+//! - `Ok`: enough segments are free. The only work is upkeep: checkpoints, and moving blocks out of
+//!   segments without full redundancy.
+//! - `Cleaning`: few segments are free. Segments are cleaned before a writer needs them.
+//! - `Starved`: a segment writer waits, and no segment is free for it. Segments are cleaned; if
+//!   nothing is under way that frees one, the plan uses other means.
+//! - `Out`: no segment can be freed. Writes are refused until blocks are trimmed or a drive
+//!   is added.
 
 /// The state of a volume's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub(crate) enum State {
     Out,
 }
 
-/// A loop that asks for next actions. Cleaning may wait for space, and the release of empty
-/// segments makes some: so each has a loop of its own.
+/// A loop that asks for next actions. Cleaning may wait for space, and only the reset of empty
+/// segments makes space, so each of the two has its own lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Resets empty segments, and hands stripes in line from one segment writer to another. Never
-    /// waits for space.
+    /// Resets empty segments, and hands stripes in line from one segment writer to another. It
+    /// never waits for space.
     Release,
     /// Moves blocks and writes checkpoints.
     Clean,
@@ -31,70 +31,70 @@ pub(crate) enum Lane {
 /// How far a recovery has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// There was none, or it is finished.
+    /// No recovery was needed, or it is finished.
     Finished,
-    /// The map is being changed: which segments are empty is not known.
+    /// The map is being changed; until it is complete, it is unknown which segments are empty.
     Applying,
-    /// It has to be finished before anything is reset.
+    /// Recovery has to be finished before segments are reset.
     Unfinished,
-    /// It found no space, so segments are reset before it is finished.
+    /// Recovery lacks space, so segments are reset before it is finished.
     Starved,
 }
 
-/// The facts that the state and the next action depend on.
+/// The facts on which the state of space and the next action depend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// Segments that can be begun.
+    /// Number of segments that can be begun.
     pub(crate) free: u32,
-    /// The number of free segments that users leave to cleaning.
+    /// Number of free segments that users leave to cleaning.
     pub(crate) kept: u32,
-    /// Cleaning is due when no more than this many are free.
+    /// Cleaning is due while at most this number of segments is free.
     pub(crate) low: u32,
-    /// A segment writer of users waits for a segment.
+    /// Whether a segment writer of users waits for a segment.
     pub(crate) users_wait: bool,
-    /// The internal segment writer waits for a segment.
+    /// Whether the internal segment writer waits for a segment.
     pub(crate) internal_waits: bool,
-    /// It was found that no segment can be made free.
+    /// Whether the volume is out of space: it found that no segment can be freed.
     pub(crate) out: bool,
-    /// Fewer blocks are valid than when `out` was set.
+    /// Whether fewer blocks are valid than when `out` was set.
     pub(crate) eased: bool,
     pub(crate) recovery: Recovery,
-    /// Nothing under way can make space. Of interest while a writer waits.
+    /// Whether nothing under way can free a segment; matters only while a writer waits.
     pub(crate) still: bool,
-    /// A segment is empty and not being reset.
+    /// Whether a segment is empty and not being reset.
     pub(crate) empty: bool,
-    /// A segment is being reset.
+    /// Whether a segment is being reset.
     pub(crate) resetting: bool,
-    /// Zones hold data but belong to no segment.
+    /// Whether zones hold data but belong to no segment.
     pub(crate) strays: bool,
-    /// The internal writer has a segment that takes more stripes.
+    /// Whether the internal writer has a segment that takes more stripes.
     pub(crate) internal_takes: bool,
-    /// A writer of users has a segment that takes more stripes.
+    /// Whether a writer of users has a segment that takes more stripes.
     pub(crate) users_take: bool,
-    /// Stripes are in line for the internal writer.
+    /// Whether stripes are in line for the internal writer.
     pub(crate) internal_line: bool,
-    /// Stripes are in line for a writer of users that has no segment.
+    /// Whether stripes are in line for a writer of users that has no segment.
     pub(crate) users_line: bool,
-    /// Internal stripes are among those of `users_line`.
+    /// Whether internal stripes are in line for a writer of users that has no segment.
     pub(crate) stranded: bool,
-    /// Enough was written that a checkpoint is due.
+    /// Whether enough was written since the last checkpoint that the next is due.
     pub(crate) checkpoint_due: bool,
-    /// A checkpoint would make a segment empty.
+    /// Whether a checkpoint would make a segment empty.
     pub(crate) checkpoint_frees: bool,
-    /// The volume cleans in the background.
+    /// Whether the volume cleans in the background.
     pub(crate) cleans: bool,
-    /// A segment that has ended with less redundancy than it should have.
+    /// A segment that has ended and has less redundancy than it should have.
     pub(crate) unprotected: Option<u32>,
-    /// The segment that is cleaned next.
+    /// The segment that cleaning would take next.
     pub(crate) victim: Option<u32>,
-    /// Every segment was cleaned twice over without a gain.
+    /// Whether cleaning gains nothing; see `Volume::cleans_in_vain`.
     pub(crate) in_vain: bool,
 }
 
 /// The next action of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing, until the next event.
+    /// Waits for the next event.
     Rest,
     /// Tells waiting writers that there is space; then rests.
     Tell,
@@ -102,16 +102,16 @@ pub(crate) enum Action {
     Release,
     /// Resets zones that belong to no segment, before recovery is finished.
     ReleaseStrays,
-    /// Internal stripes in line for writers of users go back to the internal writer.
+    /// Gives internal stripes that are in line for writers of users back to the internal writer.
     TakeBack,
-    /// Stripes in line for writers without a segment go to a writer of users that has one.
+    /// Hands stripes in line for writers without a segment to a writer of users that has one.
     HandOver,
-    /// Segments may be reset before recovery is finished.
+    /// Lets segments be reset before recovery is finished.
     AllowResets,
-    /// Nothing makes more than this many segments free: members that are worn out are taken out of
-    /// service, or the volume is out of space.
+    /// No action makes more than this number of segments free: takes worn-out members out of
+    /// service, or declares the volume out of space.
     GiveUp(u32),
-    /// The volume is not out of space any more.
+    /// Declares that the volume is no longer out of space.
     Reconsider,
     /// Finishes the recovery.
     FinishRecovery,
@@ -132,14 +132,14 @@ impl Facts {
         }
     }
 
-    /// Whether the internal writer waits and is helped before users are. It may wait with nothing
-    /// to write, when its line was handed over: then stripes in line for users come first.
+    /// Whether to help the internal writer before those of users. If its line was handed over, it
+    /// may wait with no stripe to write: then stripes in line for users come first.
     fn internal_first(&self) -> bool {
         let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
         self.internal_waits && (helped || !self.users_line)
     }
 
-    /// Whether segments may be reset: not before recovery is finished, unless recovery needs space.
+    /// Whether segments may be reset: once recovery is finished, or while it lacks space.
     fn may_reset(&self) -> bool {
         matches!(self.recovery, Recovery::Finished | Recovery::Starved)
     }
@@ -176,7 +176,7 @@ fn release(facts: &Facts) -> Action {
     }
     match facts.recovery {
         _ if !facts.internal_line && facts.stranded => Action::TakeBack,
-        // The writer waits, but has nothing to write yet.
+        // The internal writer waits for a segment but has no stripe to write yet.
         _ if !facts.internal_line => Action::Rest,
         Recovery::Unfinished => Action::AllowResets,
         _ => Action::GiveUp(0),
@@ -194,7 +194,7 @@ fn clean(facts: &Facts) -> Action {
     if facts.checkpoint_due {
         return Action::Checkpoint;
     }
-    // Writers that find space learn of it, whether the volume cleans or not.
+    // Writers are told of free segments whether the volume cleans or not.
     let told = facts.users_wait && facts.still && facts.free > facts.kept;
     let rest = if told { Action::Tell } else { Action::Rest };
     if !facts.cleans {
@@ -228,8 +228,8 @@ mod tests {
     const KEPT: u32 = 1;
     const LOW: u32 = 3;
 
-    /// Calls `check` with all facts there can be: 5 counts of free segments, 4 stages of a recovery
-    /// and every combination of the rest.
+    /// Calls `check` with every possible combination of facts: 5 counts of free segments, 4 stages
+    /// of a recovery, and both values of each other fact.
     fn all(mut check: impl FnMut(&Facts)) {
         let stages =
             [Recovery::Finished, Recovery::Applying, Recovery::Unfinished, Recovery::Starved];
@@ -239,8 +239,8 @@ mod tests {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     let (users_line, stranded) = (bit(10), bit(11));
                     let (out, eased) = (bit(2), bit(3));
-                    // Stranded stripes are in line, and only a volume that is out of space is
-                    // eased.
+                    // Impossible combinations: stranded stripes are in line, and only a volume that
+                    // is out of space can be eased.
                     if stranded && !users_line || eased && !out {
                         continue;
                     }
@@ -305,8 +305,8 @@ mod tests {
         });
     }
 
-    /// A volume gives up only while it is starved, nothing under way makes space, and no other
-    /// means of making space is left.
+    /// A volume gives up only while it is starved, nothing under way can free a segment, and no
+    /// other means is left.
     #[test]
     fn giving_up_comes_last() {
         all(|facts| {
@@ -339,14 +339,14 @@ mod tests {
             let due = matches!(facts.state(), State::Cleaning | State::Starved);
             assert!(facts.cleans && facts.recovery == Recovery::Finished, "{facts:?}");
             assert!(facts.unprotected == Some(slot) || due && !facts.in_vain, "{facts:?}");
-            // Segments that become free without moving blocks come first.
+            // Ways to free segments without moving blocks come first.
             let free_first = facts.empty || facts.resetting || facts.checkpoint_frees;
             assert!(facts.unprotected.is_some() || !free_first, "{facts:?}");
         });
     }
 
-    /// Stripes in line for a writer that waits are helped once nothing else is under way. Where
-    /// both lanes rest, no stripe is in line: the next stripe wakes them.
+    /// A stripe in line for a waiting writer is helped once nothing else is under way. If both
+    /// lanes rest, no stripe is in line, and the next stripe wakes them.
     #[test]
     fn no_stripe_waits_for_ever() {
         let mut rested = 0;
@@ -360,7 +360,7 @@ mod tests {
             if (released, cleaned) != (Action::Rest, Action::Rest) {
                 return;
             }
-            // A volume that does not clean leaves users waiting until it does.
+            // A volume that does not clean leaves users waiting until cleaning is switched on.
             let users = users && (facts.cleans || facts.free > facts.kept);
             assert!(!internal && !users, "{facts:?}");
             rested += u32::from(facts.internal_waits || facts.users_wait);
@@ -368,8 +368,8 @@ mod tests {
         assert!(rested > 0);
     }
 
-    /// A starving writer of users is helped, whether it has a line or not, if the internal writer
-    /// does not wait. A starving internal writer is helped if it has stripes in line, whether the
+    /// A waiting writer of users is helped, with stripes in line or without, if the internal writer
+    /// does not wait. A waiting internal writer is helped if it has stripes in line, whether the
     /// volume cleans or not.
     #[test]
     fn no_writer_starves_for_ever() {
@@ -384,14 +384,15 @@ mod tests {
             }
             if !facts.internal_waits && facts.cleans && !(facts.empty && facts.may_reset()) {
                 let idle = matches!(cleaned, Action::Rest | Action::Tell);
-                // An empty segment that may not be reset yet waits for recovery, which comes first.
+                // An empty segment that may not be reset yet waits for recovery, which is
+                // finished first.
                 assert!(!idle || facts.empty, "{facts:?}");
             }
         });
     }
 
-    /// A checkpoint that is due, and stripes in line for the wrong writer, are taken care of in
-    /// every state of space.
+    /// A due checkpoint, and stripes in line for the wrong writer, are dealt with in every state
+    /// of space.
     #[test]
     fn checkpoints_and_stranded_stripes_come_in_every_state() {
         all(|facts| {
@@ -407,8 +408,8 @@ mod tests {
         });
     }
 
-    /// With enough segments free there is only upkeep. Writers that still wait may not have been
-    /// told.
+    /// With enough free segments there is only upkeep. Writers that still wait are told that there
+    /// is space.
     #[test]
     fn in_order_it_rests() {
         all(|facts| {
@@ -436,7 +437,7 @@ mod tests {
                 }
             }
         });
-        // `GiveUp` for each of two floors, `Clean` for each of two reasons.
+        // `GiveUp` counts twice, for its two floors, and `Clean` for its two reasons.
         assert_eq!((states.len(), actions.len()), (4, 14), "{states:?} {actions:?}");
     }
 }

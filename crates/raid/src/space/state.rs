@@ -5,30 +5,31 @@ use furrow_rt::Notify;
 use furrow_zone::Error;
 use std::cell::{Cell, RefCell};
 
-/// The writers that wait for space, and what is known of it. The state of space is
-/// [`Facts::state`](super::plan::Facts::state).
+/// The writers that wait for space, and what cleaning has gained. The state of space follows
+/// from [`Facts::state`](super::plan::Facts::state).
 ///
 /// Invariants
-/// - `users` and `internal` are the segment writers in `Volume::wait_for_space`. The first
-///   stripe that comes in line for one of them wakes both lanes.
+/// - `users` and `internal` count the segment writers in `Volume::wait_for_space`. The first stripe
+///   in line for one of them wakes both lanes.
 /// - While `none` is set, no writer begins to wait.
 /// - At most one of `fruitless` and `ahead` is above 0.
 pub(crate) struct Space {
-    /// Signals an event that may have made space.
+    /// Signals an event that may have freed a segment.
     pub(crate) made: Notify,
     /// Number of users' segment writers that wait for space.
     pub(super) users: Cell<u32>,
     /// Whether the internal segment writer waits for space.
     pub(super) internal: Cell<bool>,
-    /// Segments cleaned since users last began one, while users wait.
+    /// While users wait: number of segments cleaned since users last began a segment.
     pub(super) fruitless: Cell<u32>,
-    /// Segments cleaned since users last began one, while no user waits.
+    /// While no user waits: number of segments cleaned since users last began a segment.
     pub(super) ahead: Cell<u32>,
-    /// Changes of space that may help cleaning, from 1.
+    /// Number of changes that may help cleaning, counted from 1.
     pub(super) changes: Cell<u64>,
-    /// Set if there is no space: the reason, and the number of valid blocks when that was found.
+    /// Set while the volume is out of space: the reason, and the number of valid blocks when it
+    /// was set.
     pub(super) none: RefCell<Option<(Error, u64)>>,
-    /// The work of recovery that remains before anything may be reset.
+    /// What recovery still has to do before segments may be reset.
     pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
 }
 
@@ -48,7 +49,7 @@ impl Default for Space {
 }
 
 impl Space {
-    /// The present change of space.
+    /// Number of changes so far that may help cleaning.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.get()
     }

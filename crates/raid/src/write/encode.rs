@@ -1,4 +1,4 @@
-//! Parity of a stripe: of its blocks, and of the codes that say what they are.
+//! Parity of a stripe: of its blocks, and of the coded part of their metadata.
 
 use crate::format::CODED;
 use crate::meta::identity::Identity;
@@ -10,7 +10,7 @@ use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use smallvec::SmallVec;
 
-/// A parity block, its code, and its CRC32C.
+/// A parity block, its coded metadata, and its CRC32C.
 pub(crate) struct Parity {
     pub(crate) page: Page,
     pub(crate) code: [u8; CODED],
@@ -21,12 +21,12 @@ pub(crate) struct Parity {
 type Outputs<'a> = SmallVec<[&'a mut [u8]; 2]>;
 
 impl Volume {
-    /// The identity of a block of padding: zeros.
+    /// The identity of a block of padding, which is all zeros.
     pub(crate) fn empty(&self) -> Identity {
         Identity { crc: self.0.zero_crc, ..Identity::default() }
     }
 
-    /// The parity blocks of a stripe, chunk by chunk.
+    /// The parity blocks of a stripe, ordered by chunk.
     pub(crate) fn parity_of(&self, chunk: usize, stripe: &Stripe) -> SmallVec<[Parity; 2]> {
         let placement = &self.0.shape.placement;
         let (k, m) = (placement.k as usize, placement.m as usize);
@@ -36,14 +36,14 @@ impl Volume {
             let item = |c: usize| stripe.items.get(c * chunk + row);
             let data = (0..k).map(|c| item(c).map_or(zero, |item| (item.identity, &item.page)));
             for (at, block) in self.parity_of_row(m, data).into_iter().enumerate() {
-                // Rows are computed one by one, but the result is ordered by chunk.
+                // The parity is computed row by row, but the result is ordered by chunk.
                 parity.insert(at * (row + 1) + row, block);
             }
         }
         parity
     }
 
-    /// The parity blocks of a row of data, and of the blocks' codes.
+    /// The parity blocks of a row of data blocks, with the parity of the blocks' coded metadata.
     fn parity_of_row<'a>(
         &self,
         count: usize,
@@ -78,8 +78,8 @@ impl Volume {
             encode(placement, &codes, &mut beside);
         }
         for (at, parity) in parity.iter_mut().enumerate() {
-            // The CRC of P is computed from those of the data, so it exposes a wrong CRC among
-            // them, too.
+            // The CRC of P is computed from the CRCs of the data blocks, so a wrong one among these
+            // is noticed, too.
             parity.crc = match at {
                 0 => sum_of_crcs(data.clone().map(|(identity, _)| identity.crc), self.0.zero_crc),
                 _ => crc32c(parity.page.bytes()),

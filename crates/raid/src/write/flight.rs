@@ -1,4 +1,4 @@
-//! Flight: a stripe's chunks on their way to the drives, and what the map says when they are there.
+//! Flight: sends a stripe's chunks to the drives, and changes the map when the chunks are there.
 
 use crate::format::{BlockMeta, NONE, block};
 use crate::meta::identity::{Identity, seal};
@@ -16,32 +16,32 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
-/// Is told how flights end.
+/// The stage that learns how flights end.
 pub(crate) trait FlightObserver {
-    /// A stripe of `open` is durable, or its calls were told of an error. If `again` holds the
-    /// stripe, it has to be written elsewhere.
+    /// The flight of a stripe of `open` has ended: the stripe is durable, or its calls have got an
+    /// error. If `again` is a stripe, the observer has to write it elsewhere.
     fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>);
 }
 
-/// A stripe on its way to the drives. When the fate of all its chunks is known, the stripe counts
-/// or is written again elsewhere.
+/// A stripe in flight. When every chunk has been written or has failed, the stripe counts, or is
+/// written again elsewhere.
 pub(crate) struct Flight {
     volume: Volume,
     observer: Rc<dyn FlightObserver>,
     open: Rc<Open>,
     number: u32,
-    /// When it was sent ([`Volume::asked`]).
+    /// Point of [`Volume::asked`] at which the stripe was sent.
     since: u64,
     stripe: RefCell<Stripe>,
-    /// CRC32C of each parity block, chunk by chunk.
+    /// CRC32C of each parity block, ordered by chunk.
     parity: SmallVec<[u32; 2]>,
-    /// On drives without an out-of-band area: the metadata stripe that has to list this stripe.
+    /// With in-band metadata: the metadata stripe that has to list this stripe.
     cover: Cell<Option<Rc<Cover>>>,
-    /// Chunks whose fate is not known, plus one until all chunks are sent.
+    /// Number of chunks that are neither written nor failed, plus one until all chunks are sent.
     left: Cell<u32>,
-    /// Chunks that are on their drives, as bits.
+    /// Chunks that are on their drives, as bits by chunk number.
     there: Cell<u32>,
-    /// A chunk was not written although its member is in service, or the metadata stripe failed.
+    /// Whether a chunk failed although its member is in service, or the metadata stripe failed.
     broken: Cell<bool>,
 }
 
@@ -72,12 +72,13 @@ impl WriteObserver for Flight {
 }
 
 impl Flight {
-    /// All chunks are sent. On drives without an out-of-band area, `cover` has to list them.
+    /// Notes that all chunks are sent. With in-band metadata, `cover` is the stripe that has to
+    /// list them.
     pub(crate) fn sent(self: Rc<Self>, cover: Option<Rc<Cover>>) {
         self.cover.set(cover);
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0 {
-            // No member takes a chunk. The flight ends later, in a task: the caller may be
+            // No member takes a chunk. A task ends the flight, because the caller may be
             // dispatching other stripes.
             let engine = self.volume.0.rt.clone();
             engine.spawn_detached(async move { self.over() });
@@ -88,7 +89,7 @@ impl Flight {
         self.volume.0.shape.placement.drive(self.number, chunk)
     }
 
-    /// The blocks of a chunk, in the form that footers record.
+    /// For each block of a chunk, the identity and CRC that footers record.
     fn blocks<'a>(&'a self, stripe: &'a Stripe, chunk: u32) -> impl Iterator<Item = Block> + 'a {
         let (blocks, zero_crc) = (self.open.groups.chunk as usize, self.volume.0.zero_crc);
         let data = self.volume.0.shape.placement.k as usize * blocks;
@@ -99,7 +100,7 @@ impl Flight {
         })
     }
 
-    /// The fate of every chunk is known.
+    /// Ends the flight: every chunk has been written or has failed.
     fn over(self: Rc<Self>) {
         let volume = &self.volume;
         let cover = self.cover.take().filter(|_| !volume.has(RaidDefect::Unlisted));
@@ -111,7 +112,7 @@ impl Flight {
         engine.spawn_detached(async move {
             let (volume, placement) = (&self.volume, &self.volume.0.shape.placement);
             if let Some(cover) = cover {
-                // A chunk that no metadata lists does not count as written.
+                // A chunk that no metadata block lists does not count as written.
                 let (listed, failed) = cover.wait().await;
                 let has = |c: u32| listed >> self.member_of(c) & 1;
                 let all = (0..placement.n).fold(0, |set, c| set | has(c) << c);
@@ -119,14 +120,14 @@ impl Flight {
                 self.broken.set(self.broken.get() | failed);
             }
             if volume.0.array.is_noting() && !volume.has(RaidDefect::EarlyDegradedAck) {
-                // `conclude` reports an error that ends the volume.
+                // `conclude` reports this error, which ends the volume's writes.
                 let _ = volume.failures_noted().await;
             }
             self.conclude();
         });
     }
 
-    /// The stripe counts, or is handed back to be written again.
+    /// Makes the stripe count, or hands it back to be written again.
     fn conclude(&self) {
         let Flight { volume, open, .. } = self;
         let (stripe, there) = (self.stripe.take(), self.there.get());
@@ -195,9 +196,9 @@ impl Volume {
         flight
     }
 
-    /// Leaves out blocks that were overwritten since they were read to be moved. Recovery takes any
-    /// copy that was written after a checkpoint's snapshot to be newer than the checkpoint's: so a
-    /// copy has to be current when it is dispatched.
+    /// Drops moved blocks that were overwritten since they were read. Recovery takes a copy written
+    /// after a checkpoint's snapshot for newer than the checkpoint's block, so a copy must be
+    /// current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             if !self.is_current(item) {
@@ -208,9 +209,9 @@ impl Volume {
         }
     }
 
-    /// Whether a block to be moved has not been written since it was read. Its segment has to be
-    /// the same, too: only cleaning keeps a segment from being released and its slot from being
-    /// used again; repairs and scrubs do not.
+    /// Whether a block to be moved was not overwritten since it was read. The segment that it came
+    /// from must still be in its slot: cleaning keeps a segment from being released, but repairs
+    /// and scrubs do not.
     fn is_current(&self, item: &Item) -> bool {
         let Some(from) = item.from else { return true };
         let map = self.0.paging.map();
@@ -222,7 +223,7 @@ impl Volume {
         now == from.number && self.origin(now) == from
     }
 
-    /// The place of a block number, valid as long as the slot's present segment stays in the slot.
+    /// The present place of a block number, with the segment that is in its slot now.
     pub(crate) fn origin(&self, number: u32) -> Origin {
         let slot = self.0.shape.slot(number) as usize;
         Origin { number, segment: self.0.segments.borrow()[slot].sequence }
@@ -234,7 +235,7 @@ impl Volume {
         let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
         let segments = self.0.segments.borrow();
         let zones = &segments[open.slot as usize].zones;
-        // All members have the same out-of-band size. With no member left nothing is sent.
+        // All members have the same out-of-band size. With no member in service nothing is sent.
         let drive = self.0.array.members().iter().find_map(|member| member.drive());
         let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;
@@ -258,7 +259,7 @@ impl Volume {
             let oob = open.meta.note(number, index, &oob);
             let drive = self.0.array.member(index).drive();
             let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
-                // The footers of other members list the chunk's blocks all the same.
+                // The member is gone, but the footers of other members list its chunk's blocks.
                 let row = (number * open.groups.chunk, number);
                 self.note_footer(open, index, row, flight.blocks(&stripe, c));
                 flight.left.set(flight.left.get() - 1);
@@ -292,7 +293,7 @@ impl Volume {
         }
     }
 
-    /// A stripe is on the drives: its blocks count from here on.
+    /// Makes the blocks of a stripe count: the stripe is on the drives.
     fn complete(&self, open: &Open, number: u32, stripe: &Stripe) {
         let chunk = open.groups.chunk;
         let place = |i: usize| {
@@ -306,8 +307,8 @@ impl Volume {
                 block::TRIM => {
                     let next = self.0.checkpoint.snapshots() + 1;
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
-                    // No await between the record and its effect: a checkpoint's snapshot shows
-                    // both or neither.
+                    // Without an await between the record and its effect, a checkpoint's snapshot
+                    // has both or neither.
                     self.unmap(item.identity.lba, item.trimmed);
                 }
                 _ => {}
@@ -338,8 +339,8 @@ impl Volume {
         self.debit(old);
     }
 
-    /// A mapping block was rewritten. The copy that the last checkpoint refers to stays until the
-    /// next.
+    /// Notes a new copy of a mapping block. The copy that the last checkpoint names is kept until
+    /// the next checkpoint.
     fn remap_leaf(&self, item: &Item, number: u32) {
         if !self.is_current(item) {
             return;

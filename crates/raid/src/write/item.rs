@@ -1,5 +1,5 @@
-//! Items of the write pipeline: blocks, the stripes that hold them, and the calls that wait for
-//! them.
+//! Items of the write pipeline: blocks, the stripes that hold blocks, and the calls that wait
+//! for stripes.
 
 use crate::format::block;
 use crate::meta::identity::Identity;
@@ -12,29 +12,29 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// The identity of a block (`None`: parity), and its CRC32C.
+/// What footers record of a block: its identity (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
 
-/// The purposes of streams.
+/// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Users' requests below a large chunk.
+    /// Users' requests that are smaller than a large chunk.
     Small,
-    /// Users' larger requests.
+    /// Users' requests of a large chunk or more.
     Large,
     /// Blocks that cleaning moves, and mapping blocks.
     Internal,
 }
 
-/// One call that waits for its blocks to be durable.
+/// A call that waits until its blocks are durable.
 pub(crate) struct Call {
     left: Cell<u32>,
     error: RefCell<Option<Error>>,
-    /// The caller's: no other task waits for it.
+    /// Wakes the caller, which is the only task that waits for this call.
     waker: Cell<Option<Waker>>,
-    /// Address and number of each mapping block, if the caller wants them.
+    /// Address and number of each mapping block written; `None` if the caller does not need them.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
-    /// Pins of the mapping blocks that are changed when the call's stripes are durable.
+    /// Pins of the mapping blocks in which entries change when the call's stripes are durable.
     _pins: Option<Pins>,
 }
 
@@ -43,7 +43,8 @@ impl Call {
         Rc::new(Call::make(told, None))
     }
 
-    /// A call that changes the map.
+    /// A call for blocks whose map entries will change; `pins` keeps their mapping blocks
+    /// in memory.
     pub(crate) fn pinning(pins: Option<Pins>) -> Rc<Call> {
         Rc::new(Call::make(false, pins))
     }
@@ -70,7 +71,7 @@ impl Call {
         self.error.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// The call has blocks in `stripes` more stripes.
+    /// Adds `stripes` to the number of stripes that the call waits for.
     pub(crate) fn joins(&self, stripes: u32) {
         self.left.set(self.left.get() + stripes);
     }
@@ -79,7 +80,7 @@ impl Call {
         self.placed.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// A stripe of the call is durable, or failed.
+    /// Notes that a stripe of the call is durable, or has failed.
     fn over(&self, error: Option<&Error>) {
         if let Some(error) = error {
             self.error.borrow_mut().get_or_insert_with(|| error.clone());
@@ -93,7 +94,7 @@ impl Call {
     }
 }
 
-/// The place of a block that is to be moved. The block's number alone is not enough: slots are used
+/// The place from which a block is moved. The block's number alone is not enough: a slot is used
 /// again, and the same address may get the same number in the slot's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
@@ -106,9 +107,9 @@ pub(crate) struct Origin {
 pub(crate) struct Item {
     pub(crate) identity: Identity,
     pub(crate) page: Page,
-    /// For a moved block: it counts only if its address is still mapped to this place.
+    /// For a moved block: the place that the map must still name for the copy to count.
     pub(crate) from: Option<Origin>,
-    /// For a trim record: the number of blocks, from its address on, that the trim discards.
+    /// For a trim record: the number of blocks from its address on that the trim discards.
     pub(crate) trimmed: u64,
 }
 
@@ -117,12 +118,12 @@ pub(crate) struct Item {
 pub(crate) struct Stripe {
     pub(crate) items: Vec<Item>,
     pub(crate) calls: SmallVec<[Rc<Call>; 4]>,
-    /// Sum of the times at which its blocks came.
+    /// Sum of the times at which its blocks arrived, to compute how long they waited.
     pub(crate) came: u128,
 }
 
 impl Stripe {
-    /// Whether it has moved blocks or mapping blocks. Records of trims may be among them.
+    /// Whether the stripe has moved blocks or mapping blocks. It may have trim records as well.
     pub(crate) fn is_internal(&self) -> bool {
         let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
         self.items.iter().any(own)
@@ -132,15 +133,15 @@ impl Stripe {
         self.calls.iter().for_each(|call| call.over(error));
     }
 
-    /// Data block `at` of the stripe, in the form that footers record; padding is zeros.
+    /// What footers record of data block `at` of the stripe; blocks after the items are zeros.
     pub(crate) fn block(&self, at: usize, zero_crc: u32) -> Block {
         let empty = Identity { crc: zero_crc, ..Identity::default() };
         let identity = self.items.get(at).map_or(empty, |item| item.identity);
         (Some(identity), identity.crc)
     }
 
-    /// Tells the calls that want to know where their mapping blocks are. The stripe may hold moved
-    /// blocks and records of trims, too, which are not theirs.
+    /// Tells each call that asked for it where its mapping blocks are. Moved blocks and trim
+    /// records, which the stripe may also hold, are left out.
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
         for call in &self.calls {
             let Some(placed) = &call.placed else { continue };

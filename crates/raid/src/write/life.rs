@@ -1,4 +1,4 @@
-//! The life of an open segment: it begins with a zone of each drive, and ends with footers.
+//! The life of an open segment, from the allocation of a zone on each drive to its footers.
 
 use crate::format::{FooterEntry, NONE, SegmentBody, kind};
 use crate::meta::footer::seal_entry;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
 
 impl Volume {
-    /// Takes a slot and a zone of each drive, and writes the headers.
+    /// Begins a segment: takes a slot and a zone of each drive, and writes the headers.
     pub(crate) fn begin_segment(
         &self,
         (chunk, group): (u32, u32),
@@ -30,8 +30,8 @@ impl Volume {
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.array.members().iter().zip(permits) {
-            // A member that failed since the permits were taken has no drive, and one that came
-            // since has no permit: the segment has no zone of either.
+            // Since the permits were taken, a member may have failed and has no drive, or a drive
+            // may have come and has no permit. In both cases the segment has no zone of the member.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);
                 drive.writer().open_empty(zone);
@@ -57,7 +57,8 @@ impl Volume {
             ..Segment::free(drives)
         };
         self.write_headers(slot as u32, &segments[slot]);
-        // Rows without a chunk, because their member failed, belong to no stripe.
+        // Rows belong to no stripe until a chunk is noted in them. The rows of a failed member stay
+        // like that.
         let rows = vec![seal_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);
@@ -94,7 +95,8 @@ impl Volume {
             let member = &self.0.array.members()[index];
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
-            // Later writes to the zone fail if the header fails.
+            // If the header fails, every later write to the zone fails, too, so the result is
+            // not needed.
             drop(drive.writer().submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
         }
     }
@@ -123,7 +125,7 @@ impl Volume {
         }
     }
 
-    /// Writes the footers of a segment whose rows are all written.
+    /// Writes the footers of a segment all of whose rows are written.
     pub(crate) async fn write_footers(&self, open: &Open) -> Result<()> {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
         let (mut flights, since) = (Vec::new(), self.asked());
@@ -137,8 +139,8 @@ impl Volume {
             if position < start {
                 drop(drive.writer().submit(ZoneWrite::zeros_to(zone, start)));
             }
-            // After a crash part of the footer may be on the drive: the rest has the same content
-            // as before.
+            // After a crash, part of the footer may be on the drive already. It is continued, since
+            // its content is the same as before.
             let skip = position.saturating_sub(start) as usize;
             if skip > 0 {
                 self.note_recovered(|recovered| recovered.torn_footers += 1);
@@ -157,20 +159,21 @@ impl Volume {
         result
     }
 
-    /// The footer of a member's zone: entries of its own, and of the drives after it.
+    /// The footer of a member's zone: entries for that zone, and for the zones of the drives
+    /// after it.
     pub(crate) fn footer(&self, open: &Open, index: u32) -> Pages {
         let shape = &self.0.shape;
         let footers = open.footers.borrow();
         let drives = (0..shape.footer_copies()).map(|copy| (index + copy) % shape.placement.n);
         let entries: Vec<&[u8]> = drives.map(|drive| footers[drive as usize].as_bytes()).collect();
         let id = self.record_id(kind::FOOTER, index, open.sequence);
-        // Footers must come out the same after a crash: nothing in them may depend on when they are
-        // written.
+        // A footer must have the same content after a crash, so it holds nothing that depends on
+        // the time of writing.
         let id = RecordId { epoch: 0, checkpoint: 0, ..id };
         seal(&id, &entries.concat(), &self.0.pages)
     }
 
-    /// Notes that a segment is written to its end, or ends it early.
+    /// Ends a segment: as sealed if `whole`, as truncated if not.
     pub(crate) async fn end_segment(&self, open: &Open, whole: bool) {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
         let drives: Vec<_> = zones
@@ -185,7 +188,7 @@ impl Volume {
         }
         for (zone, drive) in &drives {
             if !whole && drive.writer().is_open(*zone) {
-                // `close` fails only if the drive is gone.
+                // `close` fails only if the drive is gone, which is noticed elsewhere.
                 let _ = drive.writer().close(*zone).await;
             }
             if let Some(owner) = drive.zones().owner(*zone)
@@ -203,7 +206,7 @@ impl Volume {
         }
     }
 
-    /// Records in the footers which blocks are in the chunk at `row` of a drive's zone.
+    /// Notes, for the footers, the blocks of the chunk that begins at `row` of a drive's zone.
     pub(crate) fn note_footer(
         &self,
         open: &Open,

@@ -1,4 +1,4 @@
-//! The line of stripes in front of an open segment.
+//! The line of stripes that wait for the writer of an open segment.
 
 use crate::write::item::{Stripe, Use};
 use crate::write::open::Open;
@@ -8,23 +8,23 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Writes stripes into one open segment at a time.
+/// Writes stripes into one open segment at a time. Stripes wait in its *line*.
 ///
 /// Invariants
-/// - A stripe in line has no place in any segment.
-/// - Once `Volume::dispatch_ready` returned, stripes are in line only where the open segment
-///   waits for stripes in flight, the next segment is being begun, or stripes are quiesced.
+/// - A stripe in line does not have a place in a segment yet.
+/// - After `Volume::dispatch_ready`, stripes are in line only while the open segment waits for
+///   stripes in flight, while the next segment is being begun, or while stripes are quiesced.
 pub(crate) struct SegmentWriter {
     pub(crate) purpose: Use,
-    /// Blocks of a chunk.
+    /// Number of blocks in a chunk.
     pub(crate) chunk: u32,
-    /// Stripes of a group; 1 means Zone Write.
+    /// Number of stripes in a group; 1 means Zone Write.
     pub(crate) group: u32,
-    /// Stripes in line.
+    /// The stripes in line, oldest first.
     pub(super) ready: RefCell<VecDeque<Stripe>>,
     pub(crate) open: RefCell<Option<Rc<Open>>>,
     pub(super) opening: Cell<bool>,
-    /// Signals that the writer waits for no segment any more, or has no stripe in line.
+    /// Signals that the writer no longer waits for a segment, or has no stripe in line.
     pub(super) moved_on: Notify,
 }
 
@@ -41,12 +41,12 @@ impl SegmentWriter {
         }
     }
 
-    /// Stripes in line.
+    /// Number of stripes in line.
     pub(crate) fn line(&self) -> usize {
         self.ready.borrow().len()
     }
 
-    /// Whether any stripe in line is internal.
+    /// Whether a stripe in line is internal.
     pub(crate) fn has_line_of_internal(&self) -> bool {
         self.ready.borrow().iter().any(Stripe::is_internal)
     }
@@ -56,24 +56,23 @@ impl SegmentWriter {
         self.opening.get()
     }
 
-    /// Whether the writer's segment takes more stripes.
+    /// Whether the writer's open segment takes more stripes of data.
     pub(crate) fn takes_more(&self) -> bool {
         let open = self.open.borrow();
         open.as_ref().is_some_and(|open| {
-            // The last stripe may be a metadata stripe.
+            // In-band metadata takes the last stripe.
             let stripes = open.meta.data_stripes(open.groups.stripes);
             !open.broken.get() && open.next.get() < stripes
         })
     }
 
-    /// Whether no stripe is in line or in flight.
+    /// Whether the writer has no stripe in line or in flight.
     pub(crate) fn is_idle(&self) -> bool {
         let open = self.open.borrow();
         self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
     }
 
-    /// While stripes in line wait for a segment, waits until they do not any more. Returns whether
-    /// they did.
+    /// Waits while stripes in line wait for a segment. Returns whether they did when called.
     pub(crate) async fn moves_on(&self) -> bool {
         let waits = || self.opening.get() && self.line() > 0;
         if !waits() {
@@ -96,7 +95,8 @@ impl SegmentWriter {
         self.ready.borrow_mut().push_back(stripe);
     }
 
-    /// Nothing can be written any more: the calls of stripes in line are told of the error.
+    /// Ends the calls of the stripes in line with the error, because nothing can be written
+    /// any more.
     pub(crate) fn abandon(&self, error: Option<&Error>) {
         self.take_line().iter().for_each(|stripe| stripe.over(error));
     }

@@ -1,4 +1,4 @@
-//! Router: which stream a block is written through, and which segment writer stripes wait for.
+//! Router: picks the stream for a block, and moves stripes in line between segment writers.
 
 use crate::lifetime::{Lifetime, UnderWay};
 use crate::volume::Volume;
@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Volume {
-    /// Notes a user's write. Returns how long the blocks of the write are likely to stay, if blocks
-    /// are to be separated by lifetime now: the volume has cleaned segments, lifetimes differ, and
-    /// enough writes are under way to fill the stripes of every stream.
+    /// Notes a user's write. Returns how long its blocks are likely to stay, if blocks are to be
+    /// separated by lifetime now: the volume has cleaned segments, lifetimes differ, and enough
+    /// writes are under way to fill the stripes of every stream.
     pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
         let options = &self.0.options;
         match options.variant.lifetimes {
@@ -27,7 +27,7 @@ impl Volume {
         (cleans && self.0.lifetimes.differ() && self.is_busy()).then_some(lifetime)
     }
 
-    /// A user's write begins, and is under way until the result is dropped.
+    /// Counts a user's write as under way until the result is dropped.
     pub(crate) fn begin_write(&self) -> UnderWay<'_> {
         self.0.lifetimes.begin_write()
     }
@@ -39,20 +39,20 @@ impl Volume {
         self.0.lifetimes.under_way() >= 4 * streams
     }
 
-    /// The stream's purpose for a request that has `left` blocks left.
+    /// What the stream for a request with `left` more blocks must be for.
     pub(crate) fn purpose(&self, left: u32) -> Use {
         let config = &self.0.config;
         if config.large > 0 && left >= config.chunk_large { Use::Large } else { Use::Small }
     }
 
-    /// The stream for a purpose (ZapRAID, section 3.4): preferably one with a stripe that is partly
-    /// filled, then an idle one, then Zone Write before Zone Append, then the one that wrote least.
+    /// The stream for a purpose (ZapRAID, section 3.4). In order of preference: a stream with a
+    /// partly filled stripe; an idle stream; one that uses Zone Write; the one that wrote least.
     pub(crate) fn route(&self, purpose: Use) -> Rc<Stream> {
         self.route_apart(purpose, None)
     }
 
-    /// Like [`Volume::route`], but with `lifetime` only the streams for this lifetime, or for the
-    /// next longer one, if there are any.
+    /// Like [`Volume::route`]; with `lifetime`, takes only streams for this lifetime, or else for
+    /// the next longer one, if there are any.
     pub(crate) fn route_apart(&self, purpose: Use, lifetime: Option<Lifetime>) -> Rc<Stream> {
         let spare = lifetime.is_some() && self.may_open_spare();
         let of = |stream: &&Rc<Stream>| stream.purpose() == purpose && (spare || !stream.spare);
@@ -69,15 +69,16 @@ impl Volume {
         best.expect("invariant: there is a stream for everything").clone()
     }
 
-    /// Whether the drives allow the active zones of the spare stream, too: a drive that was added
-    /// since may allow fewer.
+    /// Whether the drives allow the spare stream's active zone as well: a drive added later may
+    /// allow fewer.
     fn may_open_spare(&self) -> bool {
         let needed = self.0.config.permits() + 1;
         let mut drives = self.0.array.members().iter().filter_map(|member| member.drive());
         drives.all(|drive| drive.budget().total() >= needed)
     }
 
-    /// Gives the `internal` writer the internal stripes that are queued at a writer of users' data.
+    /// Gives the `internal` writer the internal stripes that are in line at a writer of
+    /// users' data.
     pub(crate) fn take_back(&self, from: &SegmentWriter, internal: &Rc<SegmentWriter>) {
         let (back, stay): (VecDeque<Stripe>, VecDeque<Stripe>) =
             from.take_line().into_iter().partition(Stripe::is_internal);
@@ -86,15 +87,15 @@ impl Volume {
         self.dispatch_ready(internal);
     }
 
-    /// Moves the stripes queued at one writer to another.
+    /// Moves the stripes in line at one writer to another.
     pub(crate) fn hand_over(&self, from: &SegmentWriter, to: &Rc<SegmentWriter>) {
-        // The queue is taken first: `to` may be `from`, if the writer that takes the stripes over
-        // has lost its segment in the meantime.
+        // The line is taken first, because `to` may be `from`: the writer that takes the stripes
+        // over may have lost its segment in the meantime.
         self.rewrite_for(to, from.take_line());
         self.dispatch_ready(to);
     }
 
-    /// Queues stripes at a writer, cut to the size of the writer's own stripes.
+    /// Puts stripes in line at a writer, cut to the size of the writer's own stripes.
     fn rewrite_for(&self, to: &SegmentWriter, stripes: VecDeque<Stripe>) {
         let size = (to.chunk * self.0.shape.placement.k) as usize;
         for Stripe { items, calls, came } in stripes {
@@ -123,9 +124,9 @@ mod tests {
     use furrow_rt::{Config as RtConfig, Page, Rt};
     use furrow_zone::{Geometry, ZonedDevice};
 
-    /// To make space, stripes queued at writers without a segment are handed over. The writer that
-    /// takes them may lose its own segment in the process, and is then one of these writers.
-    /// (Simulation, seed 3029.)
+    /// To make space, stripes in line at writers without a segment are handed over. The writer that
+    /// takes them may lose its own segment meanwhile, and is then itself a writer without a
+    /// segment. (Simulation, seed 3029.)
     #[test]
     fn a_stream_may_be_handed_its_own_line() {
         let rt = Rt::new(RtConfig::simulated(1));
@@ -164,7 +165,7 @@ mod tests {
         rt.clear();
     }
 
-    /// The streams of a volume on drives of `zones` zones of which `active` may be active.
+    /// The streams of a volume on drives with `zones` zones, of which `active` may be active.
     fn streams(zones: u32, active: u32, large: u32) -> Vec<(Lifetime, bool)> {
         let rt = Rt::new(RtConfig::simulated(1));
         let geometry = Geometry {
@@ -196,8 +197,8 @@ mod tests {
         found
     }
 
-    /// Blocks of each lifetime have a stream of their own as far as there are streams, and the
-    /// drives allow one more than the array needs.
+    /// Each lifetime has a stream of its own as far as there are streams, if the drives allow an
+    /// active zone more than the array needs.
     #[test]
     fn each_lifetime_has_a_stream_if_the_drives_allow_it() {
         use Lifetime::{Long, Middle, Short};
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(streams(48, 14, 3), apart);
         assert_eq!(streams(48, 14, 2), [apart[0], apart[1], (Long, true)]);
         assert_eq!(streams(48, 14, 1), [apart[0], (Long, true), (Long, true)]);
-        // Too few active zones, or too few slots.
+        // Too few active zones in one case, too few slots in the next.
         assert_eq!(streams(48, 6, 2), [apart[0], (Long, false), (Long, false)]);
         assert_eq!(streams(14, 14, 1), [apart[0]; 3]);
     }

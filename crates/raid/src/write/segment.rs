@@ -1,7 +1,7 @@
-//! Segment writer: stripes wait in line until its open segment takes them, one after the other.
+//! Segment writer: stripes wait in line until the writer's open segment takes them in order.
 //!
-//! Zone Appends of a group of stripes land anywhere within the group. The next group begins only
-//! when no stripe of this one is in flight (ZapRAID, section 3.2).
+//! Zone Appends of a group land anywhere within the group, so the next group begins only when no
+//! stripe of the present one is in flight (ZapRAID, section 3.2).
 
 use crate::format::NONE;
 use crate::meta::identity::Identity;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 impl FlightObserver for SegmentWriter {
     fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>) {
         if let Some(stripe) = again {
-            // The segment that the stripe was written to failed.
+            // The stripe's segment failed, so the stripe goes first into the next segment.
             self.ready.borrow_mut().push_front(stripe);
             volume.count(|counters| counters.rewritten += 1);
             volume.dispatch_ready(&self);
@@ -30,7 +30,7 @@ impl FlightObserver for SegmentWriter {
 }
 
 impl Volume {
-    /// Takes a stripe from the stripe builder.
+    /// Puts a stripe from the stripe builder in line.
     pub(crate) fn enqueue(&self, writer: &Rc<SegmentWriter>, stripe: Stripe) {
         writer.line_up(stripe);
         self.dispatch_ready(writer);
@@ -51,8 +51,8 @@ impl Volume {
                 } else if writer.purpose == Use::Internal
                     || self.0.space.is_wanted() && writer.line() == 1
                 {
-                    // The task that begins the segment may be waiting for space, and had nothing to
-                    // write until now.
+                    // The task that begins the segment may wait for space: until this stripe came,
+                    // it needed no help.
                     self.0.wanted.notify_all();
                 }
                 return;
@@ -81,7 +81,7 @@ impl Volume {
         }
     }
 
-    /// The number of stripes that may be in flight.
+    /// Most stripes that may be in flight in the writer's segment.
     fn depth(&self, writer: &SegmentWriter) -> u32 {
         let depth = self.0.options.depth;
         if writer.purpose == Use::Internal {
@@ -91,7 +91,8 @@ impl Volume {
         }
     }
 
-    /// The metadata stripe that a stripe just sent has to wait for; `None` if there is none.
+    /// The metadata stripe that has to list the stripe just sent; `None` if metadata is out
+    /// of band.
     fn join_cover(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) -> Option<Rc<Cover>> {
         let (cover, ask) = open.meta.join()?;
         if ask {
@@ -123,7 +124,8 @@ impl Volume {
         let (volume, writer, open) = (self.clone(), writer.clone(), open.clone());
         self.0.rt.spawn_detached(async move {
             let told = sent.wait(&volume, open.sequence).await;
-            // In the footers, its rows belong to no stripe, like the padding that recovery writes.
+            // In the footers, rows of metadata belong to no stripe, like the padding that
+            // recovery writes.
             let none = (Some(Identity::default()), volume.0.zero_crc);
             for index in 0..volume.0.shape.placement.n {
                 let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
@@ -138,13 +140,13 @@ impl Volume {
         });
     }
 
-    /// A stripe of data or of metadata is in flight from now on.
+    /// Counts a stripe of data or metadata as in flight.
     fn begin_flight(&self, open: &Open) {
         self.0.segments.begin_flight();
         open.in_flight.set(open.in_flight.get() + 1);
     }
 
-    /// A stripe of data or of metadata is no longer in flight.
+    /// Ends the flight of a stripe of data or metadata.
     fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
         let left = self.less("stripes in flight of a segment", open.in_flight.get(), 1);
         open.in_flight.set(left);
@@ -162,7 +164,8 @@ impl Volume {
         self.dispatch_ready(writer);
     }
 
-    /// Detaches the writer from its segment, which ends when none of its stripes is in flight.
+    /// Detaches the writer from its segment. The segment ends when none of its stripes is
+    /// in flight.
     fn detach(&self, writer: &SegmentWriter) {
         if let Some(open) = writer.open.take() {
             let rows = open.next.get() * open.groups.chunk;
@@ -172,8 +175,9 @@ impl Volume {
         }
     }
 
-    /// Ends open segments that lack a zone of a member in service: the next segments have one. But
-    /// where no segment can be begun, the open ones are all the space there is, and remain in use.
+    /// Ends open segments that lack a zone of a member in service, since the next segments will
+    /// have one. If no segment can be begun, the open ones stay in use, because they are the
+    /// only space.
     pub(crate) fn leave_unfit(&self) {
         let mut free = self.free_segments();
         for writer in self.0.streams.iter().map(|stream| &stream.writer) {
@@ -205,9 +209,9 @@ impl Volume {
             for member in self.0.array.members() {
                 permits.push(member.permit().await);
             }
-            // A drive may have come during the wait for the others' permits. The segment would have
-            // no zone of the drive, and a rebuild would wait until the segment is full. Where
-            // another drive was before it, the permit is that drive's.
+            // A drive may have been added during the wait for the other drives' permits. The
+            // segment would not have a zone of that drive, and a rebuild would wait until the
+            // segment is full. A permit of the member's former drive does not count.
             let came = |(member, known): (&Member, &Option<(Rc<Drive>, Permit)>)| {
                 let is_known = |now| known.as_ref().is_some_and(|(old, _)| Rc::ptr_eq(old, &now));
                 member.drive().is_some_and(|now| !is_known(now))
@@ -245,7 +249,7 @@ async fn open_next(volume: Volume, writer: Rc<SegmentWriter>) {
     }
 }
 
-/// Ends a segment that gets no more stripes.
+/// Ends a segment to which no stripe is added any more, once its flights have ended.
 async fn conclude(volume: Volume, open: Rc<Open>) {
     while open.in_flight.get() > 0 {
         open.idle.wait().await;

@@ -1,4 +1,4 @@
-//! The state of a stream.
+//! Streams: stripes that are being filled, each with its segment writer.
 
 use crate::lifetime::Lifetime;
 use crate::write::item::{Stripe, Use};
@@ -14,14 +14,14 @@ use std::rc::Rc;
 /// - While the stripe has a block, a timer is set that closes the stripe.
 pub(crate) struct Stream {
     pub(super) filling: RefCell<Stripe>,
-    /// When the last block came.
+    /// When the last block arrived.
     pub(super) last: Cell<Nanos>,
     pub(super) timer: Cell<bool>,
-    /// Blocks written through the stream: the one that wrote least is preferred.
+    /// Number of blocks written through the stream; the router prefers the stream that wrote least.
     pub(super) written: Cell<u64>,
-    /// The blocks that it takes where lifetimes are separated.
+    /// Lifetime of the blocks that the stream takes while lifetimes are separated.
     pub(crate) lifetime: Lifetime,
-    /// Used only where lifetimes are separated.
+    /// Whether the stream is used only while lifetimes are separated.
     pub(crate) spare: bool,
     pub(crate) writer: Rc<SegmentWriter>,
 }
@@ -44,22 +44,23 @@ impl Stream {
         })
     }
 
-    /// The stream's purpose.
+    /// What the stream is for.
     pub(crate) fn purpose(&self) -> Use {
         self.writer.purpose
     }
 
-    /// Blocks in the stripe that is being filled.
+    /// Number of blocks in the stripe that is being filled.
     pub(crate) fn filled(&self) -> u32 {
         self.filling.borrow().items.len() as u32
     }
 
-    /// Blocks written through the stream.
+    /// Number of blocks written through the stream.
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Nothing can be written any more: the calls of the stripe being filled are told of the error.
+    /// Ends all waiting calls of the stream with the error, because nothing can be written
+    /// any more.
     pub(crate) fn abandon(&self, error: Option<&furrow_zone::Error>) {
         self.writer.abandon(error);
         self.filling.take().over(error);

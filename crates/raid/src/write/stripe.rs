@@ -6,7 +6,7 @@ use crate::write::stream::Stream;
 use std::rc::Rc;
 
 impl Volume {
-    /// Adds a block to the stripe that the stream fills. Never waits.
+    /// Adds a block to the stripe that the stream fills, without waiting.
     pub(crate) fn put(&self, stream: &Rc<Stream>, item: Item, call: &Rc<Call>) {
         let now = self.0.rt.now_coarse();
         let full = {
@@ -30,7 +30,7 @@ impl Volume {
         }
     }
 
-    /// Passes the stripe being filled to the segment writer, full or not.
+    /// Passes the stripe being filled to the segment writer, even if it is not full.
     pub(crate) fn close_stripe(&self, stream: &Rc<Stream>) {
         let stripe = stream.filling.take();
         if stripe.items.is_empty() {
@@ -40,7 +40,8 @@ impl Volume {
     }
 }
 
-/// Closes the stream's stripe if no further block has come for a while; the rest of it is padding.
+/// Closes the stream's stripe when its time limit has passed without a further block; zeros fill
+/// the rest.
 async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
     loop {
         let due = stream.last.get().after(volume.0.options.pad_after);
@@ -48,7 +49,7 @@ async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
         if stream.filling.borrow().items.is_empty() {
             break;
         }
-        // The stripe would have to wait for the segment as well: further blocks may fill it.
+        // The stripe would only wait for the segment: until then further blocks may fill it.
         if stream.writer.moves_on().await {
             stream.last.set(volume.0.rt.now_coarse());
             continue;

@@ -45,7 +45,7 @@ pub enum Key {
     Channels,
     /// `dies`: number of dies, or `none` if unknown.
     Dies,
-    /// `medium`: what happens to payload.
+    /// `medium`: whether the drive keeps payload.
     Medium,
     /// `seed`: seed of the drive's random choices.
     Seed,
@@ -61,7 +61,7 @@ pub enum Key {
     Order,
 }
 
-/// The kind of value that a key takes.
+/// What a key takes as its value.
 #[derive(Clone, Copy)]
 enum Kind {
     Size,
@@ -78,7 +78,7 @@ enum Kind {
     Text,
 }
 
-/// The place of options in a spec, which decides the keys that are allowed.
+/// Where options are in a spec, which decides the keys that are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     /// In the spec of a drive in memory: all keys.
@@ -247,8 +247,8 @@ impl fmt::Display for Timing {
     }
 }
 
-/// Beginning of an option that sets a parameter of the timing model, `model.KEY=VALUE`. Only the
-/// model knows its parameters.
+/// Start of an option that sets a parameter of the timing model, `model.KEY=VALUE`. The emulator
+/// knows which parameters there are.
 pub(super) const PARAMETER: &str = "model.";
 
 /// How an emulated drive is run: everything in a spec that does not describe the drive.
@@ -292,10 +292,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// Reads the value of `key`.
+/// Parses the value of `key`.
 ///
 /// # Errors
-/// The end of a sentence that begins with the value; after a colon it says what to do.
+/// The end of a sentence that begins with the value; the part after a colon says what to do.
 fn parse_value(key: Key, text: &str) -> Result<Value, String> {
     let count = |limit: u64| match text.parse::<u64>() {
         Ok(count) if count <= limit && text.bytes().all(|b| b.is_ascii_digit()) => {
@@ -495,8 +495,8 @@ impl Options {
         }
     }
 
-    /// Returns a limit: as given, no limit for `none`, or `otherwise` if the key is absent. The
-    /// parser ensures that a count fits its field.
+    /// A limit: the given number, no limit for `none`, or `otherwise` if the key is absent. The
+    /// parser has ensured that the number fits the field.
     fn limit<T: TryFrom<u64>>(&self, key: Key, otherwise: Option<T>) -> Option<T> {
         match self.value(key) {
             Some(Value::Count(count)) => T::try_from(count).ok(),
@@ -505,7 +505,7 @@ impl Options {
         }
     }
 
-    /// Builds the drive's geometry from the options. Errors point at `whole` where no single option
+    /// Builds the drive's geometry from the options. An error points at `whole` if no single option
     /// is to blame.
     pub fn geometry(&self, whole: &Range<usize>) -> Result<Geometry, Complaint> {
         let base = self.base.clone().unwrap_or_else(presets::plain);
@@ -553,7 +553,7 @@ impl Options {
         Ok(geometry)
     }
 
-    /// Lowers limits that were not given to the given limits that they must not exceed.
+    /// Lowers limits that were not given, so that they do not exceed limits that were.
     fn follow(&self, geometry: &mut Geometry) {
         if !self.given.contains_key(&Key::MaxOpen)
             && let Some(active) = geometry.max_active
@@ -587,7 +587,7 @@ impl Options {
         Ok((size, self.blocks(Key::ZoneCapacity, capacity, block, whole)?))
     }
 
-    /// Number of zones, each holding `zone_bytes`.
+    /// Number of zones of `zone_bytes` each.
     fn zones(
         &self,
         base: &Geometry,
@@ -609,7 +609,7 @@ impl Options {
                 let what = format!("a capacity below one zone's of {shown}");
                 Err(Complaint::new(at, what, "give more, or a smaller zone-size"))
             }
-            // A zone without bytes is reported with the geometry.
+            // The geometry's own check reports a zone without bytes.
             None => Ok(1),
             Some(zones) => u32::try_from(zones).map_err(|_| {
                 let what = format!("a capacity of {zones} zones of {shown}, more than 2^32 − 1");

@@ -1,4 +1,4 @@
-//! The lists of windows that were read from the drives, as long as they are kept.
+//! A cache of the lists of windows that were read from the drives.
 
 use crate::format::BlockMeta;
 use furrow_rt::Semaphore;
@@ -9,23 +9,24 @@ use std::rc::Rc;
 /// Most metadata blocks in memory: 3 KiB each.
 const CACHED: usize = 1024;
 
-/// Segment sequence number, member, first stripe of the window, row in the chunk.
+/// What a cached list is of: sequence number of the segment, member, first stripe of the window,
+/// row in the chunk.
 pub(super) type Key = (u64, u32, u32, u32);
 
 /// The list in a metadata block, by stripe of the window.
 pub(super) type Metas = Rc<Vec<BlockMeta>>;
 
-/// A window's list, as far as it is known.
+/// The list of a window for one row of the chunks, as far as it could be read.
 pub(super) struct Known {
     pub(super) metas: Metas,
-    /// The metadata block that lists the whole window is damaged.
+    /// Whether the metadata block that lists the whole window is damaged.
     pub(super) lost: bool,
 }
 
-/// The state of in-band metadata.
+/// The cache, and what readers of in-band metadata share.
 pub(crate) struct State {
     pub(super) listings: RefCell<Cache>,
-    /// Allows one reader at a time of a segment's footers, when a metadata block is missing.
+    /// Lets one task at a time read a segment's footers in place of a damaged metadata block.
     pub(super) footer_reads: Semaphore,
 }
 
@@ -42,14 +43,15 @@ impl State {
     }
 }
 
-/// Metadata blocks that were read.
+/// The lists read last, and which windows a scrub is reading.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) found: BTreeMap<Key, Known>,
-    /// In the order of arrival.
+    /// Keys of `found`, oldest first.
     order: VecDeque<Key>,
-    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: the
-    /// scrub reports their damage, and only where it concerns valid blocks.
+    /// Windows of the segment that is being scrubbed, by sequence number and first stripe:
+    /// the scrub itself reports damage of their metadata blocks, and only where valid blocks
+    /// are concerned.
     pub(super) scrubbed: BTreeSet<(u64, u32)>,
 }
 

@@ -1,9 +1,9 @@
-//! The present or future footers of a segment, which stand in for metadata blocks that cannot be
-//! read on drives without an out-of-band area.
+//! A segment's footers, already written or to be written, which stand in for metadata blocks that
+//! cannot be read on drives without an out-of-band area.
 //!
-//! Footers have no code of parity blocks: the code is computed from those of the row's data blocks.
-//! These are all there, since the footers of any sufficient set of drives describe the zones of all
-//! drives.
+//! Footers do not have the coded part of parity blocks, so it is computed from those of the row's
+//! data blocks. Their entries are all present: the footers of any sufficient set of drives describe
+//! the zones of all drives.
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::meta::footer::open_entry;
@@ -21,9 +21,9 @@ pub(crate) struct Footers {
     placement: Placement,
     sequence: u64,
     chunk: u32,
-    /// Row of the first entries.
+    /// Row that the first entry of each list in `entries` describes.
     first: u32,
-    /// By drive; `None` if no footer that describes its zone is left.
+    /// For each drive, the entries for its zone; `None` if no readable footer describes the zone.
     entries: Vec<Option<Vec<FooterEntry>>>,
 }
 
@@ -38,7 +38,7 @@ impl Footers {
         }
     }
 
-    /// The future footers' entries for some rows of a segment that is being written.
+    /// The entries that the footers of an open segment will have for some rows.
     pub(crate) fn coming(volume: &Volume, open: &Open, rows: Range<usize>) -> Footers {
         let entries = open.footers.borrow();
         Footers {
@@ -50,13 +50,13 @@ impl Footers {
         }
     }
 
-    /// Whether a drive's zone is described.
+    /// Whether there are entries for a drive's zone.
     pub(crate) fn describe(&self, drive: u32) -> bool {
         self.entries[drive as usize].is_some()
     }
 
-    /// The identity of a block in a row of a drive (`None`: parity), and its CRC; `None` if the
-    /// block belongs to no stripe.
+    /// The identity of the block in a row of a drive's zone (`None`: parity), and its CRC; `None`
+    /// if the block belongs to no stripe.
     fn entry(&self, drive: u32, row: u32) -> Option<(Option<Identity>, u32)> {
         let at = row.checked_sub(self.first)? as usize;
         let entry = self.entries[drive as usize].as_ref()?.get(at)?;
@@ -64,7 +64,8 @@ impl Footers {
         (stripe == row / self.chunk).then(|| (identity, entry.crc.get()))
     }
 
-    /// The metadata block's entry for a row of a drive, if the row belongs to a stripe.
+    /// The metadata, as a metadata block lists it, for a row of a drive's zone; `None` if the row
+    /// belongs to no stripe.
     pub(crate) fn meta(&self, drive: u32, row: u32) -> Option<BlockMeta> {
         let (identity, crc) = self.entry(drive, row)?;
         let code = match identity {

@@ -1,9 +1,9 @@
-//! Looks up the lists of windows on drives without an out-of-band area: to check what was read, for
-//! recovery, and for cleaning.
+//! Looks up the lists of windows on drives without an out-of-band area. Reads, recovery and
+//! cleaning need them.
 //!
-//! The open segment has the list of a window that is being written. For other windows the last
-//! stripe is read; if that stripe is damaged, the segment's present or future footers have the same
-//! content. In a window that a crash cut off, the last whole metadata block counts.
+//! An open segment has the list of the window that is being written. For other windows the last
+//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written, have
+//! the same content. In a window that a crash cut off, the last whole metadata block counts.
 
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::identity::{self, Identity};
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A zone of a segment, for the lookup of its windows.
+/// A zone of a segment, with what the lookup of its windows needs.
 #[derive(Clone)]
 struct Listed {
     slot: u32,
@@ -36,7 +36,7 @@ struct Listed {
     chunk: u32,
     /// Most stripes that the zone may have.
     stripes: u32,
-    /// The segment was truncated: its last window has no end.
+    /// Whether the segment was truncated; then its last window may lack its last stripe.
     truncated: bool,
 }
 
@@ -52,8 +52,8 @@ impl Volume {
         Some(Listed { slot, sequence, index, zone, chunk, stripes, truncated })
     }
 
-    /// The metadata of `count` blocks from `first` on; blocks that are not listed belong to no
-    /// stripe.
+    /// The metadata of `count` blocks from `first` on. A block that is not listed has the metadata
+    /// of a block of no stripe.
     pub(in crate::meta) async fn listed(self, first: Place, count: u32) -> Vec<Option<BlockMeta>> {
         let segment = self.0.segments.borrow()[first.slot as usize].clone();
         let known = self.listed_zone(first.slot, first.index, &segment);
@@ -70,8 +70,8 @@ impl Volume {
         all
     }
 
-    /// The listed metadata of the first of these rows of a stripe's chunk; the other rows are going
-    /// to be looked up.
+    /// The listed metadata of row `rows.start` of a stripe's chunk. The caller looks up the other
+    /// `rows` next, so their lists are read with it.
     async fn meta_at(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> BlockMeta {
         let filler = identity::filler(zone.sequence, self.0.zero_crc);
         let open = self.0.segments.borrow()[zone.slot as usize].meta.clone();
@@ -82,7 +82,8 @@ impl Volume {
         metas.get((stripe % WINDOW) as usize).copied().unwrap_or(filler)
     }
 
-    /// The list of the window of `stripe` for the first of these rows of its chunks.
+    /// The list of the window of `stripe` for row `rows.start` of the chunks; reads the other
+    /// `rows` with it.
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
         let key = |row| (zone.sequence, zone.index, window::start(stripe), row);
         let i = rows.start;
@@ -105,8 +106,8 @@ impl Volume {
         if let Some(metas) = asked {
             return metas;
         }
-        // Kept only if all later metadata blocks could be read: an unreadable block may be readable
-        // next time.
+        // The list is cached only if every later metadata block could be read: an unreadable one
+        // may be readable next time.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
         for stripe in (window::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
@@ -136,9 +137,9 @@ impl Volume {
         found
     }
 
-    /// Whether a block that was read, and is no metadata block, has been one. The last stripe of a
-    /// window is a metadata stripe, unless a crash came before it: then the block is zeros, was
-    /// never written, or was torn within a block.
+    /// Whether `read`, of the place of a window's last stripe, shows a damaged metadata block. If a
+    /// crash came before the metadata stripe, the block there is zeros, or was never written, or is
+    /// torn: then nothing is lost.
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
         let drive = self.0.array.member(zone.index).drive();
         let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
@@ -151,9 +152,9 @@ impl Volume {
         damaged && !zone.truncated
     }
 
-    /// The list by the segment's footers, for row `i` of the chunks of the window that ends with
-    /// stripe `last`, and whether it is final; `None` if no footer that describes this zone can be
-    /// read.
+    /// The list that the segment's footers give for row `i` of the chunks of the window that ends
+    /// with stripe `last`, and whether the list is final; `None` if no footer that describes this
+    /// zone can be read.
     async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<(Metas, bool)> {
         let first = window::start(last);
         let filler = identity::filler(zone.sequence, self.0.zero_crc);
@@ -167,7 +168,7 @@ impl Volume {
         });
         if let Some(open) = open {
             let rows = (first * zone.chunk) as usize..((last + 1) * zone.chunk) as usize;
-            // Chunks may still be in flight.
+            // Not final: chunks of the open segment may still be in flight.
             return Some((listed(&Footers::coming(self, &open, rows)), false));
         }
         let _one = self.0.meta.footer_reads.acquire(1).await;
@@ -183,7 +184,8 @@ impl Volume {
         footers.describe(zone.index).then(|| (listed(&footers), true))
     }
 
-    /// The metadata block that should list the block at a place, if it is damaged.
+    /// The place of the damaged metadata block that should list the block at `place`, if it
+    /// is damaged.
     pub(crate) async fn lost_listing(&self, place: Place) -> Option<Place> {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return None;
@@ -214,9 +216,9 @@ impl Volume {
         lost.then_some(Place { stripe: last, offset, ..place })
     }
 
-    /// A scrub comes to a row of a segment. If a window begins with the row, drops the cached list
-    /// of that window: the scrub reads it from the drives, and counts its damage until
-    /// [`Self::scrub_left`].
+    /// Notes that a scrub comes to a row of a segment. If a window begins with the row, drops the
+    /// cached list of that window, so that the scrub reads the metadata block from the drives.
+    /// Until [`Self::scrub_left`], only the scrub counts damage of that block.
     pub(crate) fn scrub_enters(&self, slot: u32, row: u32) {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
@@ -234,13 +236,13 @@ impl Volume {
         }
     }
 
-    /// A scrub is done with a segment: from now on damage of its metadata blocks is counted when it
-    /// is found.
+    /// Notes that a scrub is done with a segment: from now on, whoever finds damage of its metadata
+    /// blocks counts it.
     pub(crate) fn scrub_left(&self, sequence: u64) {
         self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
 
-    /// Keeps a list that was read from a drive, unless the drive was replaced in the meantime.
+    /// Caches a list that was read from a drive, unless the drive was replaced in the meantime.
     fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
         let now = self.0.array.member(key.1).drive();
         if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
@@ -267,13 +269,13 @@ impl Volume {
         read_blocks(&**drive.device(), QueueId(0), at, count, &self.0.pages).await
     }
 
-    /// Whether the block at a place is listed anywhere.
+    /// Whether a metadata block or a footer lists the block at a place.
     pub(crate) async fn is_listed(&self, place: Place) -> bool {
         let listed = self.clone().listed(place, 1).await;
         listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
     }
 
-    /// Whether a stripe of an ended segment is a metadata stripe, according to any of its zones.
+    /// Whether any zone of an ended segment says that a stripe is a metadata stripe.
     pub(crate) async fn is_metadata(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return false;
@@ -291,7 +293,8 @@ impl Volume {
         false
     }
 
-    /// The identity of each data block of an ended segment, by number: reads only windows.
+    /// The number and identity of each data block of an ended segment; reads only the lists
+    /// of windows.
     pub(crate) async fn listed_identities(&self, slot: u32) -> Vec<(u32, Identity)> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
         let placement = self.0.shape.placement;
@@ -319,7 +322,7 @@ impl Volume {
         found
     }
 
-    /// The identities of the data blocks of a row, from the lists of each drive.
+    /// The numbers and identities of the data blocks of a row, from the lists of each drive.
     fn identities_in(&self, listed: &[Metas], stripe: u32) -> Vec<(u32, Identity)> {
         let placement = self.0.shape.placement;
         let of = |chunk: u32| {
@@ -340,8 +343,8 @@ impl Volume {
         (0..placement.k).filter_map(identity).collect()
     }
 
-    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks agree with
-    /// their listed metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks' checksums
+    /// agree with their listed metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_windows(
         &self,
         drive: &Drive,
@@ -358,7 +361,8 @@ impl Volume {
             crcs.push(read.map(|(page, _)| crc32c(page.bytes())));
             let at = self.window_at(&known, stripe, row);
             if let Some(metas) = read.and_then(|(page, _)| windows::open(page, at)) {
-                // The last one of a window lists everything.
+                // The last metadata block of a window overrides earlier ones, since it
+                // lists everything.
                 lists.insert((window::start(stripe), row), metas);
             }
         })
@@ -367,7 +371,8 @@ impl Volume {
             let (stripe, row) = (at / chunk, at % chunk);
             let metas = lists.get(&(window::start(stripe), row))?;
             let meta = metas.get((stripe % WINDOW) as usize)?;
-            // A block is listed only when it was written.
+            // A listed block has been written, so content that differs from the listed checksum
+            // is damage.
             let whole = Some(meta.own_crc.get()) == *crc;
             let (listed, own) = (meta.stripe.get() == stripe, is_own(meta));
             let stripe = if own { NONE } else { stripe };
