@@ -1,11 +1,11 @@
-//! A drive that is led through the recorded commands of another, one event at a time, so that its
-//! power can be cut between any two of them.
+//! A drive that repeats the recorded commands of another drive, one event at a time, so that its
+//! power can be cut between any two events.
 //!
 //! A command is in flight from its submission to its recorded answer, and is carried out when it is
 //! answered. So a flush covers the commands that were answered before it was submitted: the least
-//! that a drive may make durable. An append goes to where the recorded drive put it. If an earlier
-//! write to its zone is still in flight then, the recorded drive must have carried out that write
-//! already, and so does this drive.
+//! that a drive may make durable. An append goes to the place that the recorded drive reported. If
+//! an earlier write to its zone is still in flight then, the recorded drive must have carried out
+//! that write already, and so does this drive.
 
 use furrow_emu::{CommandInfo, Snapshot};
 use furrow_zone::{Command, Error, ErrorKind, Geometry, Lba, QueueId, Request, Result};

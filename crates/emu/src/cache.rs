@@ -2,12 +2,12 @@
 //!
 //! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if it
 //! may have blocks that are not durable. A flush covers blocks written before the flush was
-//! *submitted*, not those of commands that happened to be executed before it. So an engine that
-//! relies on such commands being covered is caught.
+//! *submitted*. It does not cover commands executed between its submission and its execution, so
+//! the emulator exposes an engine that relies on them.
 //!
 //! Blocks of conventional zones may be overwritten: the cache keeps the earlier content of each
-//! block ([`Overwrite`]). Any of the overwritten blocks may survive a power cut, independently of
-//! each other and of the order of the writes. This holds for a medium in memory; on an image,
+//! block ([`Overwrite`]). Any of the overwritten blocks may survive a power cut, regardless of the
+//! other blocks and of the order of the writes. This holds for a medium in memory; on an image,
 //! writes to conventional zones are durable at once.
 //!
 //! A drive can stand for several drives ([`Parts`]), each with its own cache: a flush covers one
@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// number of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Zones of a part.
+    /// Number of zones of each part.
     pub zones: u32,
-    /// Queues of a part: with 16, the commands of the second part use queues 16 to 31.
+    /// Number of queues of each part: with 16, the commands of the second part use queues 16 to 31.
     pub queues: u16,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Barrier {
 /// Blocks of conventional zones to reset to their earlier content: zone, offset, earlier entry.
 pub(crate) type TakenBack = Vec<(ZoneId, u64, Entry)>;
 
-/// A write to a conventional zone that is not durable.
+/// A write to a conventional zone that no flush has covered yet.
 #[derive(Clone, Debug)]
 struct Overwrite {
     number: u64,
@@ -115,8 +115,8 @@ impl Cache {
         }
     }
 
-    /// The fate of each cache in a power cut with the fate `fate` for the drive: the number of
-    /// zones of a cache, and the fates of all caches in order.
+    /// Draws the fate of each cache in a power cut that has the fate `fate` for the drive. Returns
+    /// the number of zones of a cache, and the fates of all caches in order.
     pub fn fates(&self, fate: Unflushed, rng: &mut Rng) -> (u32, Vec<Unflushed>) {
         let Some(Parts { zones, .. }) = self.parts else {
             return (self.zones.len() as u32, vec![fate]);

@@ -18,30 +18,30 @@ use furrow_zone::{
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Commands and blocks since the drive was opened.
+/// Numbers of commands and blocks since the drive was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Appends.
+    /// Number of appends.
     pub appends: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Management commands.
+    /// Number of management commands.
     pub management: u64,
-    /// Zones reset; resets of empty zones are not counted.
+    /// Number of zones reset, without resets of empty zones.
     pub zone_resets: u64,
-    /// Commands answered with an error.
+    /// Number of commands answered with an error.
     pub failed: u64,
-    /// Blocks read.
+    /// Number of blocks read.
     pub blocks_read: u64,
-    /// Blocks written or appended.
+    /// Number of blocks written or appended.
     pub blocks_written: u64,
 }
 
-/// A drive at rest: zones and blocks.
+/// The zones and the stored blocks of a drive, without queues, faults and time.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub machine: Machine,
@@ -144,7 +144,7 @@ impl Core {
         outcome
     }
 
-    /// The work of `request`, unless it is refused.
+    /// The work of `request` for the timing engine, if the drive does not refuse the request.
     fn foresee(&self, request: &Request) -> Work {
         let geometry = self.machine.geometry();
         let bytes = |blocks: BlockCount| geometry.bytes(blocks).0;
@@ -357,7 +357,8 @@ impl Core {
         outcome
     }
 
-    /// Fills the outcome, zone by zone: below the write pointer from the medium, zeros above.
+    /// Fills the outcome, zone by zone: with blocks of the medium below the write pointer, and with
+    /// zeros above it.
     fn fetch(
         &self,
         mut zone: ZoneId,

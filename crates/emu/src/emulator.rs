@@ -4,8 +4,9 @@
 //! to do, and the drive then carries commands out. So in simulation ([`Step::One`]) an engine runs
 //! between any two commands, and many commands stay in flight; for speed ([`Step::All`]) all
 //! waiting commands are carried out at once. The state machine decides and the medium stores;
-//! neither knows the other, nor the time. With a [`Pace`](crate::Pace) the timing engine determines when a
-//! command is answered: its effect is visible earlier, as the contract of [`ZonedDevice`] allows.
+//! neither knows the other, nor the time. With a [`Pace`](crate::Pace) the timing engine determines
+//! when a command is answered: its effect is visible earlier, as the contract of [`ZonedDevice`]
+//! allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
 //! once, after its effect; with one seed a run is the same.
@@ -46,7 +47,7 @@ struct Late {
     nanoseconds: u64,
 }
 
-/// The content of a late answer.
+/// A late answer: known already, or a read that is carried out when it is due.
 enum What {
     Known(Outcome),
     /// A read that is carried out only when it is answered, because the blocks may change
@@ -79,7 +80,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Emulator(Rc<Inner>);
 
-/// The state a drive starts from.
+/// The state with which an emulated drive starts.
 pub(crate) struct Start {
     pub core: Core,
     pub faults: Vec<Fault>,
@@ -117,7 +118,7 @@ impl Emulator {
         }
     }
 
-    /// The drive in an open image.
+    /// Starts a drive from an open image.
     pub(crate) fn from_image(rt: &Rt, opened: Opened, options: Options) -> Result<Emulator> {
         let Opened { image, zones, faults, warnings } = opened;
         let name = image.name().to_owned();
@@ -207,7 +208,7 @@ impl Emulator {
         self.0.queues.borrow().len()
     }
 
-    /// Commands and blocks since the drive was opened.
+    /// Returns the numbers of commands and blocks since the drive was opened.
     pub fn counters(&self) -> Counters {
         self.0.core.borrow().counters
     }
@@ -227,7 +228,7 @@ impl Emulator {
         look(&self.0.core.borrow().medium)
     }
 
-    /// Calls `look` with the image, if the drive is one.
+    /// Calls `look` with the image, if the drive's medium is an image.
     pub fn with_image<T>(&self, look: impl FnOnce(&Image) -> T) -> Option<T> {
         match &self.0.core.borrow().medium {
             Medium::Image(image) => Some(look(image)),

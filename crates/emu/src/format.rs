@@ -21,17 +21,17 @@ use furrow_zone::{BlockCount, ByteLen, Geometry, Lba, Zone, ZoneId, ZoneState};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// First bytes of an image.
+/// The bytes with which every image begins.
 pub const MAGIC: [u8; 8] = *b"FURROWZN";
 /// The format version that this code writes, which is also the newest that it reads.
 pub const VERSION: u32 = 1;
-/// Bytes of the header, and the alignment of regions.
+/// Size of the header, and alignment of the regions, in bytes.
 pub const BLOCK: u64 = 4096;
-/// Where the fault list begins.
+/// Offset of the fault list in the file, in bytes.
 pub const FAULTS_AT: u64 = BLOCK;
-/// Bytes of each half of the fault list.
+/// Size of each half of the fault list, in bytes.
 pub const FAULTS_HALF: u64 = 32 * 1024;
-/// Where the zone table begins.
+/// Offset of the zone table in the file, in bytes.
 pub const TABLE_AT: u64 = FAULTS_AT + 2 * FAULTS_HALF;
 
 const NO_LIMIT_32: u32 = u32::MAX;
@@ -60,7 +60,7 @@ pub struct Header {
     dies: U16,
     max_append: U64,
     max_transfer: U64,
-    /// Bytes of the whole file.
+    /// Size of the whole file in bytes.
     file_bytes: U64,
     /// The preset from which the image was made, padded with zeros; for information only.
     preset: [u8; 32],
@@ -92,7 +92,7 @@ struct FaultHead {
     crc: U32,
 }
 
-/// One fault.
+/// One fault, as the fault list stores it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct FaultRecord {
@@ -117,7 +117,7 @@ const _: () = assert!(size_of::<FaultHead>() == 16);
 const _: () = assert!(size_of::<FaultRecord>() == 64);
 const _: () = assert!(16 + MAX_FAULTS * 64 <= FAULTS_HALF as usize);
 
-/// Bytes of one zone's record.
+/// Size of one zone's record, in bytes.
 pub const SLOT: u64 = size_of::<Slot>() as u64;
 
 /// The CRC32C of `bytes`.
@@ -130,15 +130,15 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 pub struct Layout {
     /// Zone table B; A is at [`TABLE_AT`].
     pub table_b: u64,
-    /// First zone's data.
+    /// Offset of the first zone's data.
     pub data: u64,
     /// Distance from one zone's data to that of the next zone.
     pub data_stride: u64,
-    /// The out-of-band bytes of the first zone.
+    /// Offset of the first zone's out-of-band bytes.
     pub oob: u64,
     /// Distance from one zone's out-of-band bytes to those of the next zone.
     pub oob_stride: u64,
-    /// Bytes of the whole file.
+    /// Size of the whole file in bytes.
     pub file_bytes: u64,
 }
 
@@ -180,7 +180,7 @@ pub enum Refusal {
     TooNew(u32),
     /// The checksum does not match: expected (stored), found (computed).
     Crc(u32, u32),
-    /// An impossible value.
+    /// A field has an impossible value; the text says which.
     Value(String),
 }
 
@@ -198,7 +198,7 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Header {
-    /// The header of a new image.
+    /// Builds the header of a new image.
     pub fn new(geometry: &Geometry, layout: &Layout, uuid: [u8; 16], preset: &str) -> Header {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
         let limit = |limit: Option<u32>| U32::new(limit.unwrap_or(NO_LIMIT_32));
@@ -285,7 +285,7 @@ impl Header {
         }
     }
 
-    /// The image's identity.
+    /// The UUID of the image.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
@@ -318,7 +318,7 @@ const STATES: [ZoneState; 7] = [
 ];
 
 impl Slot {
-    /// The record of `zone`.
+    /// Builds the record of `zone`.
     pub fn new(zone: ZoneId, generation: u64, record: &ZoneRecord) -> Slot {
         let state = STATES.iter().position(|state| *state == record.zone.state);
         let mut slot = Slot {
@@ -364,7 +364,7 @@ impl Slot {
     }
 }
 
-/// One half of the fault list.
+/// Encodes one half of the fault list.
 pub fn fault_list(generation: u64, faults: &[Fault]) -> Vec<u8> {
     let records: Vec<FaultRecord> = faults.iter().take(MAX_FAULTS).map(encode).collect();
     let mut head = FaultHead {

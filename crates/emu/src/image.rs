@@ -1,4 +1,5 @@
-//! The image medium: an emulated drive in a sparse file that survives the process, kill -9 too.
+//! The image medium: an emulated drive in a sparse file that outlives its process, even after
+//! kill -9.
 //!
 //! The layout is in [`mod@format`], the description in `docs/inside/emulated-image.md`.
 //!
@@ -56,7 +57,7 @@ pub(crate) struct Opened {
     pub image: Image,
     pub zones: Vec<ZoneRecord>,
     pub faults: Vec<Fault>,
-    /// Damage that was tolerated, as sentences.
+    /// Damage that was tolerated, as sentences for the user.
     pub warnings: Vec<String>,
 }
 
@@ -159,7 +160,7 @@ fn write_empty(
     }
     file.write_all_at(&table, format::TABLE_AT)?;
     file.write_all_at(&format::fault_list(1, &[]), half(1))?;
-    // The header is written last: a file without a header is no image.
+    // The header is written last: until then nobody takes the file for an image.
     let header = Header::new(geometry, layout, identity.uuid, &identity.preset);
     file.write_all_at(header.as_bytes(), 0)?;
     file.sync_all()
@@ -271,7 +272,7 @@ impl Image {
         &self.geometry
     }
 
-    /// The image's identity.
+    /// The UUID of the image.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
@@ -281,7 +282,7 @@ impl Image {
         &self.preset
     }
 
-    /// Bytes of the file that are allocated on the host.
+    /// Number of bytes of the file that are allocated on the host.
     pub fn allocated_bytes(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
         self.file.metadata().map_or(0, |meta| meta.blocks() * 512)

@@ -1,10 +1,10 @@
 //! The memory medium: written blocks, packed, with copy-on-write snapshots.
 //!
 //! A 4 KiB block without zero sub-blocks and without out-of-band bytes is kept as the page in which
-//! it was written. A read returns the same page, shared and not copied: shared pages cannot be
+//! it was written. A read returns the same page without copying it, because shared pages cannot be
 //! changed. Any other block is stored as its 512-byte sub-blocks that are not all zero, under a bit
 //! mask, followed by its out-of-band bytes up to the last one that is not zero. A block of zeros
-//! costs its tag.
+//! takes only its tag.
 //!
 //! ```text
 //! Memory ── Arc<Blocks> per zone ── Arc<Chunk> per 64 blocks ── Entry: a tag and a reference
@@ -21,17 +21,17 @@ use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::Geometry;
 use std::sync::Arc;
 
-/// Bytes of a sub-block, the unit in which zeros are left out.
+/// Size in bytes of a sub-block, the unit in which zeros are left out.
 const SUB: usize = 512;
-/// Blocks per chunk, the unit of copying after a snapshot.
+/// Number of blocks per chunk, the unit of copying after a snapshot.
 const CHUNK: usize = 64;
 
-/// One block.
+/// One block, as the medium stores it.
 #[derive(Clone, Default)]
 pub(crate) enum Entry {
     #[default]
     Zeros,
-    /// The block is a whole page.
+    /// The block takes a whole page, which is kept as it was written.
     Whole(Page),
     Packed {
         /// The stored sub-blocks one after the other, then `oob_len` out-of-band bytes.
@@ -40,7 +40,7 @@ pub(crate) enum Entry {
         /// Bit i is set if sub-block i is stored; otherwise sub-block i is zeros.
         mask: u8,
     },
-    /// The block cannot be read: it comes from a file in which it could not be read.
+    /// The block cannot be read: it was unreadable in the image from which it was copied.
     Unreadable,
 }
 
@@ -277,7 +277,8 @@ impl Memory {
         *self.entry_mut(zone, block) = Entry::Unreadable;
     }
 
-    /// Bytes of stored payload and out-of-band data; shared bytes are counted once per reference.
+    /// Number of bytes of stored payload and out-of-band data; shared bytes count once
+    /// per reference.
     pub fn stored_bytes(&self) -> u64 {
         let chunks = self.zones.iter().flat_map(|zone| &zone.chunks).flatten();
         chunks.flat_map(|chunk| &chunk.0).map(|entry| entry.bytes() as u64).sum()

@@ -10,7 +10,7 @@
 use crate::transfer::Span;
 use std::sync::Arc;
 
-/// Blocks per chunk.
+/// Number of blocks per chunk.
 const CHUNK: usize = 64;
 
 type Chunk = Arc<[u8]>;
@@ -20,7 +20,7 @@ type Chunk = Arc<[u8]>;
 pub struct OobStore {
     /// The chunks of each zone, up to the last block ever written.
     zones: Vec<Vec<Chunk>>,
-    /// Out-of-band bytes per block.
+    /// Number of out-of-band bytes per block.
     bytes: usize,
 }
 

@@ -13,7 +13,7 @@ use furrow_zone::{
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes of a sector.
+/// Size of a sector in bytes.
 const SECTOR: u64 = 512;
 const PER_PAGE: u64 = PAGE_SIZE as u64 / SECTOR;
 /// Number of queues over which commands are spread.

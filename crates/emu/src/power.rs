@@ -2,11 +2,13 @@
 //!
 //! Each command in flight is, independently, done, torn at a block, or not started. Commands are
 //! carried out in order of submission within a queue. A write whose predecessor was not done finds
-//! the write pointer at another block and is refused, so it counts as not started, too. Then, on a
-//! drive with a volatile cache, each zone's write pointer falls back to a block between the end of
-//! the durable blocks and the end of the written blocks, and any blocks of the writes to
-//! conventional zones may survive; then the zones go through the power cycle of the state machine.
-//! Resets and finishes that were done stay done.
+//! the write pointer at another block and is refused, so it counts as not started, too. Resets and
+//! finishes that were done stay done.
+//!
+//! A drive with a volatile cache then loses blocks. Each zone's write pointer falls back to a block
+//! between the end of the durable blocks and the end of the written blocks. In conventional zones
+//! any of the blocks not flushed may survive. At last the zones go through the power cycle of the
+//! state machine.
 
 use crate::cache::{Barrier, Unflushed};
 use crate::core::Core;
@@ -40,7 +42,7 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 pub struct Fates {
     /// The fates of the commands in flight, in order of submission; commands past the end have not
-    /// started. `None` draws them from the seed, and the order across queues, too.
+    /// started. `None` draws the fates, and the order across queues, from the seed.
     pub commands: Option<Vec<Fate>>,
     /// The fate of the blocks not flushed.
     pub unflushed: Unflushed,

@@ -22,7 +22,7 @@ pub struct CommandInfo {
     pub fua: bool,
 }
 
-/// A command that waits.
+/// A command that was submitted and waits to be carried out.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub ticket: Ticket,
@@ -56,7 +56,7 @@ pub(crate) struct Queues {
     lines: Vec<VecDeque<Waiting>>,
     /// For each queue, by its number, the index of its line plus 1; 0 if the queue has no line yet.
     line_of: Vec<u32>,
-    /// Lines that are not empty.
+    /// Indices of the lines that are not empty.
     busy: Vec<u32>,
     waiting: usize,
     sequence: u64,

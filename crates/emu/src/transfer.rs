@@ -1,5 +1,5 @@
-//! What passes between a drive and its medium: runs of blocks, their layout in pages, the records of
-//! zones, and failures.
+//! What passes between a drive and its medium: runs of blocks, their layout in pages, the records
+//! of zones, and failures.
 
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::{Geometry, Status, Zone, ZoneId};

@@ -19,7 +19,7 @@ use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Result, ZoneId};
 use std::collections::BTreeMap;
 
-/// Valid blocks by zone and file; zones and files without any are absent.
+/// Number of valid blocks by zone and file; zones and files without any are absent.
 pub(crate) type Residents = BTreeMap<ZoneId, BTreeMap<FileId, u32>>;
 
 impl Store {

@@ -75,9 +75,10 @@ impl Store {
         if !waited_for && !self.is_low() {
             return Ok(false);
         }
-        // Cleaning takes a zone before it gives one back. With none to spare, the zones that a
-        // group commit empties come first. Without reserves for claims a full store has none to
-        // spare, and a commit for each removal would cost more than it gains.
+        // Cleaning takes a zone before it gives one back. If no zone beyond the reserve is free, a
+        // group commit first frees the zones that it empties. A store without reserves for claims
+        // is in that state whenever it is full: there a commit for each removal would cost more
+        // than it gains.
         let none_to_spare = zones.has_claims() && zones.pool.free_count() <= RESERVE;
         if none_to_spare && self.0.leaving.has_retired() {
             self.join_group_commit(None).await?;
@@ -125,15 +126,16 @@ impl Store {
         }
     }
 
-    /// What cleaning the zone moves, and the space in the free zones and those open for cleaning.
-    /// The extents may take more than the zone: an extent moves whole, even if only its checksums
-    /// lie there, as they do under policies that keep a zone for each open file.
+    /// Returns the number of blocks that cleaning the zone moves, and the space in the free zones
+    /// and those open for cleaning. The extents may take more than the zone, because cleaning moves
+    /// an extent whole even if only its checksums lie there. Policies that keep a zone for each
+    /// open file cause that.
     fn room_to_clean(&self, victim: ZoneId) -> Room {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();
         let of_files = zones.files_in(victim).into_iter().filter_map(|id| files.get(&id));
         let moved = of_files.flat_map(|file| &file.extents).filter(|e| self.is_in(victim, e));
-        // Their checksums can stay in the entry of the file.
+        // Only the blocks of the extents count, because checksums can stay in the file's entry.
         let to_move = moved.map(|extent| u64::from(extent.blocks)).sum();
         Room { to_move, space: zones.space_for_cleaning() }
     }
@@ -161,7 +163,7 @@ impl Store {
             while let Some(extent) = self.extent_in(victim, id) {
                 match self.runs_with_pages(id, &extent).await {
                     Ok(runs) => match self.move_runs(id, &extent, runs).await {
-                        // Users took the space meanwhile.
+                        // Writers took the space meanwhile.
                         Err(error) if error.kind() == ErrorKind::NoSpace => {
                             self.0.zones.set_unfinished(victim, room);
                             return self.join_group_commit(None).await;
@@ -255,7 +257,7 @@ impl Store {
         self.retire(id, &before);
         for extent in placed().filter(|extent| extent.blocks > SUMS_INLINE) {
             match self.store_sums(id, extent.first, want).await {
-                // They stay in the file's entry.
+                // The checksums stay in the file's entry.
                 Err(error) if error.kind() == ErrorKind::NoSpace => break,
                 stored => stored?,
             }
@@ -384,7 +386,7 @@ impl Store {
             let read = self.read_checked(id, extent, block - extent.first, count).await;
             pages.extend(read.map_err(|error| error.at(self.name_of(id)))?);
             block += count;
-            // This may run on a caller's thread while others wait for the engine.
+            // Moving may run on a caller's thread while other callers wait for the engine.
             self.0.rt.give_way().await;
         }
         Ok(pages)

@@ -20,7 +20,7 @@ use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks moved at least this often share zones.
+/// Number of moves from which on blocks share zones, however often they were moved.
 const GENERATIONS: u8 = 3;
 
 impl Store {
@@ -48,7 +48,7 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps bytes from `size` on: they are written again, so they are not dead any more.
+    /// Notes that bytes from `size` on will be written again, so they are not dead any more.
     pub(crate) fn keep_from(&self, id: FileId, size: u64) {
         if let Some(ranges) = self.0.forgotten.borrow_mut().files.get_mut(&id) {
             ranges.truncate(size);
@@ -141,7 +141,7 @@ impl Store {
         ((half * free.min(begin) / begin) as u32).max(least)
     }
 
-    /// The use of the zone that receives blocks moved out of this one.
+    /// Returns the use of the zone that receives blocks moved out of this zone.
     pub(crate) fn moving_out_of(&self, zone: ZoneId) -> Use {
         let zones = &self.0.zones;
         match zones.policy() {

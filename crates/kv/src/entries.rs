@@ -24,7 +24,7 @@ pub(crate) struct FileState {
     pub(crate) tail: Vec<u8>,
 }
 
-/// One statement of a record.
+/// One entry of a record: a change of names, of a file or of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A path names a directory (`None`) or a file.
@@ -287,8 +287,8 @@ pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     }
 }
 
-/// Builds bodies of records from entries. No body is longer than `most` bytes, unless a
-/// single entry is.
+/// Builds bodies of records from entries. A body has at most `most` bytes, unless it consists of a
+/// single longer entry.
 pub(crate) struct Bodies {
     most: usize,
     bodies: Vec<(u32, Vec<u8>)>,
@@ -334,8 +334,7 @@ impl Bodies {
         self.push(&Entry::File { file, keep, state: FileState { extents: piece, ..state } });
     }
 
-    /// Returns each body with its head. `flags` holds the flags of all bodies but the last, then
-    /// those of the last.
+    /// Returns each body with its head. The last body gets `last_flags`, all others get `flags`.
     pub(crate) fn finish(
         self,
         (flags, last_flags): (u32, u32),

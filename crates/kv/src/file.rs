@@ -29,7 +29,7 @@ impl Block {
     }
 }
 
-/// A file.
+/// A file in memory.
 pub(crate) struct File {
     pub(crate) extents: Vec<Extent>,
     pub(crate) flying: BTreeMap<u32, Page>,
@@ -45,7 +45,7 @@ pub(crate) struct File {
     pub(crate) names: u32,
     /// Number of open handles.
     pub(crate) opens: u32,
-    /// What views of the store keep of this file.
+    /// The old content of this file that is kept for each view of the store.
     pub(crate) views: Vec<Rc<Kept>>,
     /// The file's state in the last durable group commit, without extents; `None` if that commit
     /// does not have the file.
@@ -130,7 +130,7 @@ impl File {
         self.waiting.push_back(Block::of(last));
     }
 
-    /// Appends bytes.
+    /// Appends bytes to the tail. A block that becomes full waits for a place.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let at = self.tail_len();
@@ -164,9 +164,10 @@ impl File {
         self.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
     }
 
-    /// The file as the next group commit records it: the blocks with a place, and the bytes after
-    /// them. If a block has filled up since and waits for a place, all of it but the last byte is
-    /// recorded: a sync that covers the whole block would have given it a place.
+    /// Returns the file as the next group commit records it: the blocks with a place, and the bytes
+    /// after them. If a block has filled up since and waits for a place, its last byte is left out,
+    /// so that the rest still counts as a tail. No caller synced that byte: a sync that covers the
+    /// whole block would have given it a place.
     pub(crate) fn view(&self) -> Synced {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {

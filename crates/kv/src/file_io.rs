@@ -26,7 +26,7 @@ const GATHER: usize = 64;
 /// Most blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
 
-/// Content that was read.
+/// Bytes that a read returned, in pages.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     pages: Pages,
@@ -35,7 +35,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Copies bytes into content.
+    /// Creates content that holds a copy of `bytes`.
     pub fn of(bytes: &[u8]) -> Data {
         let pages = bytes.chunks(PAGE_SIZE).map(Page::from_slice).collect();
         Data::new(pages, 0, bytes.len())
@@ -182,7 +182,8 @@ impl Store {
         Ok(())
     }
 
-    /// Truncates a file to `last` whole blocks and the tail; the next group commit records that.
+    /// Truncates a file to `last` whole blocks and the tail. The next group commit records
+    /// the truncation.
     fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
         let lost = self.with(id, |file| {
             let lost = cut(file, last, tail, size);
@@ -658,8 +659,9 @@ impl Store {
     /// Reads blocks as [`Store::read_checked`] does.
     ///
     /// # Errors
-    /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. Comes
-    /// with the block's index in the extent, or the first index if no block can be named.
+    /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. The
+    /// error comes with the block's index in the extent, or with the first index if it concerns no
+    /// single block.
     pub(crate) async fn read_verified(
         &self,
         id: FileId,

@@ -3,10 +3,10 @@
 //! The name also decides a file's claim to the last zones and, for a blob file, its number and
 //! column family.
 
-/// What a file is, judged by its name.
+/// The kind of a file, judged by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
-    /// `NNNNNN.blob`: values.
+    /// `NNNNNN.blob`: a blob file, which holds values.
     Blob,
     /// `NNNNNN.sst`: a sorted table.
     Table,
@@ -78,7 +78,7 @@ impl Claim {
     }
 }
 
-/// What is known about a file apart from its content.
+/// The properties of a file that follow from its name and its family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) kind: FileKind,

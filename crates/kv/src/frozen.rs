@@ -93,12 +93,12 @@ fn info_of(id: FileId, file: &File) -> FileInfo {
 }
 
 impl Frozen {
-    /// Iterates over all paths and what they name, ascending.
+    /// Iterates over all paths in ascending order, each with its file or directory.
     pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
         self.names.iter().map(|(path, node)| (path.as_str(), *node))
     }
 
-    /// Returns what is known about a file.
+    /// Returns the metadata of a file; `None` if the view does not have it.
     pub fn file(&self, id: FileId) -> Option<&FileInfo> {
         self.files.get(&id).map(|(info, _)| info)
     }

@@ -1,7 +1,8 @@
-//! Checks a store without writing to its drive: whether the ring is sound, and its claims are true.
+//! Checks a store without writing to its drive: whether the ring is sound, and what it says
+//! is true.
 //!
 //! The check continues past errors at which opening a store would stop, as long as the records can
-//! be interpreted. A trace of a crash is a note and no problem: the next opening repairs it.
+//! be interpreted. A trace of a crash is a note, not a problem: the next opening repairs it.
 //!
 //! Invariants
 //! - The drive gets only reads and zone reports.
@@ -29,7 +30,7 @@ use std::rc::Rc;
 /// Most notes that a report keeps.
 const NOTES_MAX: usize = 1000;
 
-/// What to check.
+/// What a check covers.
 #[derive(Clone)]
 pub struct CheckOptions {
     /// Read all content and verify its checksums.
@@ -55,7 +56,7 @@ pub struct Problem {
     pub block: Option<u32>,
     /// The place on the drive: zone and offset in it, in blocks of 4 KiB.
     pub place: Option<(u32, u32)>,
-    /// What is wrong.
+    /// Description of the problem, for messages.
     pub what: String,
 }
 
@@ -90,25 +91,25 @@ impl fmt::Display for Problem {
 /// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Records of the half of the ring that counts.
+    /// Number of records of the half of the ring that counts.
     pub records: u64,
-    /// Names of files.
+    /// Number of names of files.
     pub names: u64,
-    /// Directories, without the root.
+    /// Number of directories, without the root.
     pub directories: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Extents of files.
+    /// Number of extents of files.
     pub extents: u64,
-    /// Blocks of content.
+    /// Number of blocks of content.
     pub blocks: u64,
-    /// Blocks of content that match their checksums.
+    /// Number of blocks of content that match their checksums.
     pub verified: u64,
-    /// Blocks of checksums that are intact.
+    /// Number of blocks of checksums that are intact.
     pub sums: u64,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// UUID of the store.
@@ -123,7 +124,7 @@ pub struct CheckReport {
     pub kept: Kept<About>,
     /// Observations that are not problems.
     pub notes: Vec<String>,
-    /// How much was checked.
+    /// Counts of what was checked.
     pub checked: Checked,
 }
 

@@ -31,8 +31,8 @@ use zerocopy::IntoBytes;
 /// The ring turns when less than one part in this many of a half would be left. The reserve holds
 /// the records of the group commit that no longer fits.
 const LEFT_SHARE: u32 = 16;
-/// The fewest blocks that are left in a half: a short record, and the one that says that
-/// the ring turns.
+/// The fewest blocks that a group commit leaves in a half: for a short record, and for the record
+/// that says that the ring turns.
 const LEFT_MIN: u32 = 3;
 /// Most blocks of a record, unless a single entry is longer.
 const RECORD_BLOCKS: u32 = 32;
@@ -174,8 +174,8 @@ impl Store {
         group.ended().await
     }
 
-    /// Starts the task that runs group commits. This is no part of an async function, because every
-    /// crate that awaits it would compile the group commits again.
+    /// Starts the task that runs group commits. This function is not async: otherwise every crate
+    /// that awaits it would compile the group commits again.
     #[inline(never)]
     fn start_group_commits(&self) {
         self.0.rt.spawn_detached(run_group_commits(self.clone()));
@@ -327,7 +327,7 @@ impl Store {
         self.has_room(bodies, left.max(LEFT_MIN))
     }
 
-    /// Whether the records fit into the half of the ring, and another record of `more` blocks.
+    /// Whether the half of the ring has space for the records and for one more of `more` blocks.
     fn has_room(&self, bodies: &[Vec<u8>], more: u32) -> bool {
         self.0.ring.borrow().has_space(blocks_of(bodies), more)
     }
@@ -357,7 +357,8 @@ impl Store {
         all_written(self.dispatch(kind, &bodies)?).await
     }
 
-    /// Waits for all writes of these files, or of all files if `None`, that began before `mark`.
+    /// Waits for the writes that began before `mark`, to the files in `wanted` or, if it is `None`,
+    /// to all files.
     async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
             let landed = self.0.flights.landed();
@@ -369,7 +370,7 @@ impl Store {
         }
     }
 
-    /// Ends the half of the ring because a zone of it failed. `counts`: this half holds
+    /// Ends the half of the ring because a zone of it failed. `counts` says whether this half holds
     /// the durable state.
     ///
     /// # Errors
@@ -439,9 +440,9 @@ impl Store {
         Ok(views)
     }
 
-    /// Records that the ring turns, and whether the records up to here add up to the `same` state
-    /// as the snapshot at the beginning of the next half. The flush that makes the next half count
-    /// also makes this record durable: without it no newer half counts.
+    /// Writes the record that says that the ring turns. `same` says whether the records up to this
+    /// one add up to the snapshot at the beginning of the next half. The flush that makes the next
+    /// half count also makes this record durable: without it no newer half counts.
     async fn mark_turn(&self, same: bool) -> Result<()> {
         if self.0.ring.borrow().half().is_empty() {
             return Err(Error::new(ErrorKind::NoSpace, "no half is written"));
@@ -655,8 +656,8 @@ impl Inner {
         Entry::Zone { zone, youngest: self.zones.youngest_in(zone) }
     }
 
-    /// Builds a snapshot of all names and all files: files in `views` in that state, the others in
-    /// their durable state.
+    /// Builds a snapshot of all names and all files: files in `views` have the state given there,
+    /// all others their durable state.
     pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
         let mut bodies = Bodies::new(self.record_bytes());
         let (names, files) = (self.names.borrow(), self.files.borrow());

@@ -3,7 +3,7 @@
 //! A power cut leaves at most the last group commit incomplete. So a gap between records is damage
 //! if a later record proves that the missing ones were durable:
 //!
-//! - a record that says that the missing one was durable when it was written;
+//! - a record that states that the missing record was already durable;
 //! - any later record in the same zone, because a zone is written in order;
 //! - a record of the round after the next: a round begins when the one before it is durable;
 //! - any record of a round, if the gap is in the snapshot.
@@ -26,19 +26,20 @@ pub(crate) struct HalfOf {
     pub(crate) turn: u64,
     /// First zone of the half.
     pub(crate) first: Option<ZoneId>,
-    /// The half's superblock is damaged.
+    /// Whether the half's superblock is damaged.
     pub(crate) headless: bool,
 }
 
 /// A half while it is read; afterwards, the state that its records add up to.
 pub(crate) struct HalfReader {
     half: HalfOf,
-    /// A copy has the state of the snapshot, so records of the snapshot need not be applied.
+    /// Whether the state of the snapshot comes from a copy, so that its records need not
+    /// be applied.
     copied: bool,
     begun: bool,
-    /// The last record of the snapshot was found.
+    /// Whether the last record of the snapshot was found.
     snapshot_ended: bool,
-    /// Records of rounds follow the snapshot.
+    /// Whether records of rounds follow the snapshot.
     pub(crate) has_rounds: bool,
     /// Records after a gap that do not yet prove that the gap is damage.
     pending: Vec<FoundRecord>,
@@ -48,12 +49,13 @@ pub(crate) struct HalfReader {
     pub(crate) damage: Vec<Damage>,
     /// Place of the gap at the end of the half, if there is one.
     pub(crate) gap: Option<(ZoneId, u32)>,
-    /// No record was missing before the end of the half.
+    /// Whether no record was missing before the end of the half.
     pub(crate) untouched: bool,
 }
 
 impl HalfReader {
-    /// Creates a reader of a half; `copy` is what its snapshot says, if a copy of it is known.
+    /// Creates a reader of a half; `copy` is the state of its snapshot, if another half holds
+    /// a copy.
     pub(crate) fn new(half: HalfOf, copy: Option<Replay>) -> HalfReader {
         let copied = copy.is_some();
         let mut replay = copy.unwrap_or_default();
@@ -118,8 +120,8 @@ impl HalfReader {
             return self.gap.is_some();
         }
         if !self.begun {
-            // The superblock is one block: if the snapshot follows in block 1, nothing but the
-            // superblock is missing.
+            // The superblock is one block: if the snapshot follows in block 1, only the superblock
+            // is missing.
             let follows = self.half.first.is_some_and(|first| record.place == (first, 1));
             self.begun = true;
             self.replay.record = sequence.saturating_sub(1);
@@ -160,7 +162,7 @@ impl HalfReader {
         true
     }
 
-    /// Notes that records before this one are lost, unless this is the next in sequence.
+    /// Notes that the records before `record` are lost, unless `record` is the next in sequence.
     fn lost_before(&mut self, gap: (ZoneId, u32), record: &FoundRecord) {
         let (first, next) = (self.replay.record + 1, record.header.sequence.get());
         if next == first {

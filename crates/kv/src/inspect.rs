@@ -36,7 +36,7 @@ use zerocopy::FromBytes;
 /// Most blocks that one command reads.
 pub(crate) const PIECE: u32 = 256;
 
-/// What is known about a file.
+/// Metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
     /// Number of the file.
@@ -47,22 +47,22 @@ pub struct FileInfo {
     pub modified: i64,
     /// How long the file is expected to live.
     pub lifetime: Lifetime,
-    /// Number of its extents.
+    /// Number of the file's extents.
     pub extents: u32,
-    /// Blocks that the file takes on the drive, including blocks of checksums.
+    /// Number of blocks that the file takes on the drive, including blocks of checksums.
     pub blocks: u64,
     /// Number of paths that name the file.
     pub names: u32,
 }
 
-/// What a zone is used for.
+/// The use of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneUse {
     /// Conventional: not used.
     Conventional,
     /// Belongs to the record ring.
     Ring,
-    /// Empty.
+    /// The zone is empty.
     Free,
     /// Partly written, and still active.
     Open,
@@ -73,7 +73,7 @@ pub enum ZoneUse {
 }
 
 impl ZoneUse {
-    /// All uses.
+    /// All uses, in the order of reports.
     pub const ALL: [ZoneUse; 6] = [
         ZoneUse::Ring,
         ZoneUse::Free,
@@ -103,17 +103,17 @@ pub struct ZoneInfo {
     pub zone: ZoneId,
     /// Use of the zone.
     pub usage: ZoneUse,
-    /// Whether the drive counts it as active.
+    /// Whether the drive counts the zone as active.
     pub active: bool,
     /// Number of blocks written.
     pub written: u32,
     /// Number of valid blocks.
     pub valid: u32,
-    /// Valid blocks by file.
+    /// Number of valid blocks by file.
     pub files: BTreeMap<FileId, u32>,
 }
 
-/// A store on its drive, read once.
+/// The state of a store on its drive, read once and kept in memory.
 pub struct Snapshot {
     device: Rc<dyn ZonedDevice>,
     pages: Pool,
@@ -133,8 +133,8 @@ impl Snapshot {
         Snapshot::open_with(device, false).await
     }
 
-    /// Reads the store's metadata. With `accept_loss` this works even if the record ring is
-    /// damaged, without what is lost.
+    /// Reads the store's metadata. With `accept_loss`, a damaged record ring is not an error: the
+    /// lost records are left out.
     ///
     /// # Errors
     /// As [`Snapshot::open`].
@@ -188,7 +188,7 @@ impl Snapshot {
         self.found.turns
     }
 
-    /// What is lost because the record ring is damaged.
+    /// Describes the losses from a damaged record ring, one line each.
     pub fn losses(&self) -> Vec<String> {
         self.found.losses()
     }
@@ -232,7 +232,7 @@ impl Snapshot {
         let usable = (zones as u64).saturating_sub(u64::from(kept));
         let capacity = usable * u64::from(zone_blocks);
         let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
-        // Garbage in zones with too little of it is not cleaned.
+        // Cleaning skips zones with little garbage, so their garbage cannot be used.
         let least = garbage_left(zone_blocks);
         let stuck = self.zones().into_iter().filter_map(|zone| {
             let held = matches!(zone.usage, ZoneUse::Open | ZoneUse::Full) && zone.valid > 0;
@@ -269,12 +269,12 @@ impl Snapshot {
         blocks_with_entries(names + files + zones, room)
     }
 
-    /// Iterates over all paths and what they name, ascending.
+    /// Iterates over all paths in ascending order, each with its file or directory.
     pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
         self.found.replay.nodes.iter().map(|(path, node)| (path.as_str(), *node))
     }
 
-    /// Returns what a path names.
+    /// Returns the file or directory that a path names.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if it leads out of the store.
@@ -287,7 +287,7 @@ impl Snapshot {
         self.found.replay.nodes.get(&path).copied().ok_or_else(missing)
     }
 
-    /// Returns what is known about a file; `None` if no path names it.
+    /// Returns the metadata of a file; `None` if no path names it.
     pub fn file(&self, id: FileId) -> Option<FileInfo> {
         let names = *self.names.get(&id)?;
         let empty = FileState::default();
@@ -316,7 +316,7 @@ impl Snapshot {
         zone_infos(&self.reports, self.device.geometry(), ring, extents)
     }
 
-    /// Blocks that a zone holds.
+    /// Number of blocks that a zone holds.
     pub fn zone_blocks(&self) -> u32 {
         blocks_per_zone(self.device.geometry())
     }

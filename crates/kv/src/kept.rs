@@ -1,4 +1,4 @@
-//! What a view of an open store keeps of a file that is truncated: the blocks that the file loses.
+//! Blocks that a truncation takes from a file, kept for the views of the open store.
 
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use std::cell::{Cell, RefCell};
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 /// blocks it has allocated ahead.
 const KEPT_MAX: u32 = 256;
 
-/// What is kept for one view of a file.
+/// The old content of a truncated file that is kept for one view.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// Size of the file in the view, in bytes.
     size: u64,
-    /// Before this byte the file still has the view's bytes.
+    /// Offset up to which the file still has the view's bytes.
     intact: Cell<u64>,
     /// Blocks that the file lost by truncation, for the view to read.
     blocks: RefCell<BTreeMap<u32, Page>>,
 }
 
 impl Kept {
-    /// Starts keeping for a view of a file of `size` bytes.
+    /// Begins to keep old content for a view in which the file has `size` bytes.
     pub(crate) fn new(size: u64) -> Kept {
         Kept { size, intact: Cell::new(size), blocks: RefCell::default() }
     }
@@ -44,7 +44,7 @@ impl Kept {
         self.blocks.borrow_mut().extend((block..).zip(pages));
     }
 
-    /// A block that is kept.
+    /// Returns a block if it is kept.
     pub(crate) fn page(&self, block: u32) -> Option<Page> {
         self.blocks.borrow().get(&block).cloned()
     }

@@ -7,34 +7,34 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `store` | what a store is made of |
+//! | `store` | the store's state, options and counters |
 //! | `namespace` | directories, names of files |
 //! | `extent` | where blocks of a file lie, with their checksums |
 //! | `file` | a file in memory |
 //! | `file_io` | append, read, truncate; where blocks get their places |
-//! | `prepared_append` | what a caller copies and checksums before it takes the engine |
+//! | `prepared_append` | pages and checksums that a caller prepares before it takes the engine |
 //! | `file_kind` | what kind a file is, by its name |
-//! | `zone_allocator` | which zones are open and for what, what counts in each; policies |
-//! | `space` | how much space there is, and for whom |
+//! | `zone_allocator` | which zones are open for which files; valid blocks; policies |
+//! | `space` | how much space there is, and for which claims |
 //! | `ring_load` | how many bytes a snapshot takes in the record ring |
-//! | `ring_budget` | who may add to what the record ring has to hold |
+//! | `ring_budget` | which requests may add entries to the record ring |
 //! | `commits` | where the store is in its sequence of group commits, and who waits |
-//! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
+//! | `group_commit` | sync: makes names and files durable for all callers that wait |
 //! | `flights` | writes under way |
 //! | `leaving` | blocks that still count though no file refers to them |
 //! | `sums_cache` | blocks of checksums in memory |
-//! | `clean` | zone cleaning, relocation of what a failed zone lost |
+//! | `clean` | zone cleaning, and relocation of blocks that a failed zone lost |
 //! | `dead_ranges` | bytes of files that no reader needs, and the holes they leave |
-//! | `audit` | accounts in memory, each against what it counts |
+//! | `audit` | comparison of accounts in memory with what they count |
 //! | `mkfs` | making a store |
 //! | `recover` | opening a store: the steps, and what each decides |
 //! | `ring_scan` | the record ring found on a drive: which half counts |
-//! | `half_reader` | a half of the ring: where it ends, and what of it is damaged |
+//! | `half_reader` | reading a half of the ring: its end, and damage in it |
 //! | `inspect` | looking at a store without writing to its drive |
-//! | `frozen`, `kept` | a view of an open store at one instant, and what it keeps of files |
+//! | `frozen`, `kept` | a view of an open store at one instant, and blocks kept for it |
 //! | `fsck` | the check of a whole store |
 //! | `trace` | recorded runs, to be replayed |
-//! | `entries`, `format` | what is on the drive |
+//! | `entries`, `format` | the entries and structures on the drive |
 
 mod audit;
 mod clean;

@@ -52,16 +52,16 @@ pub(crate) fn is_bad(report: &ZoneReport) -> bool {
 pub(crate) struct Replay {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) files: BTreeMap<FileId, FileState>,
-    /// The youngest blob files by zone.
+    /// The youngest blob file of each family, by zone.
     pub(crate) youngest: BTreeMap<ZoneId, BTreeMap<Family, u64>>,
-    /// The state of each file in the last group commit, before that commit.
+    /// For each file in the last group commit, its state before that commit; `None` if it is new.
     pub(crate) before: BTreeMap<FileId, Option<FileState>>,
     pub(crate) round: u64,
     pub(crate) record: u64,
     pub(crate) next_file: u64,
     pub(crate) whole: bool,
-    /// The last record says that the ring turns, and whether the next snapshot says the
-    /// same as this half.
+    /// Whether the half ends with the record that the ring turns (`turns`); and whether that record
+    /// says that the half's records add up to the next snapshot (`same`).
     pub(crate) turns: bool,
     pub(crate) same: bool,
     /// Whether records are lost.
@@ -124,7 +124,7 @@ impl Replay {
             of.insert(id);
         }
         if !fits && self.lossy {
-            // The file keeps its older state.
+            // The entry does not continue the known part of the file, which keeps its older state.
             before.map(|before| self.files.insert(id, before));
             return Ok(());
         }
@@ -144,12 +144,12 @@ impl Replay {
 /// Records of the ring that are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
-    /// Zone and block.
+    /// The zone and the block in it at which the damage begins.
     pub(crate) place: (ZoneId, u32),
     pub(crate) what: String,
 }
 
-/// What opening a store works with.
+/// A store as its record ring describes it, before anything is written.
 pub(crate) struct Opened {
     pub(crate) label: String,
     pub(crate) created: i64,
@@ -163,15 +163,15 @@ pub(crate) struct Opened {
     pub(crate) turn: u64,
     /// Number of records of the half, including its superblock.
     pub(crate) records: u64,
-    /// No record of the half is damaged.
+    /// Whether no record of the half is damaged.
     pub(crate) sound: bool,
     /// The damaged places of the ring.
     pub(crate) damage: Vec<Damage>,
     /// Where the half ends in something that is not a whole record.
     pub(crate) end: Option<(ZoneId, u32)>,
-    /// The half ends with the record that the ring turns.
+    /// Whether the half ends with the record that the ring turns.
     pub(crate) turns: bool,
-    /// A newer half exists that does not count.
+    /// Whether a newer half exists that does not count.
     pub(crate) superseded: bool,
     /// Number of files rolled back to their state before the last group commit.
     pub(crate) rolled_back: usize,

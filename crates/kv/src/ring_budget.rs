@@ -25,8 +25,8 @@ const OTHERS: u64 = 10;
 const FLUSHES: u64 = 11;
 const CATALOG: u64 = 12;
 const CLEANING: u64 = 14;
-/// In sixteenths: the share of a half that tails may take. Once the ring is fuller than that,
-/// closed files also move everything they can out of it.
+/// Share of a half that tails may take, in sixteenths. Once the ring is fuller than that, closed
+/// files also move everything they can out of it.
 const CROWDED: u64 = 2;
 /// The most bytes that one name with its file adds.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE_ENTRY;
@@ -39,7 +39,7 @@ pub(crate) fn blocks_with_entries(load: u64, room: u64) -> u64 {
 }
 
 impl Store {
-    /// Bytes of a half of the ring.
+    /// Size in bytes of a half of the ring.
     pub(crate) fn ring_capacity(&self) -> u64 {
         u64::from(self.0.ring.borrow().half_blocks()) * BLOCK_SIZE as u64
     }
@@ -48,7 +48,7 @@ impl Store {
         bytes > self.ring_capacity() * sixteenths / 16
     }
 
-    /// Bytes of a snapshot of the present state.
+    /// Number of bytes of a snapshot of the present state.
     pub(crate) fn ring_load(&self) -> u64 {
         self.0.load.total() + self.0.zones.youngest_bytes()
     }
@@ -145,7 +145,7 @@ impl Store {
     }
 }
 
-/// Bytes of a file's entry that can be in blocks instead.
+/// Number of bytes of a file's entry that can be stored in blocks instead.
 fn can_leave(file: &File) -> u64 {
     let sums = file.extents.last().map_or(0, |last| match &last.sums {
         Sums::Here(sums) if sums.len() > SUMS_INLINE as usize => 4 * sums.len() as u64,

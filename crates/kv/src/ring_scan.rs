@@ -38,11 +38,11 @@ pub(crate) struct FoundHalf {
     pub(crate) store: Uuid,
     pub(crate) device: Uuid,
     pub(crate) superblock: Superblock,
-    /// The half's own superblock is damaged: `superblock` comes from an older half.
+    /// Whether the half's own superblock is damaged: `superblock` comes from an older half.
     pub(crate) headless: bool,
 }
 
-/// The ring of a drive.
+/// The halves of the record ring that were found on a drive.
 pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
     /// The halves found, newest turn first.
@@ -139,7 +139,7 @@ pub(crate) async fn find_ring(
         .await?;
         let Some((header, mut superblock)) = found else { continue };
         if superblock.zones.is_empty() {
-            // Without that feature the zones of a half are adjacent.
+            // Without the feature of roles the zones of a half are adjacent.
             let RingZones { start, half, .. } = superblock.ring;
             if zone.0 == start || zone.0 == start + half {
                 superblock.zones = (zone.0..zone.0 + half).map(ZoneId).collect();
@@ -259,9 +259,8 @@ pub(crate) async fn none_found(
     }
 }
 
-/// Whether a half newer than this one may have counted. If the half does not say that the
-/// ring `turns`, and its first zone could have been emptied and still holds data, no newer
-/// half ever counted.
+/// Whether a half newer than this one may have counted. A newer half counts only if this half says
+/// that the ring `turns`, or if the first zone of this half could not be emptied.
 fn may_have_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> bool {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied();

@@ -15,7 +15,7 @@ use crate::store::Store;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// Blocks read at a time.
+/// Number of blocks read at a time.
 const BATCH: u32 = 64;
 /// How many readings of the ring must find the same damage before it counts.
 const READINGS: u32 = 3;
@@ -29,11 +29,11 @@ struct Piece {
 }
 
 impl Store {
-    /// Begins a scrub in the background, or changes the pace of the one that runs. A scrub reads
-    /// the record ring and the content of all files, and compares them with their checksums.
+    /// Begins a scrub in the background, or pauses, resumes or stops the one that runs. A scrub
+    /// reads the record ring and the content of all files, and compares them with their checksums.
     ///
     /// # Errors
-    /// `Busy` if a scrub runs already, or none runs whose pace could change; the store's error if
+    /// `Busy` if a scrub runs already, or for any other order if none runs; the store's error if
     /// the store has failed.
     pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
         self.check_alive()?;

@@ -18,17 +18,17 @@ const LEFT_UNCOUNTED: u64 = 4096;
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The most bytes that files can hold.
+    /// Number of bytes that files can hold.
     pub capacity: u64,
-    /// Bytes that files hold.
+    /// Number of bytes that files hold.
     pub used: u64,
-    /// Bytes that files can hold in addition, by cleaning alone, as long as the record ring has
-    /// space for their places. Excludes the reserves for compactions, for flushes of the present
-    /// logs, and for the database's own state.
+    /// Number of bytes that files can hold in addition, by cleaning alone, as long as the record
+    /// ring has space for their places. Excludes the reserves for compactions, for flushes of the
+    /// present logs, and for the database's own state.
     pub available: u64,
-    /// Zones for content.
+    /// Number of zones for content.
     pub zones: u32,
-    /// Zones for content that hold nothing.
+    /// Number of zones for content that hold nothing.
     pub free_zones: u32,
     /// The most zones for content that were in use at once since the store was opened.
     pub peak_zones: u32,
@@ -39,11 +39,11 @@ pub struct Space {
 pub struct KindSum {
     /// Number of files.
     pub files: u64,
-    /// Sum of their sizes in bytes.
+    /// Sum of the files' sizes in bytes.
     pub bytes: u64,
-    /// Blocks that they take on the drive, including blocks of checksums.
+    /// Number of blocks that the files take on the drive, including blocks of checksums.
     pub blocks: u64,
-    /// Number of their extents.
+    /// Number of the files' extents.
     pub extents: u64,
 }
 
@@ -54,24 +54,24 @@ pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
     extents.iter().filter(one).count() as u64
 }
 
-/// How many of these blocks can hold content if extents are as short as those of files that are
-/// written at the same time: each extent takes a block of checksums.
+/// Number of these blocks that can hold content; the others hold checksums. Extents are assumed to
+/// be as short as those of files that are written at the same time.
 pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
     let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
     blocks - blocks.div_ceil(extent + 1)
 }
 
 impl Store {
-    /// Returns how many blocks of files with this claim may still be placed, whatever zones have
-    /// room. Cleaning writes to a reserved zone, so zones alone would let in content for which
-    /// nothing is left once that zone is full.
+    /// Returns how many blocks of files with this claim may still be placed. The space in open
+    /// zones is not a safe limit: cleaning writes to a reserved zone, so content that fits the open
+    /// zones could leave cleaning without space once that zone is full.
     pub(crate) fn space_for(&self, claim: Claim) -> u64 {
         let (valid, most) = (self.0.zones.valid_total(), self.0.zones.valid_max(claim));
         if valid + LEFT_UNCOUNTED <= most {
             return most - valid;
         }
-        // These blocks count as valid until the next group commit, and belong to no file or are
-        // there twice.
+        // The leaving blocks count as valid until the next group commit, but belong to no file, or
+        // are a second copy of blocks that do.
         (most + self.0.leaving.total()).saturating_sub(valid)
     }
 

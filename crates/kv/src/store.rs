@@ -36,7 +36,7 @@ pub struct Options {
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
-    /// Opens a store whose record ring is damaged, without what was lost there.
+    /// Whether to open a store whose record ring is damaged, without the records lost there.
     pub accept_loss: bool,
     /// Rules other than the product's, for tests of the tests.
     pub variant: StoreVariant,
@@ -55,28 +55,28 @@ impl Default for Options {
     }
 }
 
-/// What a store has done since it was opened.
+/// Counts of the work that a store has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes that were appended.
+    /// Number of bytes appended.
     pub appended: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub read: u64,
-    /// Syncs of files.
+    /// Number of syncs of files.
     pub syncs: u64,
-    /// Group commits.
+    /// Number of group commits.
     pub rounds: u64,
     /// How many times the record ring turned.
     pub turns: u64,
-    /// Zones that cleaning emptied.
+    /// Number of zones that cleaning emptied.
     pub cleaned: u64,
-    /// Blocks that cleaning copied.
+    /// Number of blocks that cleaning copied.
     pub copied: u64,
-    /// Blocks that cleaning copied, by kind of file in the order of [`crate::FileKind::ALL`].
+    /// Number of blocks that cleaning copied, by kind of file, as in [`crate::FileKind::ALL`].
     pub copied_of: [u64; 5],
-    /// Zones that were reset.
+    /// Number of zones that were reset.
     pub resets: u64,
-    /// Extents that were written again because their zone failed.
+    /// Number of extents that were written again because their zone failed.
     pub relocated: u64,
     /// How many times a writer waited for cleaning to free space.
     pub waits: u64,
@@ -84,9 +84,9 @@ pub struct Counters {
     pub waited: u64,
     /// How many requests were refused because there was no space.
     pub refused: u64,
-    /// Zones that cleaning skipped because a block in them cannot be read.
+    /// Number of zones that cleaning skipped because a block in them cannot be read.
     pub unreadable: u64,
-    /// Halves of the record ring that ended because a zone failed.
+    /// Number of halves of the record ring that ended because a zone failed.
     pub ring_failures: u64,
 }
 
@@ -105,7 +105,8 @@ pub(crate) struct Life {
     stopping: Cell<bool>,
 }
 
-/// The state of a store: its parts. What a part keeps is its own; the table of files is everybody's.
+/// The state of a store: its parts. Each part keeps its own state to itself, but the table of files
+/// is everybody's.
 ///
 /// Invariants, checked by [`Store::audit`]
 /// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
@@ -176,7 +177,7 @@ impl Store {
         change(&mut self.0.counters.borrow_mut());
     }
 
-    /// Returns counts of what the store has done.
+    /// Returns the counts of the store's work.
     pub fn counters(&self) -> Counters {
         let resets = self.0.zones.writer.counters().resets;
         Counters { resets, ..*self.0.counters.borrow() }
@@ -197,7 +198,7 @@ impl Store {
         self.0.identity.created
     }
 
-    /// Blocks that a zone holds.
+    /// Number of blocks that a zone holds.
     pub fn zone_blocks(&self) -> u32 {
         self.0.zones.capacity()
     }

@@ -39,23 +39,23 @@ const END: u8 = 0;
 /// had a file has 0. Offsets, lengths and sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The store had this file when the recording began; this is no call.
+    /// The store had this file when the recording began. This record is not a call.
     Found {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Size of the file in bytes.
         size: u64,
         /// One of the file's names.
         path: String,
     },
-    /// The store had this directory when the recording began; this is no call.
+    /// The store had this directory when the recording began. This record is not a call.
     FoundDirectory {
         /// Path of the directory.
         path: String,
     },
     /// A new file, open from then on; a file that had the name loses it.
     Create {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// How long the file is expected to live.
         lifetime: Lifetime,
@@ -64,19 +64,19 @@ pub enum Op {
     },
     /// A file was opened.
     Open {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// The name by which the file was opened.
         path: String,
     },
-    /// A handle was closed: each open and each create makes one.
+    /// A handle, which an open or a create had made, was closed.
     Close {
-        /// The file.
+        /// Number of the file.
         file: u64,
     },
     /// Bytes were appended.
     Append {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Size of the file before the call.
         offset: u64,
@@ -87,7 +87,7 @@ pub enum Op {
     },
     /// The file was truncated to `offset`, and bytes were appended.
     AppendAt {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// The size to which the file was truncated.
         offset: u64,
@@ -98,24 +98,24 @@ pub enum Op {
     },
     /// The file was truncated.
     Truncate {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Size of the file after the call.
         size: u64,
     },
     /// A file and all names were made durable.
     Sync {
-        /// The file.
+        /// Number of the file.
         file: u64,
     },
     /// The engine flushed its buffer (`Flush`); a store does nothing then.
     Flush {
-        /// The file.
+        /// Number of the file.
         file: u64,
     },
     /// The engine asked for writeback to begin (`RangeSync`); a store does nothing then.
     RangeSync {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Offset at which the range begins.
         offset: u64,
@@ -124,14 +124,14 @@ pub enum Op {
     },
     /// The expected lifetime of a file was stated.
     SetLifetime {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// The stated lifetime.
         lifetime: Lifetime,
     },
     /// Bytes were read synchronously.
     Read {
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Offset at which the read begins.
         offset: u64,
@@ -144,7 +144,7 @@ pub enum Op {
     ReadBegin {
         /// Number of the read.
         read: u64,
-        /// The file.
+        /// Number of the file.
         file: u64,
         /// Offset at which the read begins.
         offset: u64,
@@ -193,7 +193,7 @@ pub enum Op {
     },
     /// A path was looked up.
     Stat {
-        /// The path.
+        /// The path that was looked up.
         path: String,
     },
     /// A directory was listed.
@@ -355,7 +355,7 @@ impl Op {
     }
 }
 
-/// One call.
+/// A call of the recorded program to its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Number of the call in the order in which the engine took the calls; some
@@ -372,7 +372,7 @@ pub struct Record {
     pub gap: u64,
     /// 0 for success, else the error's number as in `furrow_kind` of `include/furrow.h`.
     pub answer: u8,
-    /// The call.
+    /// The call and its arguments.
     pub op: Op,
 }
 
@@ -545,8 +545,8 @@ impl Recording {
     /// Decodes a recording.
     ///
     /// # Errors
-    /// `WrongFormat` if the bytes are no recording, or one of another version; `Corrupt` with the
-    /// offset if something in them is invalid.
+    /// `WrongFormat` if the bytes are not a recording of this version; `Corrupt` with the offset
+    /// if something in them is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Recording> {
         let wrong = |why: String| Error::new(ErrorKind::WrongFormat, why);
         if bytes.len() < HEAD_BYTES || bytes[..MAGIC.len()] != MAGIC {

@@ -35,7 +35,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// Free zones that only cleaning may use.
+/// Number of free zones that only cleaning may use.
 pub(crate) const RESERVE: u32 = 2;
 /// A store with fewer zones for content has no reserves for claims.
 const ZONES_FOR_CLAIMS: u32 = 16;
@@ -61,16 +61,16 @@ pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) ->
 pub(crate) struct Age {
     /// Most moves that any of the zone's blocks has had.
     pub(crate) generation: u8,
-    /// The store's count of written blocks when the zone was opened.
+    /// Number of blocks that the store had written when the zone was opened.
     pub(crate) opened: u64,
 }
 
-/// What cleaning a zone takes, and what there is, in blocks.
+/// The space that cleaning a zone needs, and the space that there is, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Blocks that cleaning the zone moves.
+    /// Number of blocks that cleaning the zone moves.
     pub(crate) to_move: u64,
-    /// Blocks that cleaning can write before it gives a zone back.
+    /// Number of blocks that cleaning can write before it gives a zone back.
     pub(crate) space: u64,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct SpaceTicket<'a> {
 impl Drop for SpaceTicket<'_> {
     fn drop(&mut self) {
         self.zones.space_queues.borrow_mut()[self.claim as usize].remove(&self.number);
-        // Wake the waiting requests: another one is first now.
+        // Wake the waiting requests: another request is first now.
         self.zones.freed.notify_all();
     }
 }
@@ -136,7 +136,7 @@ struct Open {
     usage: Use,
     /// The file that holds the zone, where the policy gives a zone to one writer at a time.
     holder: Option<FileId>,
-    /// The weakest claim that could have opened the zone at that time.
+    /// The weakest claim that could have opened the zone when it was opened.
     claim: Claim,
 }
 
@@ -177,21 +177,21 @@ pub(crate) struct ZoneAllocator {
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Full zones that no durable snapshot shows empty yet: the next group commit checks them.
     unshown: RefCell<BTreeSet<ZoneId>>,
-    /// Valid blocks, by zone and file.
+    /// Number of valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
-    /// The sum of `residents`.
+    /// Number of valid blocks in all zones: the sum of `residents`.
     valid: Cell<u64>,
-    /// Valid blocks of each log.
+    /// Number of valid blocks of each log.
     logs: RefCell<BTreeMap<FileId, u64>>,
-    /// The sum of `logs`.
+    /// Number of valid blocks of all logs: the sum of `logs`.
     log_blocks: Cell<u64>,
-    /// Blocks written so far.
+    /// Number of blocks written so far.
     clock: Cell<u64>,
     /// The ages of zones opened since the store was opened.
     ages: RefCell<BTreeMap<ZoneId, Age>>,
-    /// The writer has released its zones: nothing is written or reset from then on.
+    /// Whether the writer has released its zones: nothing is written or reset from then on.
     ended: Cell<bool>,
-    /// The lowest number of free zones so far.
+    /// The lowest number of free zones since the store was opened.
     least_free: Cell<u32>,
     /// If an account went below zero, the store fails.
     broken: Broken,
@@ -200,9 +200,10 @@ pub(crate) struct ZoneAllocator {
     /// Requests that wait for space, by claim.
     space_queues: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
     next_ticket: Cell<u64>,
-    /// Zones with blocks that cannot be read: cleaning skips them.
+    /// Zones that cleaning skips until their reset, because a block in the zone cannot be read.
     uncleanable: RefCell<BTreeSet<ZoneId>>,
-    /// Zones that cleaning did not empty because space ran out, each with what it tried.
+    /// Zones that cleaning did not empty because space ran out, each with the space and the blocks
+    /// to move at that try.
     unfinished: RefCell<BTreeMap<ZoneId, Room>>,
     /// Notified when a zone is released, or space becomes free in another way.
     pub(crate) freed: Notify,
@@ -247,7 +248,7 @@ impl ZoneAllocator {
         }
     }
 
-    /// The writer has released its zones: nothing is written or reset from now on.
+    /// Notes that the writer has released its zones: nothing is written or reset from now on.
     pub(crate) fn end(&self) {
         self.ended.set(true);
     }
@@ -262,7 +263,7 @@ impl ZoneAllocator {
         self.youngest_bytes.get()
     }
 
-    /// The lowest number of free zones so far.
+    /// The lowest number of free zones since the store was opened.
     pub(crate) fn least_free(&self) -> u32 {
         self.least_free.get()
     }
@@ -275,18 +276,18 @@ impl ZoneAllocator {
         self.policy
     }
 
-    /// Adds a partly written zone, at its writer's position, to the open ones.
+    /// Adds a partly written zone to the open zones; the writer knows its position.
     pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId, usage: Use) {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// Whether there is a free zone that `want` may take, and not only reserved ones.
+    /// Whether there is a free zone that is not reserved from `want`.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
         if want.usage.is_moved() {
-            // One zone is kept back while another open zone has space for moved blocks: cleaning a
-            // zone may take all that space and one more zone.
+            // One free zone stays reserved while another open zone has space for moved blocks:
+            // cleaning a zone may take all that space and one more zone.
             let other = |open: &Open| is_cleanings(open) && open.usage != want.usage;
             return free > u32::from(self.open.borrow().iter().any(other));
         }
@@ -326,7 +327,7 @@ impl ZoneAllocator {
     /// Whether `want` may use space in an open zone.
     fn may_have(&self, want: Want, open: &Open) -> bool {
         let cleaning = want.usage.is_moved();
-        // Cleaning keeps separate zones as long as it can.
+        // Cleaning may share any open zone, but other writers never share a zone of moved blocks.
         cleaning || !open.usage.is_moved() && (open.claim <= want.claim || self.has_free(want))
     }
 
@@ -372,7 +373,7 @@ impl ZoneAllocator {
                 choice @ Choice::End(_) => return choice,
                 Choice::Nothing => None,
             },
-            // Take the zone opened first: the next file goes back to it.
+            // Take the zone opened first among those that no file holds.
             _ => self.idle(want, |open| open.usage == want.usage).or_else(|| self.begin(want)),
         };
         let chosen = chosen.or_else(|| self.nearest_idle(want));
@@ -454,8 +455,8 @@ impl ZoneAllocator {
         open.iter().filter(fits).min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
-    /// A permit to wait for, if only a permit is missing: full zones return theirs when the last
-    /// write is answered. `None` if there is no free zone.
+    /// Returns a permit to wait for; `None` if there is no free zone either. Full zones return
+    /// their permits when their last write is answered.
     pub(crate) fn next_permit(&self, want: Want) -> Option<Acquire> {
         self.has_free(want).then(|| self.budget.acquire(want.class(), 1))
     }
@@ -524,12 +525,12 @@ impl ZoneAllocator {
         self.youngest.borrow_mut().insert(zone, of_zone);
     }
 
-    /// The youngest blob files of a zone.
+    /// Returns the youngest blob file of each family in a zone.
     pub(crate) fn youngest_in(&self, zone: ZoneId) -> BTreeMap<Family, u64> {
         self.youngest.borrow().get(&zone).cloned().unwrap_or_default()
     }
 
-    /// Returns the zones that have a youngest blob file.
+    /// Returns the zones to which blob files were written since their reset.
     pub(crate) fn with_blobs(&self) -> Vec<ZoneId> {
         self.youngest.borrow().keys().copied().collect()
     }
@@ -637,7 +638,7 @@ impl ZoneAllocator {
         self.pool.total() >= ZONES_FOR_CLAIMS
     }
 
-    /// Blocks that cleaning can write before it gives a zone back.
+    /// Number of blocks that cleaning can write before it gives a zone back.
     pub(crate) fn space_for_cleaning(&self) -> u64 {
         let open = self.open.borrow();
         let theirs = open.iter().filter(|open| open.usage.is_moved() && self.has_space(open));
@@ -645,8 +646,8 @@ impl ZoneAllocator {
         begun + u64::from(self.pool.free_count()) * u64::from(self.capacity())
     }
 
-    /// The most valid blocks that the store may hold for files with this claim to be written: all
-    /// of the zones that work and are not reserved from it.
+    /// The most valid blocks that the store may hold when files with this claim are written: the
+    /// capacity of all zones that work and are not reserved from the claim.
     pub(crate) fn valid_max(&self, claim: Claim) -> u64 {
         let zones = self.pool.total() - self.pool.count(SuperzoneState::Retired);
         let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
@@ -660,9 +661,9 @@ impl ZoneAllocator {
         residents.get(&zone).map_or(Vec::new(), |files| files.keys().copied().collect())
     }
 
-    /// Counts blocks that hold nothing and that files without a claim still cannot use: space in
-    /// zones open for others, space in cleaning's zones beyond the first, and garbage of zones with
-    /// at most `least` of it, which are not cleaned.
+    /// Counts the blocks that hold nothing and that files without a claim cannot use nevertheless.
+    /// They are the space in zones open for other claims, the space in cleaning's zones beyond the
+    /// first, and the garbage of zones that have at most `least` of it, which are not cleaned.
     pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
         if self.ended.get() {
             return 0;
@@ -706,7 +707,7 @@ impl ZoneAllocator {
         Some(ZoneId(candidates[best].id))
     }
 
-    /// Whether some block of a zone cannot be read.
+    /// Whether cleaning skips the zone until its reset.
     pub(crate) fn is_uncleanable(&self, zone: ZoneId) -> bool {
         self.uncleanable.borrow().contains(&zone)
     }
@@ -716,14 +717,15 @@ impl ZoneAllocator {
         self.uncleanable.borrow_mut().insert(zone);
     }
 
-    /// Notes that space ran out while the zone was cleaned, which had this room at the beginning.
+    /// Notes that space ran out while the zone was cleaned; `room` is what cleaning found at
+    /// the beginning.
     pub(crate) fn set_unfinished(&self, zone: ZoneId, room: Room) {
         self.unfinished.borrow_mut().insert(zone, room);
     }
 
-    /// Whether a zone with this room may be cleaned: it fits, and if space ran out the last time,
-    /// there is more space now or less to move. So each try has a better chance than the one
-    /// before, and cleaning does not copy the same blocks again and again.
+    /// Whether a zone with this `room` may be cleaned: its blocks fit and, if space ran out the
+    /// last time, there is more space now or less to move. So each try has a better chance than the
+    /// last one, and cleaning does not copy the same blocks again and again.
     pub(crate) fn may_be_cleaned(&self, zone: ZoneId, room: Room) -> bool {
         let unfinished = self.unfinished.borrow();
         let better = |last: &Room| room.space > last.space || room.to_move < last.to_move;

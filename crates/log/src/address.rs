@@ -16,24 +16,25 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockAddr(pub u32);
 
-/// Logical blocks per 4 KiB block.
+/// Number of logical blocks per 4 KiB block.
 pub fn sectors_per_block(geometry: &Geometry) -> u64 {
     (BLOCK_SIZE as u64 / geometry.block_size.0.max(1)).max(1)
 }
 
-/// Out-of-band bytes of a block of 4 KiB.
+/// Number of out-of-band bytes of a 4 KiB block.
 pub fn oob_per_block(geometry: &Geometry) -> usize {
     sectors_per_block(geometry) as usize * usize::from(geometry.oob_bytes)
 }
 
-/// 4 KiB blocks that can be written per zone.
+/// Number of 4 KiB blocks that can be written per zone.
 pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     let blocks = geometry.zone_capacity.0 / sectors_per_block(geometry);
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Blocks of a zone that were begun: all whole blocks, and the block of which a torn write left a
-/// part, where logical blocks are smaller. The zone's next write begins at the block after them.
+/// Number of blocks of a zone that writes have begun: all whole blocks and, where logical
+/// blocks are smaller, the block of which a torn write left a part. The zone's next write
+/// begins after them.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {

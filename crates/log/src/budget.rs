@@ -73,13 +73,13 @@ impl Books {
         free.expect("invariant: no more than the shared rest is held beyond reserves")
     }
 
-    /// Permits beyond its reserve that `class` would hold if it took `more` permits.
+    /// Number of permits beyond its reserve that `class` would hold if it took `more` permits.
     fn beyond_reserve(&self, class: usize, more: u32) -> u32 {
         let reserved = self.reserved[class];
         (self.held[class] + more).max(reserved) - reserved
     }
 
-    /// Permits that granting `count` to `class` would take from the shared rest.
+    /// Number of permits that granting `count` to `class` would take from the shared rest.
     fn shared_needed(&self, class: usize, count: u32) -> u32 {
         self.beyond_reserve(class, count) - self.beyond_reserve(class, 0)
     }
@@ -215,7 +215,7 @@ impl Budget {
         Acquire { budget: self.clone(), class, count, waiter: None }
     }
 
-    /// Permits that `class` holds.
+    /// Number of permits that `class` holds.
     pub fn held(&self, class: Class) -> u32 {
         self.0.borrow().held[class as usize]
     }
@@ -253,7 +253,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The number of permits.
+    /// Number of permits that this value holds.
     pub fn count(&self) -> u32 {
         self.share.count.get()
     }

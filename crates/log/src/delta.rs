@@ -30,7 +30,7 @@ use furrow_zone::{
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of the index in an entry.
+/// Size of the index in an entry, in bytes.
 const INDEX: usize = 4;
 /// Number of blocks read at a time for replay, if one command reads less.
 const REPLAY_CHUNK: u32 = 256;
@@ -38,7 +38,7 @@ const REPLAY_CHUNK: u32 = 256;
 /// A run of blocks of the log that belongs to a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which half: 0 or 1.
+    /// The half in which the blocks lie: 0 or 1.
     pub half: u8,
     /// First block, counted through the half's zones.
     pub first: u32,
@@ -356,7 +356,7 @@ impl Packer {
     }
 }
 
-/// An append in flight.
+/// An append whose blocks the drive has not answered yet.
 #[must_use = "the entries are durable when its writes are"]
 pub struct Appended {
     /// Number of blocks of the append.
@@ -389,7 +389,7 @@ pub struct DeltaLog {
     writer: Writer,
     pages: Pool,
     half: u8,
-    /// Next block of the half.
+    /// Block of the current half at which the next append begins.
     block: u32,
     /// For each half, whether it is empty on the drive.
     clean: [bool; 2],
@@ -488,7 +488,7 @@ impl DeltaLog {
         (self.half, self.block)
     }
 
-    /// Blocks left in the current half.
+    /// Number of blocks left in the current half.
     pub fn space_left(&self) -> u32 {
         self.layout.half_blocks(self.half) - self.block
     }
@@ -608,8 +608,8 @@ impl DeltaLog {
         self.switch_half()
     }
 
-    /// Makes the other half the current one. Appends to it reach the drive once the zone written
-    /// last in the present half is full or was released.
+    /// Makes the other half the current one. Appends to the new current half reach the drive once
+    /// the zone written last in the old one is full or was released.
     ///
     /// # Errors
     /// `Busy` if the other half was not released yet: the merge into the tables has to
@@ -653,7 +653,7 @@ impl DeltaLog {
         self.clean[usize::from(half)] = true;
     }
 
-    /// Bytes of the blocks in `extents`.
+    /// Number of bytes that the blocks of `extents` take.
     pub fn bytes(extents: &[Extent]) -> u64 {
         extents.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>() * BLOCK_SIZE as u64
     }

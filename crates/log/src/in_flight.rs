@@ -19,11 +19,11 @@ pub struct SequencePoint(pub(crate) u64);
 ///   pages of these writes, and `unsent` counts the ones that are not wholly with the drive.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// Every write with a lower number has completed.
+    /// Number of the oldest write that has not completed, or of the next write.
     base: u64,
-    /// `completed[i]`: write `base + i` has completed. The front never has.
+    /// Whether write `base + i` has completed, for each index i. The front is never true.
     completed: VecDeque<bool>,
-    /// Pages of the writes that have not completed.
+    /// Number of pages of the writes that have not completed.
     pages: usize,
     /// Number of writes that are not wholly sent.
     unsent: usize,
@@ -94,7 +94,7 @@ impl InFlight {
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Pages of writes that were dispatched and have not completed.
+    /// Number of pages of writes that were dispatched and have not completed.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }

@@ -48,7 +48,7 @@ pub enum SuperzoneState {
     Free = 0,
     /// A stream writes to it.
     Active = 1,
-    /// Written to its end.
+    /// The superzone is written to its end.
     Full = 3,
     /// Out of use; the superzone has no zones.
     Retired = 4,
@@ -59,7 +59,7 @@ pub enum SuperzoneState {
 impl SuperzoneState {
     fn from_byte(byte: u8) -> Option<SuperzoneState> {
         use SuperzoneState::{Active, Free, Full, Retired, Tables};
-        // Value 2 was never stored.
+        // The format never stored the value 2.
         [Free, Active, Full, Retired, Tables].into_iter().find(|state| *state as u8 == byte)
     }
 }
@@ -86,12 +86,14 @@ pub struct Superzone {
 /// superzone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupLoad {
-    /// Open superzones to which the stream itself writes: another one in this group would delay the
-    /// stream's own writes.
+    /// Number of open superzones to which the stream itself writes: another superzone in this group
+    /// would delay the stream's own writes.
     pub own: u32,
-    /// The amount expected to be written to the open superzones of all streams, in any unit.
+    /// The amount that all streams are expected to write to the group's open superzones, in a unit
+    /// that all groups share.
     pub load: u64,
-    /// Open superzones of the same class (data or nodes), which are written at the same times.
+    /// Number of open superzones of the same class (data or nodes), which are written at the
+    /// same times.
     pub class: u32,
 }
 
@@ -101,7 +103,7 @@ pub struct GroupLoad {
 /// - Nothing is placed in the zones of a free superzone. A retired superzone has no zones; any
 ///   other has at least one.
 /// - A superzone is not handed out between the loss of a zone and the next checkpoint: recovery
-///   has the superzone's zones, and with them the order of its blocks, from the checkpoint.
+///   takes the superzone's zones, and with them the order of its blocks, from the checkpoint.
 /// - `narrow` is set if a superzone lacks a zone.
 struct Inner {
     writer: Writer,
@@ -109,9 +111,9 @@ struct Inner {
     superzones: RefCell<Vec<Superzone>>,
     /// Superzones by state. Every operation reads these counts.
     counts: [Cell<u32>; STATES],
-    /// Superzone of each zone.
+    /// The superzone that owns each zone, by zone number; `None` outside the pool.
     owners: Vec<Option<SuperzoneId>>,
-    /// Snapshots taken so far, and the newest that is durable.
+    /// Number of snapshots taken so far; `durable` is the number of the newest durable one.
     snapshots: Cell<u64>,
     durable: Cell<u64>,
     pins: RefCell<Pins>,
@@ -293,7 +295,7 @@ impl ZonePool {
         self.0.counts[state as usize].get()
     }
 
-    /// Changes the state of a superzone; nothing else does.
+    /// Changes the state of a superzone. Only this function changes states.
     fn turn(&self, superzone: &mut Superzone, state: SuperzoneState) {
         let (from, to) = (superzone.state as usize, state as usize);
         self.0.counts[from].set(self.0.counts[from].get() - 1);
@@ -480,8 +482,9 @@ impl ZonePool {
     }
 
     /// Removes read-only and offline zones from *free* superzones, at mount, after recovery's
-    /// roll-forward. A superzone that lost zones becomes full, as after a release. Such zones of
-    /// other superzones hold data; they are removed when the superzone is released.
+    /// roll-forward. A superzone that lost zones becomes full, as after a release. In other
+    /// superzones, read-only and offline zones hold data; the release of the superzone
+    /// removes them.
     pub fn adopt_reports(&self, reports: &[ZoneReport]) {
         let dead =
             |report: &&ZoneReport| matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
@@ -631,8 +634,8 @@ impl ZonePool {
     /// Resets `zones`, all at once. Returns the zones that cannot be reset.
     async fn reset_all(&self, zones: &[ZoneId]) -> Result<Vec<ZoneId>> {
         if !self.resets_early() {
-            // Wait for writes first: no write can begin after the last one, while a new read can
-            // pin a zone until the reset.
+            // Wait for writes first: after the last of them no write to these zones can begin, but
+            // a new read can pin a zone until the reset.
             for zone in zones {
                 self.0.writer.drained(*zone).await;
             }

@@ -280,26 +280,26 @@ fn has_one_flipped_bit(header: &Header, record: &[u8]) -> bool {
     of_the_checksum || is_within_one_bit(&bare, header.crc.get())
 }
 
-/// True if `last`, the last block of a record or of other content, looks torn. `length` is how many
-/// of its bytes hold content. On a drive whose logical blocks, of `sector` bytes, are smaller than
-/// a block, a power cut can leave part of a block. The missing part reads as zeros, because it was
-/// not written or because recovery filled it with zeros.
+/// True if `last`, the last block of a record or of other content, looks torn. The first `length`
+/// bytes of the block should hold content. On a drive whose logical blocks, of `sector` bytes, are
+/// smaller than a block, a power cut can leave part of a block. The missing part reads as zeros,
+/// because it was not written or because recovery filled it with zeros.
 pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
     let written = last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
 }
 
-/// True if a block whose content should have the checksum `crc` may have been torn. Zeros at its
-/// end alone do not prove that: a block of zeros only would still be whole after tearing, and a
-/// single flipped bit is damage.
+/// True if a block whose content should have the checksum `crc` may have been torn. Zeros at the
+/// block's end alone do not prove that: if all of the content is zeros, tearing changes nothing;
+/// and a single flipped bit is damage.
 pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
     let zeros = || crc == crc32c(&vec![0; block.len()]);
     is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
 }
 
 /// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. The effect of a
-/// flip on a checksum depends only on the bit's distance from the end, so each bit further from the
-/// end costs one step.
+/// flip on a checksum depends only on the bit's distance from the end, so the search goes back from
+/// the end, one step for each bit.
 fn is_within_one_bit(bytes: &[u8], crc: u32) -> bool {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let change = crc32c(bytes) ^ crc;
@@ -454,8 +454,8 @@ mod tests {
             prop_assert!(!may_be_torn(&block, crc, 512));
         }
 
-        /// The same holds for a record, whatever its content ends with: it may look torn after
-        /// tearing, but not after a flipped bit.
+        /// Whatever a record's content ends with, the record may look torn after tearing, but not
+        /// after a flipped bit.
         #[test]
         fn a_flipped_bit_does_not_look_like_a_record_that_was_cut_off(
             body in proptest::collection::vec(1..=255u8, 0..5000),

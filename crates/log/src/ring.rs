@@ -1,9 +1,9 @@
 //! The record ring: consecutive records, in halves of whole zones that take turns.
 //!
 //! An engine appends records to one half. When the half is full, the ring *turns*: the next half
-//! begins with the whole state. The old half is released once that beginning is durable, or at the
-//! turn after it: until then it is a second copy of that beginning. So at any time one half holds a
-//! whole beginning, and a power cut in the middle of a turn loses nothing.
+//! begins with the whole state. The engine releases the old half once the new half's beginning is
+//! durable, or keeps it until the next turn as a second copy of that beginning. So at any time one
+//! half holds a whole beginning, and a power cut in the middle of a turn loses nothing.
 //!
 //! Zones fail. The ring has more zones than two halves take, and a half is made of any empty zones
 //! of the ring. A zone that fails a write ends the half: the ring turns. A zone that cannot be
@@ -46,7 +46,7 @@ pub const SPARES_MAX: u32 = 8;
 pub struct RingZones {
     /// First zone of the ring.
     pub start: u32,
-    /// Zones of each half; fewer where zones failed.
+    /// Number of zones of each half; fewer where zones failed.
     pub half: u32,
     /// Number of zones beyond those of two halves.
     pub spares: u32,
@@ -85,7 +85,7 @@ pub struct FoundRecord {
     pub place: (ZoneId, u32),
 }
 
-/// What a half holds at a place.
+/// A piece of a half, as [`read_half`] finds it.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// A whole record.
@@ -121,7 +121,7 @@ pub async fn read_half(
             return Err(is_offline(device, zone));
         }
         let (mut at, end) = (0, blocks_written(report, geometry));
-        // The start of the present gap, whether `each` was told of it, and the number of blank
+        // The start of the present gap, whether `each` has got the gap, and the number of blank
         // blocks at its end.
         let (mut from, mut told, mut blank) = (None, false, 0);
         while at < end && blank < BLANK_MAX {
@@ -133,7 +133,7 @@ pub async fn read_half(
             if record.is_none() {
                 from.get_or_insert(at);
             }
-            // Zeros that fill the rest of a zone are no gap, nor are blocks that were
+            // Zeros that fill the rest of a zone are not a gap; neither are blocks that were
             // never written.
             let is_gap = record.is_some() || at == 0 || filled == Some(false);
             if let Some(start) = from.filter(|_| is_gap && !told) {

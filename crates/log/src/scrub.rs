@@ -17,7 +17,7 @@ const REST: u64 = 3;
 /// An order to a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubOrder {
-    /// Begin a scrub.
+    /// Begin a scrub; refused while one runs.
     Start {
         /// Write damaged data again, if it is known from elsewhere.
         repair: bool,
@@ -26,7 +26,7 @@ pub enum ScrubOrder {
     Pause,
     /// Resume after a pause.
     Resume,
-    /// End early.
+    /// End the scrub early.
     Stop,
 }
 
@@ -91,9 +91,9 @@ pub struct ScrubFinding {
     pub block: Option<u32>,
     /// Number of damaged blocks.
     pub blocks: u64,
-    /// Place on the drive.
+    /// Place of the damage on the drive, for messages.
     pub place: String,
-    /// What is wrong.
+    /// Description of the damage, for messages.
     pub what: String,
     /// Whether the structure was written again, from an intact copy.
     pub repaired: bool,
@@ -141,7 +141,7 @@ pub struct ScrubReport {
     pub findings: Vec<ScrubFinding>,
     /// Number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// Files without a finding in `findings`.
+    /// Damaged files that have no finding in `findings`.
     unnamed: BTreeSet<(Option<u32>, Option<String>)>,
     /// The error that ended the scrub early.
     pub error: Option<String>,
@@ -157,7 +157,7 @@ impl ScrubReport {
         }
     }
 
-    /// Adds a finding.
+    /// Adds a finding, or only counts it if the report has no space for it.
     pub fn add(&mut self, finding: ScrubFinding) {
         self.damaged += finding.blocks;
         self.repaired += if finding.repaired { finding.blocks } else { 0 };
@@ -179,8 +179,8 @@ impl ScrubReport {
         self.findings.push(finding);
     }
 
-    /// Returns the last finding of the file with the most findings, if it has several: a file that
-    /// has none yet takes its place.
+    /// Returns the last finding of the file with the most findings, if it has several. A finding of
+    /// a file that has none yet replaces it.
     fn surplus(&self) -> Option<usize> {
         let mut of: BTreeMap<_, (u32, usize)> = BTreeMap::new();
         for (at, finding) in self.findings.iter().enumerate() {
@@ -277,7 +277,7 @@ impl Scrub {
         }
     }
 
-    /// Changes the report.
+    /// Changes the report, if there is one.
     pub fn note(&self, change: impl FnOnce(&mut ScrubReport)) {
         if let Some(report) = &mut *self.report.borrow_mut() {
             change(report);

@@ -2,8 +2,8 @@
 //!
 //! Reports are checked here once, so that an engine may index them by zone. [`blocks_written`] and
 //! [`blocks_begun`] say how far a zone is written. An active zone that no owner claims holds
-//! resources without a permit. The zone is finished, which keeps its blocks. It is reset only when
-//! a durable state shows that nothing in it counts.
+//! resources without a permit. The engine finishes such a zone, which keeps its blocks, and resets
+//! it only when a durable state shows that nothing in it counts.
 //!
 //! [`blocks_written`]: crate::address::blocks_written
 //! [`blocks_begun`]: crate::address::blocks_begun

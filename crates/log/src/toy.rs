@@ -29,11 +29,11 @@ pub(crate) struct Wishes {
     pub fail: BTreeMap<Lba, Status>,
     /// Resets of these zones are refused.
     pub no_reset: BTreeSet<ZoneId>,
-    /// Flushes fail.
+    /// Whether all flushes fail.
     pub fail_flush: bool,
-    /// Flushes cover writes in flight.
+    /// Whether a flush also covers writes that are in flight when it is submitted.
     pub covers: bool,
-    /// Reports fail: the drive is gone.
+    /// Whether reports fail: the drive is gone.
     pub gone: bool,
     /// Every report lists these zones, regardless of the request.
     pub listed: Option<Vec<ZoneId>>,

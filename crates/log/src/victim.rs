@@ -48,26 +48,27 @@ impl fmt::Display for Policy {
 pub struct Candidate {
     /// Number of the superzone.
     pub id: u32,
-    /// Blocks that cleaning would have to move.
+    /// Number of valid blocks, which cleaning would have to move.
     pub valid: u32,
-    /// Blocks that the superzone can hold.
+    /// Number of blocks that the superzone can hold.
     pub capacity: u32,
     /// How long ago the superzone's valid blocks last changed: in seconds, or in another unit that
     /// all candidates share.
     pub age: u64,
-    /// Interference group.
+    /// Interference group of the superzone.
     pub group: u32,
 }
 
 impl Candidate {
-    /// Blocks that hold nothing valid: the space that cleaning frees. `None` if more blocks are
-    /// valid than fit: then the superzone's account is broken, and the superzone is no victim. The
-    /// engine's audit must notice such an account, because choosing a victim cannot report it.
+    /// Number of blocks that hold nothing valid: the space that cleaning frees. `None` if more
+    /// blocks are valid than fit: then the superzone's account is broken, and the superzone cannot
+    /// be a victim. The engine's audit must notice such an account, because choosing a victim
+    /// cannot report it.
     fn garbage(&self) -> Option<u32> {
         self.capacity.checked_sub(self.valid)
     }
 
-    /// How good a victim the superzone is: higher is better, 0 is no victim.
+    /// How good a victim the superzone is: higher is better, 0 means that it must not be one.
     fn score(&self, policy: Policy) -> u64 {
         let Some(garbage) = self.garbage().map(u64::from) else { return 0 };
         let valid = u64::from(self.valid);

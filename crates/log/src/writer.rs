@@ -55,7 +55,7 @@ struct Inner {
 pub struct Writer(Rc<Inner>);
 
 impl Writer {
-    /// Creates a writer with the default depth.
+    /// Creates a writer with default options, except for `order` and `queues`.
     pub fn new(rt: &Rt, device: Rc<dyn ZonedDevice>, order: Order, queues: u16) -> Writer {
         Writer::with_options(rt, device, WriterOptions { order, queues, ..Default::default() })
     }
@@ -74,12 +74,12 @@ impl Writer {
         }))
     }
 
-    /// The drive.
+    /// The drive to which this writer writes.
     pub fn device(&self) -> &Rc<dyn ZonedDevice> {
         &self.0.shared.device
     }
 
-    /// The drive's geometry.
+    /// The geometry of the drive to which this writer writes.
     pub fn geometry(&self) -> &Geometry {
         self.0.shared.device.geometry()
     }

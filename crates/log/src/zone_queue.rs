@@ -56,7 +56,7 @@ pub(crate) enum What {
     Append,
 }
 
-/// The recipient of a write's place.
+/// Who is told the block at which a write begins.
 #[derive(Default)]
 pub(crate) enum Tell {
     #[default]
@@ -67,7 +67,7 @@ pub(crate) enum Tell {
     Observer(Rc<dyn WriteObserver>, u32),
 }
 
-/// Results to pass to observers.
+/// Results that the dispatcher passes to observers once nothing is borrowed.
 type Told = Vec<(Rc<dyn WriteObserver>, u32, Result<u32>)>;
 
 /// One write that was submitted.
@@ -126,9 +126,9 @@ struct State {
     /// The first block that was set aside for the appends in flight together.
     append_from: u32,
     failed: Option<Error>,
-    /// The queue failed, and the drive's status blames this zone alone.
+    /// Whether the queue failed, and the drive's status blames this zone alone.
     of_zone: bool,
-    /// The zone takes no more writes, and the drive holds no resources for it.
+    /// Whether the zone takes no more writes, and the drive holds no resources for it.
     over: bool,
     /// Wakers by the block that they wait for, in ascending order.
     waiters: VecDeque<(u32, Waker)>,
@@ -136,14 +136,14 @@ struct State {
     dispatcher: Option<Waker>,
     kicked: bool,
     permit: Option<Permit>,
-    /// A queue that follows this one takes over the permit when this queue is full.
+    /// Whether a queue that follows this one takes over the permit when this queue is full.
     hands_over: bool,
     /// The queue before this one: nothing is sent until it is full or its zone was reset.
     predecessor: Option<Rc<ZoneQueue>>,
     /// Logical blocks of the zone to fill before the first write, so that the write pointer is at a
     /// block boundary.
     rest: Option<Range<u64>>,
-    /// The writer has forgotten the queue, so the dispatcher ends.
+    /// Whether the writer has forgotten the queue, so the dispatcher ends.
     gone: bool,
     /// Counts the zone as written through its hardware queue, until the zone is full or closed.
     bound: Option<Bound>,

@@ -1,13 +1,14 @@
-//! Crash at every command: run once, fork the drive before each command, cut the power there in
-//! every way, open what is left and compare it with what had been promised by then.
+//! Crash at every command. A sweep runs a workload once and forks the drive before each command. It
+//! cuts the power of each fork in every way, opens what is left, and compares it with what had been
+//! promised by then.
 //!
-//! The harness does not know what runs on the drive: that is a [`Subject`]. A reopened state may be
+//! The harness treats what runs on the drive as a black box, a [`Subject`]. A reopened state may be
 //! crashed again during its recovery. Recovery promises nothing new, so the same state is expected
 //! afterwards. A panic, a deadlock or a recovery that does not end counts as a failure, like a
 //! broken promise.
 //!
 //! Everything is a function of the case's seed. A failure names seed, cut and fates, and [`replay`]
-//! repeats exactly that.
+//! repeats exactly that failure.
 
 use crate::fates::{Cut, choose, parse_case, print_case};
 use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot, Unflushed};
@@ -21,19 +22,19 @@ use std::rc::Rc;
 /// A run or a recovery with more commands than this is considered stuck.
 const COMMANDS_MAX: u64 = 200_000;
 
-/// The parameters that determine a run.
+/// The parameters that determine a run, together with the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Seed of the workload, the drive and every choice.
     pub seed: u64,
-    /// The drive loses unflushed blocks (it has no power-loss protection).
+    /// Whether the drive loses unflushed blocks (it has no power-loss protection).
     pub volatile: bool,
 }
 
 /// How often a sweep reached each situation.
 pub type Tally = BTreeMap<String, u64>;
 
-/// Something that keeps promises on a zoned drive.
+/// What a sweep tests: code that runs on a zoned drive and promises what survives a power cut.
 pub trait Subject: Sync {
     /// What happened during a run: operations and acknowledgements.
     type History: Default + 'static;
@@ -61,18 +62,19 @@ pub trait Subject: Sync {
         history: Rc<RefCell<Self::History>>,
     ) -> Result<(), String>;
 
-    /// The length of the history.
+    /// The number of events in the history.
     fn mark(history: &Self::History) -> usize;
 
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
 
-    /// Most power cuts of one case, each but the first in the recovery from the one before.
+    /// Most power cuts of one case. Each cut after the first falls into the recovery from the
+    /// cut before.
     fn cuts_most(&self) -> usize {
         6
     }
 
-    /// Whether the program is also killed while the drive keeps its power and its cache.
+    /// Whether the harness also kills the program while the drive keeps its power and its cache.
     fn kills(&self) -> bool {
         false
     }
@@ -81,7 +83,7 @@ pub trait Subject: Sync {
     /// default there are none.
     fn again(&self, _: &mut Self::Expected) {}
 
-    /// The situations reached since the last call by reopenings that were compared with `expected`.
+    /// Counts the situations that reopenings compared with `expected` reached since the last call.
     fn reached(&self, _: &Self::Expected) -> Tally {
         Tally::new()
     }
@@ -115,7 +117,7 @@ pub trait Subject: Sync {
 pub struct Effort {
     /// Most cut points tried per run, spread evenly with a seeded start; 0 = all.
     pub cuts_max: usize,
-    /// Combinations of fates tried where more than three commands are in flight.
+    /// Number of combinations of fates tried where more than three commands are in flight.
     pub samples: usize,
     /// One reopening in this many is crashed again during its recovery; 0 = none.
     pub nested_one_in: u64,
@@ -134,11 +136,11 @@ impl Default for Effort {
 pub struct Failure {
     /// Name of the subject.
     pub subject: String,
-    /// Seed and drive.
+    /// Seed and kind of drive with which the case failed.
     pub case: Case,
     /// Where the power was cut, and with which fates; empty if the run itself failed.
     pub cuts: Vec<Cut>,
-    /// The promise that does not hold.
+    /// The promise that is broken, the panic, or the error of the run.
     pub why: String,
 }
 
@@ -162,23 +164,24 @@ impl std::fmt::Display for Failure {
 /// The figures of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Runs without a crash.
+    /// Number of runs, that is, of workloads executed once without a crash.
     pub runs: u64,
-    /// Commands executed in `runs`: possible cut points.
+    /// Number of commands executed in `runs`; before each there is a possible cut point.
     pub commands: u64,
-    /// Cut points tried.
+    /// Number of cut points tried.
     pub cuts: u64,
-    /// Combinations of fates tried.
+    /// Number of combinations of fates tried.
     pub fates: u64,
-    /// Cuts by number of commands in flight.
+    /// Number of cut points tried, by the number of commands in flight there.
     pub in_flight: BTreeMap<usize, u64>,
-    /// States recovered and compared, including nested ones.
+    /// Number of states recovered and compared, including nested ones.
     pub reopens: u64,
-    /// Recovered states, already counted in `reopens`, after a second power cut during recovery.
+    /// Number of states, already counted in `reopens`, recovered after a second cut
+    /// during recovery.
     pub nested: u64,
-    /// The situations reached.
+    /// How often recoveries reached each situation.
     pub reached: Tally,
-    /// Hash over all runs' events.
+    /// Hash over the events of all runs, to compare two sweeps of the same seeds.
     pub hash: u64,
     /// The failing cases.
     pub failures: Vec<Failure>,
@@ -239,7 +242,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// The message of a panic.
+/// Turns what a panic carries into a message.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
@@ -274,7 +277,8 @@ struct Fork {
     snapshot: Snapshot,
 }
 
-/// Which forks of a run to keep: the one at a certain command, or a number of them, evenly spread.
+/// Which forks of a run to keep: the one before a certain command, all, or a number of them,
+/// evenly spread.
 #[derive(Clone, Copy)]
 enum Keep {
     One(u64),
@@ -288,7 +292,7 @@ struct Forks {
     phase: u64,
     stride: u64,
     commands: u64,
-    /// Commands so far before which a cut could find something new.
+    /// Number of commands so far that were cut points: before them a cut could find something new.
     cuts: u64,
     forks: Vec<Fork>,
 }
@@ -299,9 +303,8 @@ impl Forks {
         Forks { keep, phase, stride: 1, commands: 0, cuts: 0, forks: Vec::new() }
     }
 
-    /// Decides whether to fork before a command. A command that only reads, while only reads are in
-    /// flight, is no cut point: the drive is the same before the next command, and no less is
-    /// promised then.
+    /// Decides whether to fork before a command. A read is not a cut point while only reads are in
+    /// flight: a cut before the next command finds the same drive and at least the same promises.
     fn command(&mut self, mark: usize, reads: bool, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         assert!(at < COMMANDS_MAX, "{at} commands and no end");
@@ -399,7 +402,8 @@ fn record<S: Subject>(
     Ok(Recorded { history, forks, commands, hash })
 }
 
-/// Reopens `snapshot` and compares; `keep` chooses a command of the recovery to fork before.
+/// Reopens `snapshot` and compares the result with `expected`. `keep` chooses the command of the
+/// recovery before which the drive is forked.
 fn reopen<S: Subject>(
     subject: &S,
     case: Case,
@@ -510,8 +514,8 @@ pub fn sweep_case<S: Subject>(
     figures
 }
 
-/// Reopens one fork with one combination of fates, perhaps with further power cuts, each in the
-/// recovery from the one before.
+/// Reopens one fork with one combination of fates. Further power cuts may follow, each in the
+/// recovery from the cut before it.
 #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
 fn try_cut<S: Subject>(
     subject: &S,

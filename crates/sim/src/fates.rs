@@ -101,7 +101,7 @@ impl std::fmt::Display for Cut {
     }
 }
 
-/// A chain of cuts as text.
+/// Writes a chain of cuts as text, in the form that [`parse_case`] reads.
 pub fn print_case(cuts: &[Cut]) -> String {
     cuts.iter().map(Cut::to_string).collect::<Vec<_>>().join("+")
 }

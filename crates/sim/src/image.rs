@@ -18,9 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// The result of using a damaged image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// The image could be mounted.
+    /// Whether the image could be mounted.
     pub mounted: bool,
-    /// The number of fsck's findings; `None` if it could not check.
+    /// Number of fsck's findings; `None` if fsck refused the image.
     pub findings: Option<usize>,
 }
 
@@ -76,15 +76,16 @@ impl Image {
 
     /// Picks a written block; if `metadata`, one in a metadata zone.
     fn pick(&self, rng: &mut Rng, metadata: bool) -> Option<(usize, usize)> {
-        // Ring, delta log, tables and sync log come first; each has few zones here.
+        // On the small drives of these tests, the first 12 zones hold ring, delta log, tables and
+        // sync log.
         let zones = if metadata { 12.min(self.zones.len()) } else { self.zones.len() };
         let written: Vec<usize> = (0..zones).filter(|zone| self.blocks(*zone) > 0).collect();
         let zone = *written.get(rng.below(written.len().max(1) as u64) as usize)?;
         Some((zone, rng.below(self.blocks(zone) as u64) as usize))
     }
 
-    /// Damages one block, in one bit or more. Returns its zone and its number there, or `None` if
-    /// the damage would change nothing.
+    /// Damages one block, in one bit or more. Returns the block's zone and its number in the zone,
+    /// or `None` if the damage would change nothing.
     pub(crate) fn damage_one(&mut self, rng: &mut Rng) -> Option<(usize, usize)> {
         let metadata = !rng.one_in(4);
         let at = self.pick(rng, metadata)?;
@@ -101,7 +102,7 @@ impl Image {
         (before != block).then_some(at)
     }
 
-    /// Damages one or two places.
+    /// Damages one to three places.
     pub fn damage(&mut self, rng: &mut Rng) {
         for _ in 0..1 + rng.below(3) {
             let metadata = !rng.one_in(3);

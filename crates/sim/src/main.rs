@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Images made of one file system before the next is made.
+/// Number of damaged images made from one file system before the next file system is made.
 const DAMAGED_AGAIN: u64 = 200;
 /// A case that takes longer than this hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -294,7 +294,8 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Figures of repairs.
+/// Numbers of repairs by result, and of files still readable, in the order in which they
+/// are printed.
 #[derive(Default)]
 struct Repairs([AtomicU64; 7]);
 

@@ -14,9 +14,9 @@ pub struct Summary {
     pub lives: u64,
     /// Number of lives that ended by a power cut or a fault.
     pub crashes: u64,
-    /// Operations submitted.
+    /// Number of operations submitted.
     pub operations: u64,
-    /// Commands of the drive.
+    /// Number of commands that the drive executed.
     pub commands: u64,
     /// Number of Zone Appends, already counted in `commands`.
     pub appends: u64,

@@ -17,7 +17,7 @@ pub(super) struct Timed {
     seed: u64,
     /// Time scale, see [`Pace::scale`].
     scale: u64,
-    /// The executor's clock when the model's was 0.
+    /// The time of the executor's clock when the model's clock was 0.
     origin: Nanos,
     kept: Slab<(Ticket, Outcome)>,
     answered: Vec<usize>,

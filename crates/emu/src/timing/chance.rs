@@ -2,10 +2,10 @@
 //! the nanosecond on every machine. Only integers are used, because the logarithm of a machine's
 //! library may differ in its last bit.
 
-/// Parts of a unit: 2^32.
+/// The number 1 in the fixed-point form used here, which counts units of 2^-32.
 const ONE: u64 = 1 << 32;
 
-/// Steps of the logarithm's table.
+/// Number of steps in the table of logarithms.
 const STEPS: usize = 1024;
 
 /// ln(1 + i/1024) in units of 2^-32, computed at compile time, where arithmetic is the same

@@ -38,7 +38,7 @@ pub use model::{Model, Preset, Provenance, Source};
 /// The timing of an emulated drive.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// The parameters.
+    /// The parameters of the timing model.
     pub model: std::rc::Rc<Model>,
     /// Nanoseconds of the executor's clock for 1,000 ns of the model's: 1,000 is the speed of the
     /// modelled drive; 10,000 is ten times slower, so that the host is fast in comparison.

@@ -294,16 +294,16 @@ impl std::fmt::Display for Source {
 /// The source of a parameter's value, and the reason for the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provenance {
-    /// The kind of source.
+    /// The kind of source from which the value comes.
     pub source: Source,
-    /// The reason, in one sentence.
+    /// The reason for the value, in one sentence.
     pub why: String,
 }
 
 /// A model with the provenance of its parameters.
 #[derive(Clone, Debug)]
 pub struct Preset {
-    /// The parameters.
+    /// The parameters of the model.
     pub model: Model,
     /// A description in one line; empty if the file has none.
     pub about: String,

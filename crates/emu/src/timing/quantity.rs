@@ -42,7 +42,7 @@ pub struct Count(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share(pub u32);
 
-/// On or off.
+/// A parameter that is on or off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch(pub bool);
 
@@ -192,7 +192,7 @@ impl Quantity for Share {
 }
 
 impl Share {
-    /// This share of `amount`.
+    /// Returns this share of `amount`.
     pub fn of(self, amount: u64) -> u64 {
         (u128::from(amount) * u128::from(self.0) / 1_000) as u64
     }
@@ -235,7 +235,7 @@ impl Quantity for Curve {
 }
 
 impl Curve {
-    /// The nanoseconds for `bytes` bytes.
+    /// The nanoseconds that the curve gives for `bytes` bytes.
     #[inline]
     pub fn at(&self, bytes: u64) -> u64 {
         let points = &self.0;

@@ -33,7 +33,7 @@ struct Channel {
     waiting: VecDeque<u32>,
 }
 
-/// The read side of a drive.
+/// The parts of a drive through which reads pass: dies, channels and the link to the host.
 #[derive(Debug)]
 pub(super) struct Reads {
     dies: Vec<Die>,

@@ -12,7 +12,7 @@ use super::agenda::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Ends of sequential streams that a conventional drive recognises.
+/// Number of sequential streams that a conventional drive recognises, each by its end.
 const STREAMS: usize = 64;
 
 /// Length of a window in nanoseconds. The load of a group is measured over the present and the
@@ -28,18 +28,18 @@ struct Unit {
 
 #[derive(Debug, Default)]
 struct Group {
-    /// Bytes in the open unit; 0 if none is open.
+    /// Number of bytes in the open unit; 0 if none is open.
     open: u64,
     /// The zone that opened the unit.
     owner: u32,
     ready: VecDeque<Unit>,
     programming: u32,
-    /// Slots in use, if each group has its own buffer.
+    /// Number of slots in use, if each group has its own buffer.
     slots: u64,
     resets: u32,
     finishes: u32,
     /// The finishes of the group, which run one after the other: the command, and the nanoseconds
-    /// that are left if there are no writes.
+    /// that the finish still takes if there are no writes.
     finishing: VecDeque<(u32, u64)>,
     /// The length of the first finish's present step, and the rate of that step in thousandths.
     pace: (u64, u64),
@@ -74,19 +74,19 @@ enum Progress {
     Whole,
 }
 
-/// The write side of a drive.
+/// The parts of a drive through which writes pass: the buffer, and the programs of each group.
 #[derive(Debug)]
 pub(super) struct Writes {
     groups: Vec<Group>,
-    /// Slots in use, if all groups share one buffer.
+    /// Number of slots in use, if all groups share one buffer.
     slots: u64,
-    /// Slots in use by zone, if a zone's share is limited.
+    /// Number of slots in use by each zone, if a zone's share is limited.
     by_zone: BTreeMap<u32, u64>,
     /// Waiting commands, by line: one line for all, or one for each group, queue or zone.
     waiting: BTreeMap<u32, VecDeque<u32>>,
     /// The line that was served last.
     turn: u32,
-    /// Programs in progress, in all groups.
+    /// Number of programs in progress, in all groups.
     programming: u32,
     /// Without a buffer: the time at which each die completes its programs.
     dies: Vec<u64>,
@@ -154,9 +154,9 @@ impl Writes {
     }
 
     /// Starts a finish that takes `time` on an idle drive. A finish programs the rest of the zone
-    /// as writes do: it runs after earlier finishes, at the rate of the group that writes leave,
-    /// but at least at its own share. If finishes have no share, each takes `time` regardless of
-    /// other commands.
+    /// as writes do. It runs after earlier finishes of the group, with the part of the group's rate
+    /// that writes leave, but at least with its own share. If finishes have no share, each takes
+    /// `time` regardless of other commands.
     pub fn finish(&mut self, shared: &mut Shared, now: u64, flight: u32, time: u64) {
         let number = shared.flights[flight as usize].group;
         self.interfere(number, Kind::Finish, true);

@@ -25,7 +25,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Drops what lies beyond `size`.
+    /// Drops the parts of ranges beyond byte `size`.
     pub(super) fn truncate(&mut self, size: u64) {
         self.0.split_off(&size);
         if let Some(mut last) = self.0.last_entry() {
@@ -52,9 +52,10 @@ impl Ranges {
 #[derive(Default)]
 pub(crate) struct Forgotten {
     pub(super) files: BTreeMap<FileId, Ranges>,
-    /// Holes exist or will be made: the superblock must announce them before the first is made.
+    /// Whether holes exist or will be made: the superblock must announce them before the first
+    /// is made.
     pub(crate) wanted: bool,
-    /// The present superblock announces holes.
+    /// Whether the present superblock announces holes.
     pub(crate) told: bool,
 }
 

@@ -6,7 +6,7 @@ use crate::format::PATH_MAX;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 
-/// What a path names.
+/// The file or directory that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A directory.

@@ -1,4 +1,4 @@
-//! What is lost where the record ring is damaged, and what can still be used.
+//! Losses where the record ring is damaged, and the state that can still be used.
 
 use super::{Opened, Replay};
 use crate::extent::{Extent, FileId};
@@ -23,7 +23,7 @@ impl Replay {
     }
 
     /// Makes the state consistent with what was recorded after damage. Files that had a name then
-    /// and have none now get one, paths get their directories, and where two files claim the same
+    /// and have none now get one, and paths get their directories. Where two files claim the same
     /// blocks, the file recorded after the damage keeps them.
     pub(super) fn mend(&mut self) {
         let named = self.named();

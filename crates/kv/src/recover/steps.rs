@@ -164,7 +164,7 @@ pub(crate) struct Opening {
     store: Option<Store>,
     /// The zone written last in the half that was found, if records can follow there.
     last: Option<ZoneId>,
-    /// The half's records add up to the state that is now in memory.
+    /// Whether the half's records add up to the state that is now in memory.
     same: bool,
 }
 
@@ -239,7 +239,7 @@ impl Opening {
     /// the zone is active again, so more zones may be active than there are permits. Finishes
     /// enough of them for the ring to begin a zone.
     ///
-    /// This comes before anything is written, and changes nothing that recovery decides: content of
+    /// The step precedes all writes, and changes nothing that recovery decides, because content of
     /// a finished zone counts only if it is found there.
     async fn finish_strays(&mut self) -> Result<()> {
         self.reports = survey::reports(&*self.device).await?;

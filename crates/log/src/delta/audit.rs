@@ -1,4 +1,4 @@
-//! The audit of a delta log.
+//! The audit of a delta log: compares the log's accounts with the blocks that were written.
 
 use super::{DeltaLog, Extent};
 use crate::audit::{broken, holds};

@@ -1,4 +1,4 @@
-//! The audit of the zone pool.
+//! The audit of the zone pool: compares counts, states and owners of superzones.
 
 use super::{STATES, SuperzoneState, ZonePool};
 use crate::audit::{equal, holds};

@@ -1,4 +1,4 @@
-//! The audit of a record ring.
+//! The audit of a record ring: compares the halves with the zones that were written.
 
 use super::RecordRing;
 use crate::audit::{equal, holds};

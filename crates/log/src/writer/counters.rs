@@ -1,6 +1,6 @@
 //! Counters of the commands and bytes that went to a drive.
 
-/// What a write contains. Used for the counters only.
+/// The kind of a write's content, for the counters only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -14,7 +14,7 @@ pub enum Kind {
     Checkpoint,
     /// Delta-log blocks.
     Delta,
-    /// Tables.
+    /// Table pages.
     Table,
     /// Sync-log records.
     Sync,
@@ -55,15 +55,15 @@ impl Kind {
 pub struct Counters {
     /// Bytes dispatched, by [`Kind`] in the order of [`Kind::ALL`].
     pub bytes: [u64; 8],
-    /// Write commands sent, including retries.
+    /// Number of write commands sent, including retries.
     pub commands: u64,
-    /// Write commands retried because an earlier command had not arrived yet.
+    /// Number of write commands retried because an earlier command had not arrived yet.
     pub retries: u64,
-    /// Flushes sent.
+    /// Number of flushes sent.
     pub flushes: u64,
-    /// Zones reset.
+    /// Number of zones reset.
     pub resets: u64,
-    /// Zones finished.
+    /// Number of zones finished.
     pub finishes: u64,
 }
 

@@ -27,7 +27,8 @@ impl Round {
     }
 }
 
-/// A flush of writes that were in flight when it was requested: see [`Writer::flush_early`](super::Writer::flush_early).
+/// A flush of writes that were in flight when it was requested: see
+/// [`Writer::flush_early`](super::Writer::flush_early).
 #[must_use = "what it covers is durable after `Writer::flush_after`"]
 pub struct EarlyFlush {
     pub(super) round: Rc<Round>,

@@ -487,9 +487,9 @@ fn a_wrong_write_pointer_is_a_failure() {
     rt.clear();
 }
 
-/// After a failure, earlier writes of the zone are there, every later write of the zone fails,
-/// other zones are not affected, sequence points before the failure are reached with success, and
-/// forgetting the zone ends the failure.
+/// After a failure, earlier writes of the zone are there, and every later write of the zone fails.
+/// Other zones are not affected, and waits for earlier sequence points succeed. Forgetting the zone
+/// ends the failure.
 #[test]
 fn a_failure_stops_its_zone_only() {
     for order in [Order::Blocking, Order::Queued] {

@@ -1,9 +1,10 @@
 //! A write to a zone: its content, its placement, and how a caller learns of its completion.
 //!
-//! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and returns a [`WriteHandle`](super::WriteHandle). A
-//! caller can name a [`WriteObserver`] instead of waiting for several writes in a task of its own.
-//! Handle and observer learn the same: where the write begins, or why it failed. Only the place of
-//! an append that has an observer goes to the observer alone.
+//! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and returns a
+//! [`WriteHandle`](super::WriteHandle). A caller can name a [`WriteObserver`] instead of waiting
+//! for several writes in a task of its own. Handle and observer learn the same: where the write
+//! begins, or why it failed. Only the place of an append that has an observer goes to the observer
+//! alone.
 
 use super::counters::Kind;
 use furrow_rt::Pages;
@@ -53,12 +54,12 @@ pub struct ZoneWrite<'a, P = Pages> {
     pub zone: ZoneId,
     /// The kind of the blocks, for the counters.
     pub kind: Kind,
-    /// The blocks.
+    /// The blocks to write.
     pub payload: Payload<P>,
     /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block. If
     /// empty, zeros are written.
     pub oob: &'a [u8],
-    /// How the first block is chosen.
+    /// How the block at which the write begins is chosen.
     pub placement: Placement,
     /// When the write counts as written.
     pub durability: Durability,

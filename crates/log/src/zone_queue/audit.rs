@@ -1,4 +1,4 @@
-//! The audit of a zone's queue.
+//! The audit of a zone's queue: compares its counters with commands and writes.
 
 use super::{State, ZoneQueue};
 use crate::audit::{broken, equal, holds};

@@ -18,11 +18,11 @@ const FIRST: u32 = 64;
 /// Two of this many later bursts are timed: one written as one command, one as several. So the
 /// writer notices when the other way has become faster.
 const EVERY: u32 = 64;
-/// Most times over which a mean is taken. A mean of this many times changes by the difference to a
-/// new time, divided by this number.
+/// Most measurements that count in a mean. Each further measurement moves the mean by their
+/// difference divided by this number.
 const WEIGHT: u64 = 32;
-/// Number of sizes. A size covers the numbers of blocks from one power of two up to the next; the
-/// first size begins at 4 blocks, and the last one has no end.
+/// Number of burst sizes. A size covers the numbers of blocks from one power of two up to the next;
+/// the first size begins at 4 blocks, and the last one has no end.
 const SIZES: usize = 7;
 
 /// How a burst is written.
@@ -53,16 +53,16 @@ impl Burst {
     }
 }
 
-/// Bursts of one size.
+/// The timing of bursts of one size.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     bursts: u32,
-    /// For each [`Way`], the mean nanoseconds of a burst, and the number of times in the mean, up
-    /// to [`WEIGHT`].
+    /// For each [`Way`], the mean nanoseconds of a burst, and the number of measurements in the
+    /// mean, up to [`WEIGHT`].
     means: [(u64, u64); 2],
 }
 
-/// What is known about the bursts of a drive.
+/// The timing of a drive's bursts, by size.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts([Size; SIZES]);
 

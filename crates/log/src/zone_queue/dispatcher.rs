@@ -275,7 +275,8 @@ impl Dispatcher {
             return None;
         }
         if let Some(rest) = state.rest.take() {
-            // A write without blocks only triggers this filling, and counts as sent with it.
+            // A write without blocks only triggers the filling of the torn block, and counts as
+            // sent with it.
             if write.blocks == 0 {
                 state.next += 1;
                 self.shared.in_flight.borrow_mut().sent(1);

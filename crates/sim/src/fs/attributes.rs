@@ -47,7 +47,8 @@ impl List {
         self.0 & List::NAMED != 0
     }
 
-    /// The entry that the group's permission bits show.
+    /// The entry that the group's permission bits show: the mask if the list has one, else
+    /// the group.
     fn middle(self) -> u32 {
         if self.is_named() { List::MASK } else { List::GROUP }
     }
@@ -107,11 +108,11 @@ pub(crate) fn special_value(slot: u8, value: Value) -> Option<Vec<u8>> {
 pub struct Attributes {
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the group.
     pub gid: u32,
-    /// Extended attributes.
+    /// Extended attributes, access lists included.
     pub xattrs: Xattrs,
 }
 
@@ -126,7 +127,7 @@ impl Attributes {
     pub fn made(object: Object, make: Make, mode: u16, parent: Option<&Attributes>) -> Attributes {
         let (uid, gid) = owners(object);
         let mut made = Attributes { mode, uid, gid, xattrs: Xattrs::new() };
-        // inode(7), on the set-group-id bit of a directory.
+        // New objects inherit from a directory with the set-group-id bit, as inode(7) says.
         if let Some(parent) = parent.filter(|parent| parent.mode & 0o2000 != 0) {
             made.gid = parent.gid;
             made.mode |= if make == Make::Directory { 0o2000 } else { 0 };
@@ -175,7 +176,7 @@ impl Attributes {
                 self.mode = self.mode & !0o777 | list.mode();
                 match list.is_named() {
                     true => drop(self.xattrs.insert(slot, value)),
-                    // The list is equivalent to permission bits.
+                    // The permission bits say all that the list says, so the list is not stored.
                     false => drop(self.xattrs.remove(&slot)),
                 }
                 Ok(())
@@ -197,15 +198,15 @@ const BEGINNING: i64 = 1_577_836_800;
 /// Times of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Last access.
+    /// Time of the last access.
     pub atime: Moment,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Moment,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Moment,
 }
 
-/// The wall clock at `now` of the simulation's clock.
+/// The wall-clock time at `now` of the simulation's clock.
 pub fn moment(now: Nanos) -> Moment {
     (BEGINNING + (now.0 / Nanos::SECOND) as i64, (now.0 % Nanos::SECOND) as u32)
 }
@@ -215,16 +216,17 @@ pub fn moment(now: Nanos) -> Moment {
 struct Span {
     from: Moment,
     to: Moment,
-    /// The operation may also have left the time unchanged.
+    /// Whether the operation may also have left the time unchanged.
     maybe: bool,
 }
 
-/// Times of one kind that may be found, in order.
+/// The times of one kind (access, content or inode) that may be found, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allowed(Vec<Span>);
 
 impl Allowed {
-    /// The time was set between `from` and `to`; if `durable`, no earlier time may be found.
+    /// Notes that the time was set between `from` and `to`. If `durable`, no earlier time may
+    /// be found.
     pub fn set(&mut self, (from, to): (Moment, Moment), durable: bool) {
         if durable {
             self.0.clear();
@@ -232,7 +234,7 @@ impl Allowed {
         self.0.push(Span { from, to, maybe: false });
     }
 
-    /// The time was perhaps set between `from` and `to`.
+    /// Notes that the time was perhaps set between `from` and `to`.
     pub fn may_be(&mut self, (from, to): (Moment, Moment)) {
         self.0.push(Span { from, to, maybe: true });
     }

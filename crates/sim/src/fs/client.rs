@@ -16,7 +16,7 @@ use furrow_zone::{Error, ErrorKind};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Device errors after which a tolerant client gives up.
+/// Number of device errors after which a tolerant client gives up.
 const ERRORS_MAX: u32 = 8;
 /// After this many operations of a client all accounts of the engine are compared, not only the
 /// changed ones: comparing all each time doubles the time of a run.
@@ -34,11 +34,11 @@ pub struct Client {
     /// The expected state of this client's objects.
     pub model: Model,
     history: SharedHistory,
-    /// Errors of the device are expected, because faults are injected.
+    /// Whether the client accepts errors of the device, because faults are injected.
     tolerant: bool,
     /// Damaged files: errors are expected for them, and for no other file.
     damaged: Rc<Damaged>,
-    /// Device errors so far.
+    /// Number of device errors so far.
     errors: u32,
     steps: u32,
     background: Vec<JoinHandle<Result<(), String>>>,
@@ -141,10 +141,10 @@ impl Client {
                 self.model = after;
                 Ok(true)
             }
-            // A full drive refuses operations that the model, which has no limits, allows: but only
-            // operations that need an additional block. That check does not hold on a drive that
-            // loses zones, or on which damage keeps a superzone from being emptied: there is less
-            // space than was promised.
+            // The model has no limits, so a full drive may refuse what the model allows, but only
+            // operations that need an additional block. That rule does not hold on a drive that
+            // loses zones, or on which damage keeps a superzone from being emptied: such a drive
+            // has less space than promised.
             (Err(ErrorKind::NoSpace), Ok(()))
                 if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
             {

@@ -32,7 +32,7 @@ impl Extent {
 /// Content of a file: its size and the ranges with data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     extents: BTreeMap<u64, Extent>,
 }
@@ -41,11 +41,12 @@ pub struct Content {
 /// change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// The target range.
+    /// Byte range of the target file that the copy writes.
     range: Range<u64>,
-    /// The content to write.
+    /// Extents to write, by their place in the target.
     extents: BTreeMap<u64, Extent>,
-    /// Offsets at which the engine may have completed a part, in order; the last one is the end.
+    /// Target offsets up to which an interrupted copy may have come, ascending; the last one is
+    /// the end.
     ends: Vec<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Copied {
 }
 
 impl Content {
-    /// Empty content without an end.
+    /// Empty content of unlimited size.
     pub(crate) fn endless() -> Content {
         Content { size: u64::MAX, extents: BTreeMap::new() }
     }
@@ -181,7 +182,7 @@ impl Content {
         self.extents.extend(other.within(range));
     }
 
-    /// The blocks with data.
+    /// The numbers of the blocks that hold data.
     pub fn blocks(&self) -> BTreeSet<u64> {
         let blocks = |(start, extent): (&u64, &Extent)| start / BLOCK..extent.end.div_ceil(BLOCK);
         self.extents.iter().flat_map(blocks).collect()
@@ -191,11 +192,11 @@ impl Content {
 /// A change of content that may have been applied.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The operation.
+    /// The operation that changes the content.
     pub op: Op,
-    /// The content that a copy writes.
+    /// The content that a copy writes; `None` for other operations.
     pub copied: Option<Rc<Copied>>,
-    /// The operation failed midway, so a part of it may be done permanently.
+    /// Whether the operation failed midway, so a part of it may be done permanently.
     pub torn: bool,
 }
 

@@ -35,35 +35,35 @@ use std::rc::Rc;
 pub struct FsSubject {
     /// The defect built in, if any.
     pub defect: Option<FsDefect>,
-    /// Bits flip on the drive before it is reopened: errors are allowed then, wrong answers are
-    /// not.
+    /// Whether bits flip on the drive before it is reopened: errors are allowed then, wrong answers
+    /// are not.
     pub rot: bool,
-    /// Only busy setups: in every run many clients sync often.
+    /// Whether every run is a busy setup, in which many clients sync often.
     pub fsync: bool,
 }
 
 /// Parameters of a case other than its operations.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The drive.
+    /// Geometry of the emulated drive.
     pub geometry: Geometry,
     /// How the drive is formatted.
     pub format: MkfsOptions,
     /// How the file system is mounted.
     pub mount: MountOptions,
-    /// Clients at once.
+    /// Number of clients that work at once.
     pub clients: u8,
-    /// Operations of each client, between mounts.
+    /// Number of operations of each client between two mounts.
     pub operations: u32,
-    /// Mounts in the run.
+    /// Number of mounts in the run.
     pub mounts: u32,
-    /// Clients sync often.
+    /// Whether clients fsync often.
     pub busy: bool,
     /// Number of cleanings requested while clients work.
     pub cleanings: u32,
-    /// Clients call sync often: each time is a checkpoint.
+    /// Whether clients sync everything often; each such sync is a checkpoint.
     pub syncing: bool,
-    /// The first client begins by making and removing this many files, if they fit.
+    /// Number of files that the first client makes and removes at the beginning, if they fit.
     pub flood: u16,
 }
 
@@ -72,7 +72,7 @@ impl Setup {
     pub fn draw(case: Case, defect: Option<FsDefect>) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x5e70_9000);
         let capacity = 41 + rng.below(24);
-        // Permits, and the widest superzone they allow.
+        // Number of permits, and the width of the widest superzone that they allow.
         let (max_active, widest) =
             [(6, 1), (8, 1), (14, 1), (16, 2), (22, 3)][rng.below(5) as usize];
         let width = 1 + rng.below(widest) as u32;
@@ -380,7 +380,7 @@ pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), Troubl
     Ok(())
 }
 
-/// Generators and models of clients between mounts.
+/// Generator and model of each client, kept between two mounts.
 pub type Idle = BTreeMap<u8, (Generator, Model)>;
 
 /// Clients without any operations yet.
@@ -468,8 +468,7 @@ async fn work_as(
     Ok(idle)
 }
 
-/// Runs `work`, which makes everything answered so far durable, and records it in the history as a
-/// sync.
+/// Runs `work`, which makes everything answered so far durable, and records a sync in the history.
 pub(crate) async fn durably<T>(
     rt: &Rt,
     history: &SharedHistory,
@@ -660,7 +659,7 @@ async fn reopen_rotten(
             let all = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
             let _ = fs.clean(all).await;
         }
-        // The very first checkpoint may be the only one left.
+        // Only the very first checkpoint, of an empty root, may be left: then nothing is compared.
         if observe(&fs).await?.nodes.len() > 1 {
             check(&fs, &expected).await?;
         }
@@ -696,7 +695,7 @@ impl FsSubject {
 
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
-        // A run must find the other defects without faults.
+        // The harness must find the other defects in runs without faults.
         let wanted = matches!(self.defect, None | Some(FsDefect::ForgottenBlocks));
         !self.rot && wanted && faults::strikes(case)
     }

@@ -23,7 +23,7 @@ pub fn strikes(case: Case) -> bool {
     case.seed % 4 >= 2
 }
 
-/// An error that can be explained by a fault of the drive.
+/// Whether a fault of the drive explains an error of this kind.
 pub fn explains(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
 }
@@ -73,8 +73,8 @@ pub fn in_run(case: Case) -> Vec<Fault> {
         .collect()
 }
 
-/// Adds a fault at a power cut: none in half of the cases; otherwise a zone is found read-only,
-/// offline or full, or the next commands fail.
+/// Draws the state of the drive after a power cut: in half of the cases no fault; otherwise a zone
+/// is found read-only, offline or full, or the next commands fail.
 pub fn at_rest(emulator: &Emulator, seed: u64) {
     // Remaining faults of the run are removed.
     let _ = emulator.clear_faults(None);
@@ -103,13 +103,14 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
     let _ = emulator.inject(fault);
 }
 
-/// The damage of a drive when it is opened.
+/// The damage to a drive's zones when the drive is opened.
 struct Damage {
-    /// Some zones are gone with their blocks.
+    /// Whether some zones are gone with their blocks.
     offline: bool,
-    /// Some zones cannot be written any more, so space is missing.
+    /// Whether some zones cannot be written any more, so space is missing.
     closed: bool,
-    /// Some of these zones are needed by a writable mount.
+    /// Whether some zones that are offline or read-only hold metadata, which a writable
+    /// mount needs.
     metadata: bool,
 }
 
@@ -150,7 +151,7 @@ pub async fn reopen(
             Err(Trouble::Refused(_, ErrorKind::NoSpace)) => {}
             Err(trouble) => return Err(trouble.at("with faults")),
         }
-        // The drive lost power before the next reopening.
+        // The drive loses power before the next reopening.
         emulator.power_cut(&Fates::seeded(choice));
         rt.sleep(Nanos::MILLI).await;
         let _ = emulator.clear_faults(None);
@@ -190,7 +191,7 @@ pub async fn reopen(
     fsck(&device, "after recovery").await
 }
 
-/// Mounts, compares, unmounts.
+/// Mounts the drive, compares the file system with `expected`, and unmounts.
 async fn look(
     rt: &Rt,
     emulator: &Emulator,
@@ -250,7 +251,8 @@ async fn after_loss(
     let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
         // Recovery needs something that is lost: it must report that and change nothing.
         Err(error) if explains(error.kind()) => return needed(emulator, expected, &error),
-        // Space is missing too, but everything else can be inspected.
+        // Recovery may lack space for its writes, but a mount for reading must show
+        // everything else.
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             let mount = MountOptions { read_only: true, ..setup.mount.clone() };
             Fs::mount(rt, device, mount).await.map_err(told("mount for reading, a zone gone"))?

@@ -6,11 +6,11 @@
 //! The harness knows beforehand which files depend on that block: those that the record names, or
 //! the file of the node. Then
 //!
-//! - a mount for writing either shows everything that was acknowledged, except for read errors of
-//!   the file hit, or is refused because of the damage; a refused mount of a damaged log has
-//!   written nothing;
+//! - a mount for writing either shows everything that was acknowledged, or is refused because of
+//!   the damage. Reads of the damaged file may fail; a refused mount of a damaged log has written
+//!   nothing;
 //! - a mount for reading shows everything that does not depend on the block;
-//! - so does a mount after a repair, and fsck finds the damage that makes a mount refuse.
+//! - a mount after a repair shows the same, and fsck finds the damage that makes a mount refuse.
 //!
 //! In a full zone the write pointer does not show how far writes got. There the last records, and
 //! the blocks that only these records need, cannot be distinguished from torn ones. Such cases
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Files of a client; one more is renamed over them.
+/// Number of files of a client, without the one that it renames over them.
 const FILES: usize = 5;
 /// Structures in which a bit may flip.
 const KINDS: [&str; 8] = [
@@ -81,7 +81,7 @@ enum Event {
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
-/// What is known of each file at a power cut.
+/// For each file, the states that may be found after a power cut.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// The acknowledged state, followed by the states that may be found instead.
@@ -98,7 +98,7 @@ fn bytes_of(block: u64, version: u64) -> Vec<u8> {
     (0..BLOCK / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
 }
 
-/// A client at work.
+/// A client that works on its own files.
 struct Client {
     fs: Fs,
     history: Rc<RefCell<History>>,
@@ -249,7 +249,7 @@ async fn run(
 /// A difference between what a mount shows of a file and what was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Problem {
-    /// A read fails: that of its directory if true, else that of the file.
+    /// A read fails: a read of the file's directory if true, of the file itself if false.
     Unreadable(bool),
     /// The file does not exist.
     Missing,
@@ -452,11 +452,11 @@ fn concerns(body: &[u8]) -> Option<(BTreeSet<u32>, Vec<Entry>)> {
 
 /// The files that may differ after a bit of a block flipped.
 enum Depends {
-    /// These files.
+    /// Only these files may differ.
     Files(BTreeSet<Name>),
     /// One file or one directory, but it is not known which.
     One,
-    /// Anything.
+    /// Any file may differ.
     All,
 }
 
@@ -486,8 +486,8 @@ impl Depends {
                 };
                 let mut files: BTreeSet<Name> =
                     expected.files.iter().filter_map(concerned).collect();
-                // Files are renamed over each other in the same directory, so all files of these
-                // clients depend on the record.
+                // A client renames file number `FILES` over its other files. If the record names
+                // it, all files of that client depend on the record.
                 let clients: BTreeSet<usize> =
                     files.iter().filter(|name| name.1 == FILES).map(|name| name.0).collect();
                 files.extend(expected.files.keys().filter(|name| clients.contains(&name.0)));
@@ -496,8 +496,8 @@ impl Depends {
             "node" => match NodeHeader::read_from_prefix(site.page.bytes()) {
                 Ok((header, _)) => {
                     let mut files = of_inode(header.ino.get());
-                    // The file may also have lost its other name, `new`, to a change that depends
-                    // on this node.
+                    // The file may also have lost the name under which its client wrote it (number
+                    // `FILES`), if the rename depends on this node.
                     let old: Vec<Name> = files.iter().map(|name| (name.0, FILES)).collect();
                     files.extend(old);
                     Depends::Files(files)

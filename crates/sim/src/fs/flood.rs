@@ -7,7 +7,7 @@ use crate::fs::op::{Make, Name, Object, Op};
 
 /// The first name that a flood uses.
 const FIRST: u16 = 1_000;
-/// A block beyond those to which an inode points directly.
+/// Number of a block beyond those to which an inode points directly.
 const FAR: u64 = 700;
 
 /// The progress of a flood.
@@ -15,7 +15,7 @@ const FAR: u64 = 700;
 enum Stage {
     #[default]
     Making,
-    /// Waiting until all is durable.
+    /// The client waits until all files are durable.
     Syncing,
     Removing,
     /// An fsync is to make the removals durable.
@@ -35,7 +35,7 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// A flood of this many files; with 0 there is none.
+    /// A flood of this many files; 0 means no flood.
     pub(crate) fn of(files: u16) -> Flood {
         let stage = if files == 0 { Stage::Over } else { Stage::Making };
         Flood { stage, files, made: 0, write: None }

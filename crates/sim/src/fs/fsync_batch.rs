@@ -26,9 +26,9 @@ use zerocopy::FromBytes;
 
 /// Number of small files alongside the damaged one: more than the records in flight.
 const SMALL: u64 = 6;
-/// Pages of the cache: the minimum, so that unused pages leave it.
+/// Number of pages of the cache: the minimum, so that unused pages leave it.
 const CACHE: usize = 256;
-/// Blocks of a file that are read to push others out of the cache.
+/// Number of blocks of a file that are read to push others out of the cache.
 const READ: u64 = 320;
 
 /// The kind of the damaged file, and which of its nodes are damaged.
@@ -91,7 +91,7 @@ async fn touch(fs: &Fs, ino: Ino) -> Result<Attr> {
     fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await
 }
 
-/// The harness's own files.
+/// The files that the harness makes for this test.
 struct Own {
     large: Ino,
     small: Vec<Ino>,
@@ -148,7 +148,7 @@ async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Ve
     found
 }
 
-/// The outcome of one test.
+/// The outcome of a test with a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     /// There was no space for the test.

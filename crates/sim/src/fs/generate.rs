@@ -12,9 +12,9 @@ use crate::fs::op::{
 };
 use furrow_rt::{Nanos, Rng};
 
-/// Most objects that a client keeps: small drives are soon full.
+/// Most objects that a client keeps: few, since small drives are soon full.
 const OBJECTS_MAX: usize = 48;
-/// Most levels of directories below a shared one.
+/// Most levels of directories below a shared directory.
 const DEPTH_MAX: usize = 6;
 /// Blocks far out in a sparse file, each in another level of the pointer tree.
 const FAR_BLOCKS: [u64; 5] = [700, 1_100, 5_000, 2_000_000, 900_000_000];
@@ -27,7 +27,7 @@ pub struct Generator {
     client: u8,
     objects: u32,
     versions: u32,
-    /// A flood comes before everything else.
+    /// The flood of removals with which the client begins, before all other operations.
     flood: Flood,
     /// The rest of a planned sequence, last operation first.
     planned: Vec<Op>,
@@ -76,7 +76,7 @@ impl Generator {
             return op;
         }
         if let Some(op) = self.planned.pop() {
-            // A full or failing drive may have refused an operation on which this one depends.
+            // A planned operation may depend on one that a full or failing drive refused.
             if model.clone().apply(&op).is_ok() {
                 return op;
             }
@@ -283,7 +283,7 @@ impl Generator {
         Some(Op::Rename { from: (dir, name), to, exchange })
     }
 
-    /// A regular file with known content.
+    /// Picks a regular file whose content the model knows.
     fn content_of(&mut self, model: &Model) -> Option<Object> {
         self.pick(model, |object, node| node.make == Make::File && !model.unknown.contains(&object))
     }

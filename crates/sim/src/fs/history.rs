@@ -5,11 +5,11 @@
 //! [`History::cut`] computes these expectations for one point.
 //!
 //! Order among clients. The engine applies each name change in one stretch without an await, and an
-//! fsync makes every earlier name change durable, so a prefix of the order of application survives.
-//! For operations that overlap in time, that order is not visible from outside. It does not matter,
-//! since clients share no names: a prefix of each client's own operations survives, and if
-//! operation B of one client began after operation A of another had been answered, B never survives
-//! without A. The oracle checks exactly this.
+//! fsync makes every earlier name change durable. So a prefix of the order of application survives.
+//! For operations that overlap in time, that order is not visible from outside, but clients share
+//! no names, so the oracle needs only two rules. A prefix of each client's own operations survives.
+//! If operation B of one client began after operation A of another had been answered, B never
+//! survives without A.
 
 use crate::fs::attributes::{Allowed, Moment, Times, moment};
 use crate::fs::model::{Attributes, BLOCK, Change, Content, Effect, Model, Namespace};
@@ -25,15 +25,15 @@ struct Entry {
     op: Op,
     effect: Effect,
     begin: usize,
-    /// Event index and answer. `None` also for an operation that failed in the middle and may have
-    /// done a part.
+    /// Event index and answer. `None` without an answer, and for an operation that failed in the
+    /// middle and may have done a part.
     end: Option<(usize, Result<(), ErrorKind>)>,
 }
 
 /// The log of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The times of submissions and answers.
+    /// Time of each event, that is, of each submission and answer.
     times: Vec<Nanos>,
     entries: Vec<Entry>,
     inos: BTreeMap<Object, Ino>,
@@ -67,7 +67,7 @@ impl History {
         self.commit_interval = Some(interval);
     }
 
-    /// An operation is submitted.
+    /// Records that an operation is submitted.
     pub fn begin(&mut self, now: Nanos, client: u8, op: Op) -> OpId {
         let id = self.entries.len();
         let begin = self.times.len();
@@ -81,13 +81,13 @@ impl History {
         self.entries[id.0].effect = effect;
     }
 
-    /// Records the answer.
+    /// Records the answer of the operation `id`.
     pub fn end(&mut self, now: Nanos, id: OpId, result: Result<(), ErrorKind>) {
         self.entries[id.0].end = Some((self.times.len(), result));
         self.times.push(now);
     }
 
-    /// Records the engine's number of `object`.
+    /// Records the inode number that the engine gave `object`.
     pub fn know(&mut self, object: Object, ino: Ino) {
         self.inos.insert(object, ino);
     }
@@ -97,12 +97,12 @@ impl History {
         self.metadata = zones;
     }
 
-    /// The engine's number of `object`, if it was made.
+    /// The engine's inode number of `object`, if it was made.
     pub fn ino(&self, object: Object) -> Option<Ino> {
         self.inos.get(&object).copied()
     }
 
-    /// All objects and their numbers.
+    /// All objects that were made, with their inode numbers.
     pub fn inos(&self) -> &BTreeMap<Object, Ino> {
         &self.inos
     }
@@ -112,12 +112,12 @@ impl History {
         self.times.len()
     }
 
-    /// Operations submitted so far.
+    /// Number of operations submitted so far.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if nothing happened yet.
+    /// True if no operation was submitted yet.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -270,15 +270,15 @@ impl History {
 /// One operation of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// Time of the submission.
+    /// Time at which the operation was submitted.
     pub begin: Nanos,
     /// Time of the answer, if there is one.
     pub end: Option<Nanos>,
-    /// The client.
+    /// The client that submitted the operation.
     pub client: u8,
-    /// The operation.
+    /// The operation that was submitted.
     pub op: &'a Op,
-    /// The answer.
+    /// The answer, if there is one.
     pub result: Option<Result<(), ErrorKind>>,
 }
 
@@ -304,15 +304,15 @@ pub(crate) struct ClientSteps {
 pub(crate) struct ObjectSteps {
     /// The durable content.
     pub base: Content,
-    /// Changes since, in order.
+    /// Changes that came after `base`, in order.
     pub later: Vec<Change>,
-    /// Events at which these changes began.
+    /// Events at which the changes in `later` began.
     pub begins: Vec<usize>,
     /// Attributes that may be found.
     pub attributes: Vec<Attributes>,
     /// Times that may be found.
     pub times: TimeSteps,
-    /// Blocks that may be holes now: they are checked all the same.
+    /// Blocks that may be holes now; the oracle checks them nevertheless.
     pub punched: BTreeSet<u64>,
 }
 
@@ -336,7 +336,8 @@ impl ObjectSteps {
             | Op::SetXattr { .. }
             | Op::Chmod { .. }
             | Op::Chown { .. } => {
-                // A new object has all of its attributes from the start.
+                // An operation that makes an object sets all of its attributes, so no earlier ones
+                // are allowed.
                 if attributes_durable || !change.op.is_attribute() {
                     self.attributes.clear();
                 }
@@ -370,11 +371,11 @@ impl ObjectSteps {
 enum Touch {
     /// All times of a new object are set.
     Made,
-    /// Content and inode change.
+    /// The operation changes content and inode.
     Content,
-    /// Content and inode may change.
+    /// The operation may change content and inode.
     MayContent,
-    /// The inode changes.
+    /// The operation changes the inode.
     Inode,
     /// The times of content and access are set to these, in seconds.
     Given(Option<i64>, Option<i64>),

@@ -22,11 +22,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Blocks to try before giving up: many blocks belong to no file, few hold an inode.
+/// Number of blocks to try before giving up: many blocks belong to no file, few hold an inode.
 const TRIES: u32 = 60;
-/// Bytes read at a time.
+/// Number of bytes read at a time.
 const READ: u64 = 1 << 16;
-/// Operations of each client.
+/// Number of operations of each client.
 const OPERATIONS: u32 = 40;
 
 /// Whether an error of `kind` may come from a damaged file.
@@ -38,8 +38,8 @@ pub fn is_damage(kind: ErrorKind) -> bool {
 #[derive(Debug, Default)]
 pub struct Damaged {
     objects: BTreeSet<Object>,
-    /// A damaged file replaced another by a rename: the next record, for any fsync, includes the
-    /// damaged file's content.
+    /// Whether a damaged file replaced another by a rename: the next record, for any fsync,
+    /// includes the damaged file's content.
     carried: Cell<bool>,
 }
 
@@ -55,7 +55,7 @@ impl Damaged {
         self.objects.is_empty()
     }
 
-    /// Notes that `op` was done.
+    /// Notes that `op` was done. A rename of a damaged file sets `carried`.
     pub fn note(&self, op: &Op, model: &Model) {
         if matches!(op, Op::Rename { .. }) && self.excuses(op, model) {
             self.carried.set(true);

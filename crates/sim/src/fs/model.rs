@@ -20,13 +20,13 @@ pub struct Node {
     pub make: Make,
     /// Names in a directory.
     pub entries: BTreeMap<Name, Object>,
-    /// Number of its names. Of a directory: 1, or 0 when removed.
+    /// Number of the object's names. A directory has 1, or 0 once it is removed.
     pub names: u32,
-    /// The parent directory of a directory.
+    /// The parent, if the object is a directory.
     pub parent: Object,
-    /// Number of opens.
+    /// Number of opens that were not released.
     pub opens: u32,
-    /// True if it never had a name: then a link may give it one.
+    /// True if the object never had a name: then a link may give it one.
     pub nameless: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for Namespace {
 }
 
 impl Namespace {
-    /// The shared directories, empty.
+    /// A namespace with only the shared directories, which are empty.
     pub fn new() -> Namespace {
         let node = |_| Node { names: 1, ..Node::new(Make::Directory, Object::ROOT) };
         Namespace { nodes: Object::SHARED.iter().map(|&o| (o, node(o))).collect() }
@@ -123,7 +123,7 @@ impl Namespace {
     }
 
     fn can_hold(&self, dir: Object) -> Result<(), ErrorKind> {
-        // A removed directory that is still open holds no new names.
+        // A removed directory that is still open takes no new names.
         if self.directory(dir)?.names == 0 { Err(ErrorKind::NotFound) } else { Ok(()) }
     }
 
@@ -287,11 +287,11 @@ impl Namespace {
 /// Everything one client has made: names, contents, modes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// Names and objects.
+    /// Names and objects of the client.
     pub names: Namespace,
-    /// Contents of files.
+    /// Contents of the client's files.
     pub contents: BTreeMap<Object, Content>,
-    /// Permission bits, owners, extended attributes.
+    /// Permission bits, owners and extended attributes of the client's objects.
     pub attributes: BTreeMap<Object, Attributes>,
     /// Times as a recovery found them. They are not kept up to date, because they are not known
     /// exactly.
@@ -303,7 +303,7 @@ pub struct Model {
 /// Effects of an operation that its arguments do not show, as known when it is submitted.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// The content that a copy writes.
+    /// The content that a copy writes; `None` for other operations.
     pub copied: Option<Rc<Copied>>,
     /// The new attributes of an object, if the operation changes them.
     pub attributes: Option<Rc<Attributes>>,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A name in the root that the harness uses to check that an engine works after a recovery.
 pub const PROBE: &[u8] = b"probe";
-/// Entries per request: few, so that listings continue in the middle of directories.
+/// Number of entries per request: few, so that listings continue in the middle of directories.
 const LISTING: usize = 7;
 
 fn kind(kind: furrow_fs::Kind) -> Kind {
@@ -198,7 +198,7 @@ async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>,
 pub struct Recovered {
     /// Each client's names and contents.
     pub models: BTreeMap<u8, Model>,
-    /// The inode of each object.
+    /// The inode that was found for each object.
     pub inos: BTreeMap<Object, Ino>,
 }
 

@@ -55,7 +55,8 @@ pub async fn mount_without(
     let report = || drive.report_now(ZoneId(0), count).map_err(|status| status.to_string());
     let before = report()?;
     fs.unmount().await.map_err(told("unmount"))?;
-    // The zone map does not show what the unmount wrote, so zones that it changed are left out.
+    // The zone map is older than the writes of the unmount, so zones that the unmount changed are
+    // left out.
     let after = report()?;
     let able = (0..zones.len()).filter(|zone| is_dispensable(&zones[*zone]));
     let able: Vec<usize> = able.filter(|zone| before[*zone] == after[*zone]).collect();

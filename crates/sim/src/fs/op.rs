@@ -11,7 +11,7 @@ use furrow_rt::Rng;
 
 /// Bytes per sector, the unit of payload tags.
 pub const SECTOR: usize = 512;
-/// Sectors per file system block.
+/// Number of sectors per file system block.
 pub const SECTORS_PER_BLOCK: u64 = 8;
 
 /// Key of the hash of names on simulated drives. The key is known, so that colliding names can be
@@ -169,7 +169,7 @@ pub enum Make {
 pub struct Value {
     /// Unique among the client's values.
     pub version: u32,
-    /// Bytes.
+    /// Size of the value in bytes.
     pub size: u16,
 }
 
@@ -208,7 +208,7 @@ pub enum Op {
         /// Name in the directory.
         name: Name,
     },
-    /// Remove a name of an object that is no directory.
+    /// Remove a name of an object other than a directory.
     Unlink {
         /// Directory of the name.
         dir: Object,
@@ -237,7 +237,7 @@ pub enum Op {
     Release(Object),
     /// Write to a file.
     Write {
-        /// File.
+        /// File to write to.
         object: Object,
         /// First byte to write.
         offset: u64,
@@ -248,14 +248,14 @@ pub enum Op {
     },
     /// Shorten or extend to `size` bytes.
     Truncate {
-        /// File.
+        /// File whose size changes.
         object: Object,
-        /// New size.
+        /// New size in bytes.
         size: u64,
     },
     /// Allocate or remove the blocks of a range.
     Fallocate {
-        /// File.
+        /// File whose blocks change.
         object: Object,
         /// Mode of the call.
         how: How,
@@ -293,9 +293,9 @@ pub enum Op {
     Chown {
         /// Object to change.
         object: Object,
-        /// New owner.
+        /// New owner; `None` keeps the present one.
         uid: Option<u32>,
-        /// New group.
+        /// New group; `None` keeps the present one.
         gid: Option<u32>,
     },
     /// Set times, in seconds since 1970.
@@ -309,7 +309,7 @@ pub enum Op {
     },
     /// Read, and compare with the model.
     Read {
-        /// File.
+        /// File to read from.
         object: Object,
         /// First byte to read.
         offset: u64,
@@ -324,7 +324,7 @@ pub enum Op {
         object: Object,
         /// Sync as fdatasync does.
         data_only: bool,
-        /// The client continues without waiting for the answer.
+        /// Whether the client continues without waiting for the answer.
         background: bool,
     },
     /// Make everything durable.
@@ -372,7 +372,8 @@ impl Op {
     pub fn goes_in_steps(&self) -> bool {
         match *self {
             Op::Copy { .. } => true,
-            // Punching changes parts of blocks at both ends, and the blocks between them.
+            // A punch with odd ends changes parts of two blocks and the blocks between them,
+            // in steps.
             Op::Fallocate { how: How::Punch, offset, length, .. } => {
                 let unit = SECTOR as u64 * SECTORS_PER_BLOCK;
                 let aligned = offset.is_multiple_of(unit) && length.is_multiple_of(unit);
@@ -669,7 +670,7 @@ pub struct Swarm {
     total: u64,
     /// Most names that a client uses: the fewer names, the more often operations share one.
     pub names: u16,
-    /// Names are chosen so that their hashes collide.
+    /// Whether names are chosen so that their hashes collide.
     pub chosen: bool,
     /// Usual limit of a file's blocks.
     pub file_blocks: u64,

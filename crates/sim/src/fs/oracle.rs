@@ -4,9 +4,9 @@
 //! block, the fsynced version or a later written one, and likewise for its size; a name is there if
 //! its file or directory was fsynced after the change; a rename shows the old or the new state; no
 //! file shows blocks of another file or stale data. The engine promises more, and the oracle checks
-//! this too: *every* acknowledged fsync or sync covers all name changes answered before it was
-//! submitted, and the names found are those after a prefix of the name changes, in the order they
-//! were applied (see [`crate::fs::history`] for the order among clients).
+//! this too. *Every* acknowledged fsync or sync covers all name changes answered before it was
+//! submitted. The names found are those after a prefix of the name changes, in the order in which
+//! they were applied (see [`crate::fs::history`] for the order among clients).
 //!
 //! The oracle knows nothing of the engine: it compares an [`Observed`] tree with an [`Expected`].
 //! Times are compared with the interval between submission and answer, in which the engine took
@@ -33,11 +33,11 @@ pub struct Found {
     pub mode: u16,
     /// Owner and group.
     pub owners: (u32, u32),
-    /// Times.
+    /// Times of access, of change of the content, and of change of the inode.
     pub times: Times,
     /// Link count.
     pub links: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// The target of a symbolic link.
     pub target: Vec<u8>,
@@ -111,10 +111,10 @@ fn kind_of(make: Make) -> Kind {
 /// The inode of each object of the model.
 pub type Matching = BTreeMap<Object, Ino>;
 
-/// Which of the allowed names were found.
+/// Which of the allowed states of names was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// The inode of each object.
+    /// The inode that was found for each object.
     pub matching: Matching,
     /// The number of name changes of each client that survived.
     pub prefixes: BTreeMap<u8, usize>,
@@ -283,7 +283,8 @@ impl Expected {
         self.choose_prefixes(&all)
     }
 
-    /// The shortest prefixes in which no change survives without the changes before it.
+    /// Chooses for each client the shortest matching prefix, such that no change survives without
+    /// the changes of other clients that were answered before it began.
     fn choose_prefixes(&self, all: &[Candidates]) -> Result<Names, String> {
         let mut chosen = vec![0; all.len()];
         loop {

@@ -65,7 +65,7 @@ async fn refuses(fs: &Fs, failing: bool) -> std::result::Result<(), Trouble> {
 /// not read-only.
 ///
 /// # Errors
-/// Gives the number of commands that are no reads.
+/// Gives the number of commands other than reads.
 pub async fn stays_silent(
     rt: &Rt,
     fs: &Fs,

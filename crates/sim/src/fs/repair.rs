@@ -27,17 +27,17 @@ type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The outcome of the repair of a damaged image.
 #[derive(Clone, Debug, Default)]
 pub struct Repaired {
-    /// Nothing was wrong.
+    /// Whether the check found nothing wrong, so nothing was repaired.
     pub clean: bool,
-    /// The image is completely repaired.
+    /// Whether the image is completely repaired.
     pub sound: bool,
-    /// The image is partly repaired.
+    /// Whether the image is partly repaired.
     pub better: bool,
-    /// The image cannot be repaired, and is unchanged.
+    /// Whether the image cannot be repaired, and is unchanged.
     pub untouched: bool,
-    /// The check was refused: no file system is recognised.
+    /// Whether the check was refused: no file system is recognised.
     pub refused: bool,
-    /// The power was cut during the repair.
+    /// Whether the power was cut during the repair.
     pub cut: bool,
     /// Number of files that were readable before, and are after.
     pub files: usize,

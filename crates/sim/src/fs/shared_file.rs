@@ -3,11 +3,11 @@
 //!
 //! On a copy of a life's drive, the harness makes files of its own, and several clients open each
 //! of them. Their operations overlap, so the order in which the engine applies them is not visible
-//! from outside. Yet a read or a crash may show a value of a sector only if no operation that
-//! surely came later is surely in effect. Operation B surely came later than A if B began after A
-//! was answered. B is surely in effect for a read that began after B was answered, and after a
-//! crash if an answered fsync began after B was answered. The same holds for the size. The copy is
-//! discarded afterwards.
+//! from outside. Yet some results are impossible. A read or a crash must not show an older value of
+//! a sector if operation B, which overwrote it, came later and is in effect. B came later than A if
+//! B began after A was answered. B is in effect for a read that began after B was answered. After a
+//! crash, B is in effect if an fsync that began after B was answered has been answered too. The
+//! same holds for the size. The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::history::History;
@@ -20,14 +20,14 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Clients that share the files.
+/// Number of clients that share the files.
 const CLIENTS: u64 = 3;
 /// Number of shared files.
 const FILES: u64 = 2;
 /// First sectors of the areas in which operations begin: one at the beginning of a file, one around
 /// the block from which on a file needs a leaf of pointers.
 const AREAS: [u64; 2] = [0, 440 * 8];
-/// Sectors of an area.
+/// Number of sectors of an area.
 const AREA: u64 = 20 * 8;
 /// Most sectors of one operation.
 const LONGEST: u64 = 40;
@@ -59,7 +59,7 @@ struct Entry {
 #[derive(Default)]
 struct Log {
     entries: Vec<Entry>,
-    /// Events so far: submissions and answers.
+    /// Number of events so far: submissions and answers.
     events: usize,
 }
 
@@ -136,9 +136,9 @@ impl Log {
     }
 }
 
-/// Checks that `found` may be the result of `effects`. Those answered before `floor` are in effect,
-/// and before all of them there is nothing. `undoes` says whether a later effect would have
-/// replaced `found`.
+/// Checks that `found` may be the result of `effects`, on a sector or size that was zero before.
+/// Effects answered before event `floor` have happened. `undoes` says whether a later effect would
+/// have replaced `found`.
 fn judge(
     effects: &[(&Entry, Option<u64>)],
     found: Option<u64>,
@@ -191,7 +191,7 @@ fn version_of(bytes: &[u8], sector: u64) -> std::result::Result<Option<u64>, Str
     }
 }
 
-/// One of the clients.
+/// One of the clients that share the files.
 struct Client {
     fs: Fs,
     files: Rc<Vec<Ino>>,
@@ -209,7 +209,7 @@ impl Client {
             self.fs.open(*ino).await.map_err(|error| error.to_string())?;
         }
         loop {
-            // Time passes only while nobody works.
+            // Virtual time passes only while all tasks wait.
             if self.rng.one_in(4) {
                 self.rt.sleep(1 + self.rng.below(Nanos::MICRO)).await;
             }

@@ -1,11 +1,11 @@
 //! One file system on one drive through several lives, all of it a function of one seed.
 //!
 //! In each life the drive is powered on, perhaps with faults. The file system is mounted and
-//! compared with the state at the end of the life before. Several clients work on it at once. The
-//! life ends with an unmount, a power cut, or a fault that stops it. The next life continues from
-//! the state found after a crash. The faults are those an engine must survive: slow commands, read
-//! and write errors, torn writes, zones that cannot be written any more, a drive that is away for a
-//! while, power cuts at any command.
+//! compared with the state at the end of the previous life. Several clients work on it at once. The
+//! life ends with an unmount, a power cut, or a fault that stops the file system. The next life
+//! continues from the state found after a crash. The faults are those an engine must survive: slow
+//! commands, read and write errors, torn writes, zones that cannot be written any more, a drive
+//! that is away for a while, power cuts at any command.
 
 use crate::crash::Case;
 use crate::fs::crash::{
@@ -136,7 +136,7 @@ struct Plan {
     faults: Vec<Fault>,
     /// A fault that strikes a zone of the main area.
     zone: Option<Fault>,
-    /// The faults are injected before the mount.
+    /// Whether the faults are injected before the mount.
     early: bool,
     end: End,
     operations: u32,
@@ -209,7 +209,7 @@ impl std::fmt::Display for Plan {
 /// The result of a life.
 struct Lived {
     clients: Idle,
-    /// A fault stopped the mount or the comparison, so no client worked.
+    /// Whether a fault stopped the mount or the comparison, so no client worked.
     stillborn: bool,
 }
 

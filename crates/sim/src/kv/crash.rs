@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 const CLIENTS: u64 = 3;
 const OPERATIONS: u64 = 60;
-/// Names of each client in a directory: few, so that files get replaced.
+/// Number of names of each client in a directory: few, so that files get replaced.
 const NAMES: u64 = 5;
 /// Number of directories of each client, in addition to its home directory.
 const DIRECTORIES: u64 = 2;
@@ -69,7 +69,8 @@ impl Client {
     }
 
     fn path(&mut self) -> String {
-        // Blob files are placed by policies, and the store remembers their families.
+        // Names of blob files are drawn too: policies place blob files, and the store remembers
+        // their families.
         let number = self.rng.below(NAMES);
         let kind = if number.is_multiple_of(3) { ".blob" } else { "" };
         match self.rng.one_in(4) {
@@ -174,7 +175,7 @@ impl Client {
 
     async fn sync(&mut self) -> Result<(), String> {
         if self.open.is_empty() || self.rng.one_in(6) {
-            // A copy of the random generator draws this, so that seeds that once failed keep
+            // A copy of the random generator draws this choice, so that seeds that once failed keep
             // their runs.
             if self.rng.clone().one_in(3) {
                 let synced = self.history.borrow().all_synced();

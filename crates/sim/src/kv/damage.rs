@@ -5,7 +5,7 @@
 //! the file fails with its name. `furrow kv fsck` finds the loss. A store whose loss the user
 //! accepts opens and works.
 //!
-//! In the other cases one or two places are damaged, and record checksums are mostly made to fit
+//! In the other cases one to three places are damaged, and record checksums are mostly made to fit
 //! again. Then inspecting and checking may fail, but must neither panic nor hang, nor take memory
 //! without limit.
 
@@ -211,7 +211,7 @@ async fn judge(rt: &Rt, device: &Rc<dyn ZonedDevice>, known: &Files) -> Result<S
     }
     use_it(&store).await;
     match store.stop().await {
-        // The stop may lack space for what was written last.
+        // The stop may lack space to make the last writes durable.
         Err(error) if error.kind() != ErrorKind::NoSpace => return Err(failed("stop", &error)),
         _ => {}
     }

@@ -19,7 +19,7 @@ pub type Uid = u32;
 
 const BLOCK: u64 = 4096;
 
-/// The append number of zeros, which no append has.
+/// The number that stands for zeros; no append has it.
 const HOLE: u32 = 0;
 
 /// The eight bytes of an append to a file at offset `8 × at`.
@@ -87,10 +87,9 @@ impl Ranges {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pieces: Vec<(u64, u32)>,
-    /// The ranges declared dead.
+    /// The ranges that the user declared dead.
     dead: Ranges,
-    /// The blocks that may read as zeros because they are dead. The last one may be cut by
-    /// a truncation.
+    /// Ranges of dead blocks that may read as zeros. A truncation may have cut the last range.
     zeros: Ranges,
 }
 
@@ -261,13 +260,13 @@ impl History {
         self.events.push(event);
     }
 
-    /// The number of a new file.
+    /// Returns a number for a new file.
     pub(crate) fn file(&mut self) -> Uid {
         self.files += 1;
         self.files
     }
 
-    /// The oldest pending change of a file's content has happened.
+    /// Notes that the oldest pending change of a file's content has happened.
     pub(crate) fn done(&mut self, uid: Uid) {
         *self.done.entry(uid).or_default() += 1;
     }
@@ -284,7 +283,7 @@ impl History {
         files.chain([self.synced(None)]).collect()
     }
 
-    /// The current names.
+    /// The names at the end of the history.
     pub(crate) fn names(&self) -> NameState {
         let mut names = NameState::new();
         for event in &self.events {
@@ -362,7 +361,7 @@ pub(crate) fn apply(names: &mut NameState, change: &NameChange) {
     }
 }
 
-/// The changes of a file.
+/// The changes of a file, and how many of them are durable.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     changes: Vec<Change>,

@@ -48,7 +48,7 @@ impl RecordedSubject {
     /// The subject that replays the recording in `bytes`; `name` is the name of its file.
     ///
     /// # Errors
-    /// If the bytes are no recording, or the recording began on a store that held files.
+    /// If the bytes are not a recording, or the recording began on a store that held files.
     pub fn new(
         name: &str,
         bytes: &[u8],
@@ -110,7 +110,7 @@ impl RecordedSubject {
     }
 }
 
-/// A file of the recording.
+/// A file of the recording, as the replay knows it.
 struct Held {
     uid: Uid,
     id: FileId,
@@ -176,7 +176,7 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// Appends as the C library does: the append is prepared by the caller if its handle wrote the
+    /// Appends as the C library does: the caller prepares the append if its handle wrote the
     /// whole file.
     async fn append(&self, file: u64, offset: u64, count: u64, number: u32) -> Result<(), String> {
         let size = self.with(file, |held| held.content.size())?;

@@ -34,7 +34,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Names of each client: few names for large files, or many for small ones.
+/// Number of names of each client: few names for large files, or many for small ones.
 const NAMES: [u64; 2] = [6, 400];
 const BLOCK: u64 = 4096;
 
@@ -51,8 +51,8 @@ struct World {
     expected: Expected,
     next: Uid,
     defect: Option<StoreDefect>,
-    /// Clients also link, use files that lost their names, rename directories and declare parts of
-    /// files dead.
+    /// Whether clients also link, use files that lost their names, rename directories and declare
+    /// parts of files dead.
     more: bool,
 }
 
@@ -64,7 +64,7 @@ const MORE: u64 = 0xeba9 << 32;
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
-    /// The faults strike before the store is opened.
+    /// Whether the faults strike before the store is opened.
     early: bool,
     stop: bool,
     clients: u64,
@@ -203,7 +203,7 @@ fn quiet(rng: &mut Rng) -> Plan {
     Plan { faults: Vec::new(), early: false, stop: true, clients: 2, operations: 20, seed }
 }
 
-/// Writable zones of the ring beyond the two that it needs.
+/// Number of writable zones of the ring beyond the two that it needs.
 fn ring_left(world: &World) -> u32 {
     let bad = world.drive.report().iter().filter(|r| is_bad(r) && world.ring.has(r.zone)).count();
     (world.ring.count() - world.ring.half - 1).saturating_sub(bad as u32)
@@ -213,7 +213,7 @@ fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Writable zones after the ring, in percent of the original number.
+/// Number of writable zones after the ring, in percent of the original number.
 fn content_left(world: &World) -> u64 {
     let reports = world.drive.report();
     let content = &reports[world.ring.end() as usize..];

@@ -38,7 +38,8 @@ const RING: [ZoneId; 2] = [ZoneId(0), ZoneId(1)];
 const MAIN: ZoneId = ZoneId(6);
 const CHECKPOINT: u16 = 1;
 const DELTA: u16 = 2;
-/// Bytes of the fixed part: epoch and checkpoint, 4 bytes each for half, extents, descriptors.
+/// Bytes before the lists of a checkpoint's body: its half, and the numbers of extents and of
+/// descriptors, 4 bytes each.
 const FIXED: usize = 12;
 
 const DEVICE: Uuid = Uuid([0x1e; 16]);
@@ -56,7 +57,7 @@ pub enum Event {
     Acknowledged,
 }
 
-/// Events, in order.
+/// The events of a run, in order.
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
@@ -168,7 +169,7 @@ struct State {
     base: Vec<Entry>,
     extents: Vec<Extent>,
     log: DeltaLog,
-    /// Ring zone in use.
+    /// Index of the ring zone to which checkpoints are written.
     ring: usize,
     /// The superzone being written and its next block.
     active: Option<(SuperzoneId, u32)>,
@@ -176,7 +177,7 @@ struct State {
     previous: Option<SuperzoneId>,
 }
 
-/// The ledger, open.
+/// The ledger, open for commits.
 struct Ledger {
     device: Rc<dyn ZonedDevice>,
     writer: Writer,
@@ -485,8 +486,8 @@ impl Ledger {
         true
     }
 
-    /// Makes all earlier puts durable; one commit at a time. The snapshot is taken at once, so puts
-    /// may continue while this waits.
+    /// Makes all earlier puts durable. Only one commit runs at a time. It takes its snapshot at
+    /// once, so puts may continue while it waits.
     async fn commit(self: &Rc<Self>, history: Option<Rc<RefCell<History>>>) -> Result<(), String> {
         let tell = |event| {
             if let Some(history) = &history {

@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Mixed into the seed to decide whether drives have an out-of-band area. Seeds that failed before
-/// this choice existed keep drives with one.
+/// this choice existed keep drives with such an area.
 const BARE: u64 = 0xba7e_072c;
 
 /// Mixed into the seed to draw the size of logical blocks, so that seeds that once failed keep
 /// their runs.
 const SECTORED: u64 = 0x512_4a1d;
 
-/// Additional drives, for replacements.
+/// Number of additional drives, for replacements.
 pub const SPARES: u32 = 2;
 
 /// Levels and numbers of drives of the crash sweep.
@@ -156,8 +156,8 @@ impl Array {
         }
     }
 
-    /// Assembles the array from the parts that are not in `without`, like a user who gives all
-    /// drives and leaves out those that are refused as stale or foreign; these are added to
+    /// Assembles the array from the parts that are not in `without`. Like a user who gives all
+    /// drives, it leaves out the drives that are refused as stale or foreign, and adds them to
     /// `without`. If drives were replaced since, an older image may look like one half of a split
     /// array; the user knows which drives came from a backup.
     ///
@@ -199,8 +199,8 @@ pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> 
         .collect()
 }
 
-/// The drive that is refused because it is stale, was replaced, or belongs to no array: it is
-/// unused, or a crash interrupted its replacing another drive.
+/// Returns the part that `error` refuses because it is stale, was replaced, or belongs to no array.
+/// A part belongs to no array if it is unused, or if a crash interrupted its promotion.
 fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     let text = error.to_string();
     let ends = [" is stale", " was a member", ": no member of"];

@@ -3,9 +3,9 @@
 //! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
 //! runs members fail meanwhile: a drive is pulled, or a command takes the member out. Later, fresh
 //! drives take their places, and are rebuilt while the clients continue. The promise: each block
-//! has the content of its last acknowledged write or trim, or of a later one in progress. It must
-//! hold with as many drives gone, in any combination, as the level allows, minus the members that
-//! had failed and whose rebuild had not ended.
+//! has the content of its last acknowledged write or trim, or of a later one in progress. The level
+//! says how many drives may be gone, in any combination. Members that had failed and whose rebuild
+//! had not ended count among them.
 //!
 //! After each reopening the volume is written, and failed members are replaced. Some are replaced
 //! by spares, which a crash may leave unused or half taken. The rebuild may run to its end. Then
@@ -45,14 +45,14 @@ pub enum Event {
     Acknowledged(u64),
     /// A member is about to fail.
     Fails {
-        /// The member.
+        /// Number of the member.
         member: u32,
         /// Whether the member's drive was pulled.
         pulled: bool,
     },
     /// A drive is about to replace a member's.
     Seated {
-        /// The member.
+        /// Number of the member.
         member: u32,
         /// The part that becomes the member's drive.
         part: u32,
@@ -69,13 +69,13 @@ pub struct History(Vec<Event>);
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     blocks: Blocks,
-    /// Drives of members that are not the original ones.
+    /// For each member whose drive was replaced, the part that is its drive now.
     seats: BTreeMap<u32, u32>,
     /// Members that failed and were not rebuilt: anything from whole to stale is allowed.
     doubtful: BTreeSet<u32>,
-    /// Drives that were pulled.
+    /// Numbers of the drives that were pulled.
     pulled: BTreeSet<u32>,
-    /// A reopening was interrupted, so what it did to members is unknown.
+    /// Whether a reopening was interrupted, so what it did to members is unknown.
     again: bool,
     tally: Rc<RefCell<Tally>>,
 }
@@ -123,17 +123,17 @@ pub struct RaidSubject {
     pub defect: Option<RaidDefect>,
 }
 
-/// Members that fail in a run, and what follows.
+/// A failure of members in a run, and their replacement.
 #[derive(Clone, Debug)]
 struct Round {
     /// Operation before which the members fail.
     at: u64,
     members: Vec<u32>,
-    /// Their drives are pulled; otherwise a command takes them out.
+    /// Whether the members' drives are pulled; otherwise a command takes the members out.
     pulled: bool,
-    /// Number of further operations after which they are replaced; `None`: never.
+    /// Number of further operations after which the members are replaced; `None`: never.
     replaced: Option<u64>,
-    /// The failed drive itself, wiped, is the replacement.
+    /// Whether the failed drive itself, wiped, is the replacement.
     same: bool,
 }
 
@@ -142,9 +142,9 @@ struct Setup {
     array: Array,
     rounds: Vec<Round>,
     operations: u64,
-    /// The last rebuild ends before the volume is stopped.
+    /// Whether the last rebuild ends before the volume is stopped.
     patient: bool,
-    /// The drives have a volatile cache, and clients flush some of their writes later.
+    /// Whether the drives have a volatile cache, and clients flush some of their writes later.
     lazy: bool,
 }
 
@@ -185,9 +185,9 @@ struct Work {
     /// Number of operations begun.
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
-    /// No further operation is begun.
+    /// Set once no further operation may begin.
     over: Rc<Cell<bool>>,
-    /// The volume is stopped only after rebuilds have ended.
+    /// Whether the volume is stopped only after rebuilds have ended.
     patient: bool,
 }
 
@@ -480,8 +480,8 @@ impl Reopening {
             return Ok(());
         }
         let lost = self.choose_lost(&mut rng);
-        // A pulled drive stays away, or it returns: then it is stale, or the array has not
-        // changed since.
+        // A pulled drive stays away or returns. A returned drive is stale, unless the array has not
+        // changed since it was pulled.
         let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
         without.extend(self.lose_again(&parts, drawn).await);
         if !self.expected.again && rng.one_in(2) {
@@ -526,8 +526,8 @@ impl Reopening {
     }
 
     /// Chooses members whose drives are lost together with the power: as many as the redundancy of
-    /// the others allows. One of the redundant members stays, or nobody might know which members
-    /// had failed.
+    /// the others allows. One of the redundant members stays: otherwise no drive might know which
+    /// members had failed.
     fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
         let expected = &self.expected;
         if expected.again {
@@ -602,8 +602,8 @@ impl Reopening {
 
     /// Leaves out one drive more than the level tolerates. The array may then be refused. If it can
     /// be assembled, nothing was written after the earlier failures, so every block must be right.
-    /// True if it could be assembled. Skipped if only one drive has never failed: no other drive
-    /// would know of the failures.
+    /// Returns true if the array could be assembled. Does nothing if only one drive has never
+    /// failed, since no other drive would know of the failures.
     async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
         let expected = &self.expected;
         let doubtful = expected.doubtful.len() as u32;
@@ -747,7 +747,7 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-/// Counts the situations that a recovery met, and what later reads needed.
+/// Counts the situations that a recovery met, and those that reads met after it.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [

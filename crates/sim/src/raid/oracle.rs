@@ -23,10 +23,10 @@ pub fn page(block: u64, version: u64) -> Page {
     page
 }
 
-/// The version of `block` as read, 0 for zeros; an error if the bytes are no version of it.
+/// Returns the version of `block` that was read; 0 for zeros.
 ///
 /// # Errors
-/// Describes the bytes.
+/// Describes bytes that belong to no version of `block`.
 pub fn version(block: u64, found: &Page) -> Result<u64, String> {
     let word = |at: usize| {
         let bytes = found.bytes()[at..at + 8].try_into().expect("invariant: eight bytes");

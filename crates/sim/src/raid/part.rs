@@ -1,9 +1,9 @@
 //! A part of a drive's zones as a drive of its own.
 //!
 //! An array's drives are parts of one emulated drive, so that the harness can cut the power of all
-//! at once, with every fate of commands in flight. Each has a cache of its own ([`own_caches`]). A
-//! part can be made to disappear: it then answers only with errors, like a drive that was pulled. A
-//! part that hangs answers nothing until it is given up.
+//! at once, with every fate of commands in flight. Each part has a cache of its own
+//! ([`own_caches`]). A part can be made to disappear: it then answers only with errors, like a
+//! drive that was pulled. A part that hangs answers nothing until it is given up.
 
 use furrow_emu::{Emulator, Parts};
 use furrow_rt::{Completion, CompletionTable, Rt};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 const QUEUES: u16 = 16;
 
 /// Gives each part of `drive`, of `count` parts, a cache of its own: a flush of a part makes
-/// nothing durable in others, and a power cut has a fate for each.
+/// nothing durable in other parts, and a power cut draws a fate for each cache.
 pub fn own_caches(drive: &Emulator, count: u32) {
     let zones = drive.geometry().zones / count;
     drive.split_cache(Parts { zones, queues: QUEUES });

@@ -55,11 +55,11 @@ struct World {
     spoiled: BTreeSet<u32>,
     /// Members that may lack data, in service or not.
     doubted: BTreeSet<Uuid>,
-    /// This is a copy of the array on which a branch continues.
+    /// Whether this is a copy of the array on which a branch continues.
     branch: bool,
     /// Number of lives in which the array was assembled.
     lived: u64,
-    /// Earlier images of all drives.
+    /// Images of all drives from earlier moments.
     images: Vec<older::Image>,
     /// The member whose state records are undamaged after those of other members were damaged,
     /// until a life assembles the array.
@@ -87,7 +87,7 @@ enum Action {
     Refuse(u32, u64),
 }
 
-/// What happens in one life.
+/// The plan of one life: its faults, actions and drives.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     faults: Vec<Fault>,
@@ -210,7 +210,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
             plan.faults.push(part(*seat, Fault::new(slow).when(When::OneIn(1 + rng.below(10))), 0));
         }
     }
-    // A read-only zone costs no data either, unless it belongs to the ring.
+    // A zone that fails a write stays readable, so it costs no data unless it belongs to the ring.
     if rng.one_in(3) {
         let kinds = [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull];
         let fault = Fault::new(kinds[rng.below(3) as usize]).when(nth(rng)).times(1);
@@ -329,12 +329,12 @@ struct Lived {
     drive: Snapshot,
     /// All drives in the middle of the run; for drives with a cache, only the durable content.
     image: Option<Snapshot>,
-    /// The array was assembled.
+    /// Whether the array was assembled.
     began: bool,
     operations: u64,
-    /// The life ended by a power cut in the middle.
+    /// Whether the life ended by a power cut in the middle.
     off: bool,
-    /// The situations reached.
+    /// The situations that the life reached.
     reached: Vec<&'static str>,
 }
 
@@ -416,7 +416,7 @@ struct Shared {
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
     over: Rc<Cell<bool>>,
-    /// Calls that were refused for lack of space.
+    /// Number of calls that were refused for lack of space.
     refused: Rc<Cell<u64>>,
     /// The state of all drives in the middle of the life.
     image: Rc<RefCell<Option<Snapshot>>>,
@@ -601,8 +601,8 @@ impl Shared {
             seats,
             drive,
             image: self.image.take(),
-            // An array that lacks the space for the records of its recovery leaves no trace of
-            // a life.
+            // If the array lacks the space for the records of its recovery, the drives show no
+            // trace of this life.
             began: self.volume.is_recovered(),
             doubted,
             operations: self.begun.get(),

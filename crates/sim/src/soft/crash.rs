@@ -1,5 +1,5 @@
 //! Soft zones under the crash harness. The harness cuts the power of the *plain* drive: any sectors
-//! that were not flushed are lost, in any order, and discarded ones read as they like.
+//! that were not flushed are lost, in any order, and discarded sectors read as anything.
 //!
 //! There are two subjects. In the first, clients use zones directly, and the oracle is the contract
 //! of a zoned drive with a volatile cache. In the second, the file system's clients and oracle run
@@ -21,9 +21,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
-/// Sectors of a block.
+/// Number of sectors per block.
 const SECTORS: u64 = 8;
-/// Additional zones that a quarter of the cases have.
+/// Number of additional zones in a quarter of the cases.
 const MANY: u64 = 60;
 
 /// The shape of the soft zones of a case.
@@ -31,7 +31,7 @@ const MANY: u64 = 60;
 struct Shape {
     zones: u64,
     zone_blocks: u64,
-    /// Blocks of records in each half of the journal.
+    /// Number of blocks for records in each half of the journal.
     records: u32,
 }
 

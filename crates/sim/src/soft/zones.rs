@@ -11,9 +11,9 @@
 //! altogether if anything else fails: the layer then writes nothing until it is opened again.
 //!
 //! After a power cut a zone must be in the last life whose reset was answered or that has a durable
-//! block, or in a later life that was begun. The zone must end between the blocks that a flush
-//! covers and the blocks that were written, and every block must read as it was written, each time.
-//! A flush covers the writes that its client sent before it, as
+//! block, or in a later life that was begun. The zone must end after the last block that a flush
+//! covers, and not after the last block that was written. Every block must read as it was written,
+//! each time. A flush covers the writes that its client sent before it, as
 //! [`ZonedDevice::flush_covers_submitted`] promises, and the writes of other clients that were
 //! answered before it.
 
@@ -125,7 +125,7 @@ pub struct Expected(BTreeMap<u32, Lives>);
 
 /// Start of the message of a read error.
 const READ: &str = "read of block";
-/// Blocks that [`probe`] writes to a zone.
+/// Number of blocks that [`probe`] writes to a zone.
 const PROBED: u32 = 3;
 
 impl Expected {
@@ -253,7 +253,7 @@ fn checked(status: Status, what: &str) -> Result<(), String> {
     if status.is_ok() { Ok(()) } else { Err(format!("{what}: {status}")) }
 }
 
-/// A client's zone.
+/// The state of a zone as its client knows it.
 #[derive(Clone, Copy, Default)]
 struct Mine {
     life: u32,
@@ -275,11 +275,11 @@ struct Client {
     flush: u32,
     /// Whether the client continues while writes and resets are in flight.
     hasty: bool,
-    /// Writes in flight, and their zones.
+    /// Writes in flight, each with its zone.
     writes: Vec<(u32, JoinHandle<Status>)>,
-    /// Resets in flight, and their zones.
+    /// Resets in flight, each with its zone.
     resets: Vec<(u32, JoinHandle<Status>)>,
-    /// The plain drive has faults.
+    /// Whether the plain drive has faults, so that writes may fail.
     faulty: bool,
 }
 

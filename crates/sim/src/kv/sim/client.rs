@@ -21,7 +21,7 @@ pub(super) struct History {
     pub(super) events: Vec<Event>,
     pub(super) names: usize,
     pub(super) states: BTreeMap<Uid, usize>,
-    /// The current names.
+    /// The names as the model has them now.
     pub(super) now: NameState,
     /// Bytes of files that have names or are open.
     pub(super) bytes: BTreeMap<Uid, u64>,

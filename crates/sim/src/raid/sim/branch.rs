@@ -214,9 +214,9 @@ fn too_ruined(
     summary: &mut Summary,
 ) -> Result<(), String> {
     if furrow_raid::is_bare(&world.array.geometry) {
-        // Ends with a new state record. Data written after the newest record looks as if a crash
-        // had kept it from being listed, if the metadata block of its window is damaged beyond
-        // the redundancy.
+        // Ends with a new state record. Otherwise the damage of a window's metadata block,
+        // beyond the redundancy, would look as if a crash had kept the data written last from
+        // being listed.
         live(&mut world, rng.next(), &quiet(), summary)?;
     }
     let all: Vec<u32> = (0..world.array.drives).collect();

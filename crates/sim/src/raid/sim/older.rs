@@ -10,7 +10,7 @@ use furrow_rt::{Rng, Rt};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::rc::Rc;
 
-/// Most images kept.
+/// Most images that a simulation keeps.
 const KEPT: usize = 12;
 
 /// The state of all drives at one time.
@@ -21,12 +21,13 @@ pub(super) struct Image {
     lived: u64,
 }
 
-/// A member that is set back.
+/// A member whose drive is set back to an older image.
 pub(super) struct Back {
     pub(super) member: u32,
     /// Number of the member's drive.
     pub(super) part: u32,
-    /// The array was assembled after this state was taken, so the drive must not be put in service.
+    /// Whether the array was assembled after this state was taken, so the drive must not be put
+    /// in service.
     pub(super) stale: bool,
     image: usize,
 }

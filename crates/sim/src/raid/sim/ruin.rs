@@ -37,7 +37,7 @@ pub(super) enum What {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     part: u32,
-    /// The block's first sector.
+    /// First logical block of the block, on its drive.
     lba: u64,
     what: What,
     /// The block's segment and its stripe, in rows.

@@ -17,11 +17,11 @@ use std::rc::Rc;
 /// The spares of a life.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
-    /// Waiting spares.
+    /// Spares that wait for a member to fail.
     spares: Vec<u32>,
     /// Spares and members' drives that may have a fault.
     ailing: Vec<u32>,
-    /// The life ends only after everything replaceable has been replaced.
+    /// Whether the life ends only after everything replaceable has been replaced.
     patient: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Keeper {
     waiting: Rc<RefCell<VecDeque<u32>>>,
     /// Members that got a spare.
     taken: Rc<RefCell<BTreeSet<u32>>>,
-    /// Spares that were used.
+    /// Spares that were given to a failed member.
     used: Rc<RefCell<Vec<u32>>>,
     busy: Rc<Cell<bool>>,
     wrong: Rc<RefCell<Option<String>>>,
@@ -362,7 +362,7 @@ impl Shared {
         Ok(doubted)
     }
 
-    /// Waits until background moves have ended.
+    /// Waits until the array moves no more blocks in the background.
     async fn quiet(&self) {
         let at = || {
             let counters = self.volume.counters();
