@@ -2,7 +2,8 @@
 # The first process of the guest of scripts/court.sh: loads drivers, carries out the task of /settings, and
 # turns the guest off. Each line for the host begins with GUEST.
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/
+# There is no udev, so dmsetup makes its nodes itself.
+export PATH=/bin HOME=/ DM_DISABLE_UDEV=1
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -13,7 +14,7 @@ echo 1 >/proc/sys/kernel/printk
 tell() { echo "GUEST $*"; }
 show() { sed 's/^/GUEST   /' /run/out; }
 
-for module in virtio_blk ublk_drv xfs btrfs f2fs; do
+for module in virtio_blk ublk_drv xfs btrfs f2fs dm_zoned ext4; do
     while read -r name; do insmod "/modules/$name" 2>/dev/null; done <"/modules/order-$module"
 done
 . /settings
@@ -28,7 +29,7 @@ stacks() {
     local thread
     for thread in /proc/[0-9]*/task/[0-9]*; do
         case "$(cat "$thread/comm" 2>/dev/null)" in
-        furrow* | mount | umount | dmesg | f2fs* | xfs* | btrfs* | ublk*)
+        furrow* | mount | umount | dmesg | f2fs* | xfs* | btrfs* | ublk* | dm*)
             echo "$thread $(cat "$thread/comm"): $(tr '\n' ' ' <"$thread/stack" | sed 's/\[<0>\] //g')"
             ;;
         esac

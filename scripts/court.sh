@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Power cuts under file systems of the kernel and under Furrow, on one emulated drive, in a guest (docs/research/court.md).
 #
-# scripts/court.sh [FILE SYSTEM...]: xfs, btrfs, f2fs, furrow, or all. Records workloads, cuts the power in
-# the recordings, mounts what is left and compares it with what was promised.
+# scripts/court.sh [FILE SYSTEM...]: xfs, btrfs, f2fs, dm-zoned (ext4 on it), furrow, or all. Records workloads,
+# cuts the power in the recordings, mounts what is left and compares it with what was promised.
 # scripts/court.sh replay FILE-SYSTEM SEED CUT: one cut of an earlier run, whose recordings are kept in
 # target/court/recordings.
 #
@@ -44,13 +44,13 @@ elif [ "${1:-}" = case ]; then
 elif [ "${1:-}" = compare ] || [ "${1:-}" = times ]; then
     task="$1"
     shift
-    kinds="${*:-xfs btrfs f2fs furrow furrow-library}"
+    kinds="${*:-xfs btrfs f2fs dm-zoned furrow furrow-library}"
 else
-    kinds="${*:-xfs btrfs f2fs furrow}"
+    kinds="${*:-xfs btrfs f2fs dm-zoned furrow}"
 fi
 [ -n "${FURROW_GUEST_KERNEL:-}" ] || [ ! -e "$target_dir/guest/kernel/complete" ] ||
     FURROW_GUEST_KERNEL="$target_dir/guest/kernel"
-[ -n "${FURROW_GUEST_TOOLS:-}" ] || [ ! -e "$target_dir/guest/tools/complete" ] ||
+[ -n "${FURROW_GUEST_TOOLS:-}" ] || [ ! -e "$target_dir/guest/tools/usr/sbin/dmzadm" ] ||
     FURROW_GUEST_TOOLS="$target_dir/guest/tools"
 
 for tool in qemu-system-x86_64 cpio xz depmod modprobe; do
@@ -66,9 +66,11 @@ rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
 add_program "$target_dir/release/furrow"
 add_program "$target_dir/release/furrow-court"
-add_tools mkfs.xfs mkfs.btrfs mkfs.f2fs btrfs
+add_tools mkfs.xfs mkfs.btrfs mkfs.f2fs mkfs.ext4 btrfs dmzadm dmsetup
 add_shell
-add_modules virtio_blk ublk_drv xfs btrfs f2fs
+add_modules virtio_blk ublk_drv xfs btrfs f2fs dm_zoned ext4
+# dmzadm looks for its module there, although it is loaded.
+install -D -m 644 -t "$guest/tree/lib/modules/$version" "${modules[0]}/modules.dep.bin"
 install -m 755 scripts/court-init.sh "$guest/tree/init"
 cat >"$guest/tree/settings" <<END
 task="$task"

@@ -25,13 +25,14 @@ fetch_kernel() {
     touch "$guest/kernel/complete"
 }
 
-# Fetches the programs of the kernel's file systems and of md, once: of the kernel's suite, since older ones do not
-# know zones. Sets $tools. FURROW_GUEST_TOOLS names a folder with the unpacked packages.
+# Fetches the programs of the kernel's file systems, of dm-zoned and of md, once: of the kernel's suite, since older
+# ones do not know zones. Sets $tools. FURROW_GUEST_TOOLS names a folder with the unpacked packages.
 find_tools() {
     tools="${FURROW_GUEST_TOOLS:-$guest/tools}"
-    [ ! -e "$tools/complete" ] || return 0
+    # An older set of them has no dmzadm.
+    [ ! -e "$tools/complete" ] || [ ! -e "$tools/usr/sbin/dmzadm" ] || return 0
     [ -z "${FURROW_GUEST_TOOLS:-}" ] || return 0
-    say "guest: fetching xfsprogs, btrfs-progs, f2fs-tools and mdadm (10 MB, once)"
+    say "guest: fetching xfsprogs, btrfs-progs, f2fs-tools, dm-zoned-tools and mdadm (14 MB, once)"
     local apt package
     other_suite sid "$guest/apt"
     mkdir -p "$guest/packages" "$tools"
@@ -39,7 +40,8 @@ find_tools() {
     (cd "$guest/packages" && apt-get "${apt[@]}" download xfsprogs btrfs-progs f2fs-tools mdadm libc6 \
         libuuid1 libblkid1 liburcu8t64 libinih1 libedit2 libbsd0 libmd0 libtinfo6 libzstd1 \
         liblzo2-2 zlib1g libudev1 libcap2 libgcrypt20 libgpg-error0 libselinux1 libpcre2-8-0 \
-        libmount1 >/dev/null) || fail "cannot download the programs: set FURROW_GUEST_TOOLS"
+        libmount1 dm-zoned-tools dmsetup libdevmapper1.02.1 libkmod2 libssl3t64 e2fsprogs \
+        libext2fs2t64 libcom-err2 >/dev/null) || fail "cannot download the programs: set FURROW_GUEST_TOOLS"
     for package in "$guest"/packages/*.deb; do
         dpkg -x "$package" "$tools"
         rm "$package"

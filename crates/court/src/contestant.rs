@@ -25,6 +25,7 @@ impl clap::ValueEnum for Contestant {
             Contestant::Mounted(Kind::Xfs),
             Contestant::Mounted(Kind::Btrfs),
             Contestant::Mounted(Kind::F2fs),
+            Contestant::Mounted(Kind::DmZoned),
             Contestant::Mounted(Kind::Furrow),
             Contestant::Library,
         ]

@@ -7,6 +7,9 @@ use std::process::Command;
 /// may have dirty in a comparison.
 pub const CACHE_MIB: usize = 64;
 
+/// The disk that dm-zoned makes of a drive: there is only one at a time.
+const DISK: &str = "/dev/mapper/court";
+
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
@@ -16,6 +19,8 @@ pub enum Kind {
     Btrfs,
     /// F2FS, zoned.
     F2fs,
+    /// ext4 on the ordinary disk that the kernel's dm-zoned makes of the drive.
+    DmZoned,
     /// Furrow, mounted through FUSE.
     Furrow,
 }
@@ -27,6 +32,7 @@ impl Kind {
             Kind::Xfs => "xfs",
             Kind::Btrfs => "btrfs",
             Kind::F2fs => "f2fs",
+            Kind::DmZoned => "dm-zoned",
             Kind::Furrow => "furrow",
         }
     }
@@ -40,6 +46,12 @@ impl Kind {
             Kind::Xfs => &["mkfs.xfs", "-q", "-f", "-r", "zoned=1"],
             Kind::Btrfs => &["mkfs.btrfs", "-q", "-f", "-O", "zoned"],
             Kind::F2fs => &["mkfs.f2fs", "-q", "-f", "-m"],
+            Kind::DmZoned => {
+                run(&["dmzadm", "--format", device, "--force"])?;
+                start_dm_zoned(device)?;
+                let made = run(&[&["mkfs.ext4", "-q", "-F"], more, &[DISK]].concat());
+                return made.and(stop_dm_zoned());
+            }
             Kind::Furrow => &["furrow", "mkfs"],
         };
         run(&[words, more, &[device]].concat())
@@ -69,6 +81,13 @@ impl Kind {
                 "--log",
                 "/run/furrow.log",
             ]),
+            Kind::DmZoned => {
+                start_dm_zoned(device)?;
+                let options = if options.is_empty() { "defaults" } else { options };
+                run(&["mount", "-t", "ext4", "-o", options, DISK, place]).inspect_err(|_| {
+                    let _ = stop_dm_zoned();
+                })
+            }
             kind if options.is_empty() => run(&["mount", "-t", kind.name(), device, place]),
             kind => run(&["mount", "-t", kind.name(), "-o", options, device, place]),
         }
@@ -93,9 +112,24 @@ impl Kind {
     pub fn unmount(self, place: &str) -> Result<()> {
         match self {
             Kind::Furrow => run(&["furrow", "umount", place]),
+            Kind::DmZoned => {
+                // Another attempt may have unmounted it already.
+                let unmounted = run(&["umount", place]);
+                stop_dm_zoned().map_err(|error| unmounted.err().unwrap_or(error))
+            }
             _ => run(&["umount", place]),
         }
     }
+}
+
+/// Makes an ordinary disk, [`DISK`], of the drive `device`. dm-zoned corrects the size given here.
+fn start_dm_zoned(device: &str) -> Result<()> {
+    run(&["dmsetup", "create", "court", "--table", &format!("0 1 zoned {device}")])
+}
+
+/// Gives the drive of [`DISK`] back.
+fn stop_dm_zoned() -> Result<()> {
+    run(&["dmsetup", "remove", "court"])
 }
 
 /// Runs a command to its end.

@@ -145,6 +145,7 @@ fn owed(recording: &Path) -> Result<(u64, usize)> {
 fn stacks(kind: Kind) -> Vec<String> {
     let module = match kind {
         Kind::Furrow => "[fuse]".to_owned(),
+        Kind::DmZoned => "[dm_zoned]".to_owned(),
         kind => format!("[{}]", kind.name()),
     };
     let entries = |path: PathBuf| {
