@@ -241,7 +241,7 @@ fn a_status_fits_the_screen() {
                 .output()
                 .unwrap();
             let text = String::from_utf8(output.stdout).unwrap().replace('\r', "");
-            assert!(text.contains("RAID-5"), "{text}");
+            assert!(text.contains("d0.zns"), "{text}");
             assert!(text.is_ascii(), "{text}");
             // Lines with a command may be longer, since a broken command could not be pasted.
             let lines = text.lines().filter(|line| !line.contains("furrow raid"));
