@@ -8,6 +8,7 @@ use crate::service::Identity;
 use core::mem::offset_of;
 use furrow_log::Uuid;
 use std::ops::Range;
+use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Where format 1 has the first bytes of the payload: among the array's fields. The rest follows
@@ -37,8 +38,8 @@ pub struct Record {
     pub recorded: i64,
     /// The members' entries, in order.
     pub members: Vec<MemberEntry>,
-    /// The payload of the array's user.
-    pub payload: Vec<u8>,
+    /// What the user of the array records.
+    pub payload: Rc<[u8]>,
 }
 
 impl Record {
@@ -106,7 +107,7 @@ impl Record {
             clean: body.flags & 1 == 1,
             recorded: body.recorded.get(),
             members,
-            payload,
+            payload: payload.into(),
         })
     }
 }
@@ -138,7 +139,7 @@ mod tests {
                 clean,
                 recorded: numbers.3,
                 members: vec![entry; drives as usize],
-                payload,
+                payload: payload.into(),
             };
             let bytes = record.encode();
             let read = Record::decode(&bytes, record.identity.uuid).unwrap();

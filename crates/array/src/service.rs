@@ -61,8 +61,8 @@ pub struct State {
     pub checkpoint: u64,
     /// Whether the array is being stopped in order.
     pub clean: bool,
-    /// The payload.
-    pub payload: Vec<u8>,
+    /// What the user records.
+    pub payload: Rc<[u8]>,
 }
 
 /// A state record that is being written to the members.

@@ -164,7 +164,7 @@ impl Volume {
             incompat: shape.meta.incompat(),
             checkpoint: self.0.checkpoint.id.get(),
             clean,
-            payload: Payload::bytes(shape, config, &self.0.checkpoint.image.borrow()),
+            payload: Payload::bytes(shape, config, &self.0.checkpoint.image.borrow()).into(),
         };
         let Sent { number, flights } =
             self.0.array.send_records(&self.0.rt, &self.0.pages, but, &state);
