@@ -13,7 +13,7 @@ use crate::recover::steps::{FINISH, RECOVERY};
 use crate::segment::Table;
 use crate::shape::{Config, Shape, internal_chunk};
 use crate::space::Lane;
-use crate::volume::{Inner, Volume};
+use crate::volume::{Inner, Life, Volume};
 use crate::write::item::Use;
 use crate::write::stream::Stream;
 use furrow_array::drive::Drive;
@@ -137,9 +137,7 @@ fn start(
         wanted: Notify::new(),
         rebuild: crate::rebuild::state::State::default(),
         broken: Broken::default(),
-        dead: RefCell::default(),
-        stopping: Cell::new(false),
-        stopped: Cell::new(false),
+        life: Life::default(),
         counters: RefCell::default(),
         lifetimes: crate::lifetime::Lifetimes::new(&shape),
         lost_blocks: crate::lost_blocks::set::LostBlocks::default(),

@@ -306,7 +306,7 @@ impl Volume {
     #[inline(never)]
     pub fn stop(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
-            self.0.stopping.set(true);
+            self.begin_stop();
             for stream in &self.0.streams {
                 self.close_stripe(stream);
             }
@@ -318,7 +318,7 @@ impl Volume {
             while !self.0.segments.ending().is_empty() {
                 self.0.segments.idle().await;
             }
-            self.0.stopped.set(true);
+            self.end_stop();
             self.0.wanted.notify_all();
             Ok(())
         })

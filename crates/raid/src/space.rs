@@ -122,8 +122,8 @@ impl Volume {
                 let Some(inner) = weak.upgrade() else { return };
                 let volume = Volume(inner);
                 let ended = match lane {
-                    Lane::Release => volume.0.stopped.get(),
-                    Lane::Clean => volume.0.stopping.get(),
+                    Lane::Release => volume.has_stopped(),
+                    Lane::Clean => volume.is_stopping(),
                 };
                 if ended || volume.failed().is_some() {
                     return;

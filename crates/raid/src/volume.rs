@@ -31,6 +31,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+/// Whether the volume still works.
+#[derive(Default)]
+pub(crate) struct Life {
+    dead: RefCell<Option<Error>>,
+    stopping: Cell<bool>,
+    stopped: Cell<bool>,
+}
+
 /// What the parts of a volume share.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
@@ -53,9 +61,7 @@ pub(crate) struct Inner {
     pub(crate) rebuild: crate::rebuild::state::State,
     /// If an account went below zero, the volume fails.
     pub(crate) broken: Broken,
-    pub(crate) dead: RefCell<Option<Error>>,
-    pub(crate) stopping: Cell<bool>,
-    pub(crate) stopped: Cell<bool>,
+    pub(crate) life: Life,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
@@ -161,24 +167,44 @@ impl Volume {
 
     /// The reason why nothing can be written any more; `None` while the volume can be written.
     pub fn failed(&self) -> Option<Error> {
-        self.0.dead.borrow().clone()
+        self.0.life.dead.borrow().clone()
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.failed() {
             Some(error) => Err(error),
-            None if self.0.stopping.get() => {
+            None if self.is_stopping() => {
                 Err(Error::new(ErrorKind::ReadOnly, "the volume is being stopped"))
             }
             None => Ok(()),
         }
     }
 
+    /// Requests that change the volume are refused from now on.
+    pub(crate) fn begin_stop(&self) {
+        self.0.life.stopping.set(true);
+    }
+
+    /// Whether requests that change the volume are refused because it is being stopped.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.life.stopping.get()
+    }
+
+    /// Nothing is left to do: the last background task may end.
+    pub(crate) fn end_stop(&self) {
+        self.0.life.stopped.set(true);
+    }
+
+    /// Whether the last background task may end.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.0.life.stopped.get()
+    }
+
     pub(crate) fn die(&self, error: Error) {
-        if self.0.dead.borrow().is_none() {
+        if self.0.life.dead.borrow().is_none() {
             self.tell(Event::ArrayFailed { why: error.to_string() });
         }
-        self.0.dead.borrow_mut().get_or_insert(error);
+        self.0.life.dead.borrow_mut().get_or_insert(error);
         self.0.array.give_up_noting();
         self.0.space.made.notify_all();
         self.0.wanted.notify_all();
