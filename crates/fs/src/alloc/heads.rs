@@ -678,8 +678,8 @@ impl Allocator {
         }
     }
 
-    /// Closes the superzone of parked `head`, which is at the start of a segment. Returns the zones
-    /// that must be finished.
+    /// Closes the superzone of parked `head`, once its segment is padded to the end. Returns the
+    /// zones that must be finished.
     pub(super) fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
         self.pad_segment(head);
         let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };

@@ -630,8 +630,8 @@ impl Core {
         if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {
             return Ok(true);
         }
-        let nodes_before = self.inode(ino)?.head.size.get();
-        if nodes_before > 0 {
+        let size = self.inode(ino)?.head.size.get();
+        if size > 0 {
             // Reaping frees blocks, so it is not throttled or refused for lack of space.
             self.writable()?;
             if !self.shrink(ino, 0)? {
