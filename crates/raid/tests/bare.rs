@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use crate::common::{
-    check, churn, devices, drives, geometry, made, page, pages, power_cycle, reopened,
+    Array, check, churn, devices, drives, geometry, page, pages, power_cycle, reopened,
 };
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_log::{BlockAddr, read_blocks, record};
@@ -23,12 +23,8 @@ fn config(level: Level, geometry: &Geometry) -> Config {
     Config { large: 2, ..Config::new(level, geometry) }
 }
 
-/// An executor, drives on it and a volume of them.
-fn array(executor: RtConfig, level: Level, count: usize) -> (Rt, Vec<Rc<Emulator>>, Volume) {
-    let (rt, geometry) = (Rt::new(executor), bare(20, 190));
-    let all = drives(&rt, &geometry, count);
-    let volume = made(&rt, &all, &config(level, &geometry));
-    (rt, all, volume)
+fn array(level: Level, count: usize) -> Array {
+    Array::of(bare(20, 190), level, count).group(1)
 }
 
 #[test]
@@ -36,29 +32,23 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
     for (level, count) in
         [(Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid01, 4), (Level::Raid4, 3)]
     {
-        let rt = Rt::new(RtConfig::shuffled(3));
-        let geometry = bare(20, 190);
-        let all = drives(&rt, &geometry, count);
-        let spare = drives(&rt, &geometry, 1).remove(0);
-        let volume = made(&rt, &all, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        array(level, count).others(1).shuffled(3).run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
             churn(&volume, &mut model, &mut rng, 600).await;
             check(&volume, &model).await;
             let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(scrubbed.findings.is_empty() && scrubbed.lost == 0, "{scrubbed:?}");
-            power_cycle(&rt2, &all, volume).await;
-            let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+            power_cycle(&rt, &all[..count], volume).await;
+            let volume = assemble(&rt, devices(&all[..count]), &Options::default()).await.unwrap();
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 200).await;
             volume.fail(1).await.unwrap();
             churn(&volume, &mut model, &mut rng, 200).await;
             check(&volume, &model).await;
-            volume.replace(1, spare.clone(), false).await.unwrap();
+            volume.replace(1, all[count].clone(), false).await.unwrap();
             while volume.rebuilding().is_some() {
                 churn(&volume, &mut model, &mut rng, 5).await;
-                rt2.sleep(100_000).await;
+                rt.sleep(100_000).await;
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             assert!(volume.members().iter().all(|(.., errors)| errors.checksum == 0));
@@ -69,7 +59,6 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
             check(&volume, &model).await;
             assert!(volume.counters().cleaned > 0, "{:?}", volume.counters());
         });
-        rt.clear();
     }
 }
 
@@ -77,49 +66,40 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
 /// count as a listing of the new drive.
 #[test]
 fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(20, 190);
-    let all = drives(&rt, &geometry, 3);
-    let spare = drives(&rt, &geometry, 1).remove(0);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    array(Level::Raid5, 3).others(1).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
-        let volume = reopened(&rt2, &all, volume).await;
+        let volume = reopened(&rt, &all[..3], volume).await;
         let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000_000 };
         all[1].inject(Fault::new(slow)).unwrap();
-        let late = all_read_at_once(&rt2, &volume);
-        rt2.sleep(1_000_000).await;
+        let late = all_read_at_once(&rt, &volume);
+        rt.sleep(1_000_000).await;
         volume.fail(1).await.unwrap();
-        volume.replace(1, spare.clone(), false).await.unwrap();
+        volume.replace(1, all[3].clone(), false).await.unwrap();
         while volume.rebuilding().is_some() {
-            rt2.sleep(1_000_000).await;
+            rt.sleep(1_000_000).await;
         }
-        assert!(rt2.now().0 < 10_000_000_000, "nothing was answered before");
+        assert!(rt.now().0 < 10_000_000_000, "nothing was answered before");
         for read in late {
             read.await.unwrap();
         }
         volume.fail(0).await.unwrap();
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// A drive goes while it is read, and the listings of its blocks cannot be read any more. That does
 /// not count as damage of the blocks that were read.
 #[test]
 fn a_drive_that_goes_is_not_counted_as_damaged() {
-    let (rt, all, volume) = array(RtConfig::shuffled(3), Level::Raid5, 4);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    array(Level::Raid5, 4).shuffled(3).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
         // No listing is in memory then.
-        let volume = reopened(&rt2, &all, volume).await;
+        let volume = reopened(&rt, &all, volume).await;
         let disappear = FaultKind::Disappear { commands: None };
         all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();
-        let reads = all_read_at_once(&rt2, &volume);
+        let reads = all_read_at_once(&rt, &volume);
         for read in reads {
             read.await.unwrap();
         }
@@ -128,22 +108,19 @@ fn a_drive_that_goes_is_not_counted_as_damaged() {
         assert_eq!(members[1].1, MemberState::Failed);
         assert!(members[1].2.read > 0 && members.iter().all(|m| m.2.checksum == 0), "{members:?}");
     });
-    rt.clear();
 }
 
 /// The second parity of two trims has out-of-band bytes like those of a metadata block, except for
 /// the address.
 #[test]
 fn parity_is_not_taken_for_a_metadata_block() {
-    let (rt, all, volume) = array(RtConfig::simulated(3), Level::Raid6, 4);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    array(Level::Raid6, 4).run(async move |rt, all, volume| {
         for version in 1..9 {
             volume.write(0, pages(0, 2, version), false).await.unwrap();
             // Both are in one stripe.
             let trims = [0, 1].map(|block| {
                 let volume = volume.clone();
-                rt2.spawn(async move { volume.trim(block, 1, false).await })
+                rt.spawn(async move { volume.trim(block, 1, false).await })
             });
             for trim in trims {
                 trim.await.unwrap();
@@ -151,15 +128,14 @@ fn parity_is_not_taken_for_a_metadata_block() {
         }
         let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(scrubbed.findings.is_empty(), "{scrubbed:?}");
-        power_cycle(&rt2, &all, volume).await;
+        power_cycle(&rt, &all, volume).await;
         for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
             let left: Vec<_> = (0..4).filter(|drive| !lost.contains(drive)).collect();
-            let left: Vec<_> = left.into_iter().map(|drive| fork(&rt2, &all[drive])).collect();
-            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            let left: Vec<_> = left.into_iter().map(|drive| fork(&rt, &all[drive])).collect();
+            let volume = assemble(&rt, devices(&left), &Options::default()).await.unwrap();
             check(&volume, &BTreeMap::new()).await;
         }
     });
-    rt.clear();
 }
 
 /// Reads of each block, all in flight at once.
@@ -182,12 +158,8 @@ fn fork(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
 #[test]
 fn a_volume_is_filled_and_overwritten_block_by_block() {
     for (reserve, seed) in [(7, 1), (25, 2)] {
-        let rt = Rt::new(RtConfig::simulated(seed));
-        let geometry = bare(24, 190);
-        let all = drives(&rt, &geometry, 4);
-        let config = Config { reserve, ..config(Level::Raid5, &geometry) };
-        let volume = made(&rt, &all, &config);
-        rt.block_on(async move {
+        let array = Array::of(bare(24, 190), Level::Raid5, 4).group(1).reserve(reserve);
+        array.simulated(seed).run(async move |_, _all, volume| {
             let mut rng = Rng::new(seed);
             let mut model = BTreeMap::new();
             for block in 0..volume.blocks() {
@@ -208,7 +180,6 @@ fn a_volume_is_filled_and_overwritten_block_by_block() {
             );
             volume.stop().await.unwrap();
         });
-        rt.clear();
     }
 }
 
@@ -216,13 +187,9 @@ fn a_volume_is_filled_and_overwritten_block_by_block() {
 /// (Seed 1035 of the simulation once.)
 #[test]
 fn cleaning_comes_to_an_end() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(12, 22);
-    let all = drives(&rt, &geometry, 4);
-    let base = config(Level::Raid4, &geometry);
-    let volume = made(&rt, &all, &Config { small: 2, large: 1, chunk_large: 2, ..base });
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    let mut array = Array::of(bare(12, 22), Level::Raid4, 4).group(1);
+    array.config = Config { small: 2, large: 1, chunk_large: 2, ..array.config };
+    array.run(async move |rt, _all, volume| {
         let mut rng = Rng::new(5);
         for round in 1..60 {
             for _ in 0..rng.below(volume.blocks()) {
@@ -231,7 +198,7 @@ fn cleaning_comes_to_an_end() {
                     .map(|_| {
                         let (volume, count) = (volume.clone(), 1 + rng.below(4));
                         let block = rng.below(volume.blocks() - count);
-                        rt2.spawn(async move {
+                        rt.spawn(async move {
                             volume.write(block, pages(block, count, round), false).await.unwrap();
                         })
                     })
@@ -244,28 +211,22 @@ fn cleaning_comes_to_an_end() {
                 let block = rng.below(volume.blocks());
                 volume.trim(block, volume.blocks() - block, false).await.unwrap();
             }
-            rt2.sleep(1_000_000_000).await;
+            rt.sleep(1_000_000_000).await;
             let before = volume.counters();
-            rt2.sleep(1_000_000_000).await;
+            rt.sleep(1_000_000_000).await;
             assert_eq!(volume.counters(), before);
         }
         assert!(volume.counters().cleaned > 0);
     });
-    rt.clear();
 }
 
 #[test]
 fn under_load_many_stripes_share_a_metadata_stripe() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(24, 400);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::of(bare(24, 400), Level::Raid5, 4).group(1).run(async move |rt, _all, volume| {
         let writers: Vec<_> = (0..64)
             .map(|writer| {
                 let volume = volume.clone();
-                rt2.spawn(async move {
+                rt.spawn(async move {
                     for block in (writer..1024).step_by(64) {
                         let data = [page(block, 1)].into_iter().collect();
                         volume.write(block, data, false).await.unwrap();
@@ -280,22 +241,19 @@ fn under_load_many_stripes_share_a_metadata_stripe() {
         assert!(counters.windows * 4 < counters.stripes * 3, "{counters:?}");
         check(&volume, &(0..1024).map(|block| (block, 1)).collect()).await;
     });
-    rt.clear();
 }
 
 #[test]
 fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
-    let (rt, all, volume) = array(RtConfig::simulated(3), Level::Raid5, 4);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    array(Level::Raid5, 4).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 150).await;
-        let volume = reopened(&rt2, &all, volume).await;
+        let volume = reopened(&rt, &all, volume).await;
         let clean = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
         drop(volume);
         // The listings in memory are dropped.
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let volume = assemble(&rt, devices(&all), &Options::default()).await.unwrap();
         for zone in all[2].report_now(ZoneId(2), 18).unwrap() {
             let decay = Fault { when: When::Every(3), ..Fault::new(FaultKind::BitFlip) };
             all[2].inject(decay.at_zone(zone.zone)).unwrap();
@@ -308,7 +266,6 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
         all[2].clear_faults(None).unwrap();
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// The metadata blocks of a drive, by zone and block, in zones that are full, or in the others.
@@ -357,12 +314,7 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
         (Level::Raid4, 3, &[0], 2, true),
     ] {
         let what = format!("{level} of {count} without {gone:?}, crash: {crash}");
-        let rt = Rt::new(RtConfig::shuffled(3));
-        let geometry = bare(20, 190);
-        let all = drives(&rt, &geometry, count);
-        let volume = made(&rt, &all, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        array(level, count).shuffled(3).run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
             churn(&volume, &mut model, &mut rng, 250).await;
             if crash {
@@ -371,21 +323,20 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
             } else {
                 volume.stop().await.unwrap();
             }
-            power_cycle(&rt2, &all, volume).await;
+            power_cycle(&rt, &all, volume).await;
             let victim = &all[victim];
             let blocks = metadata_blocks(victim, &Pool::new(4), true).await;
             assert!(blocks.len() > 20, "{what}: {}", blocks.len());
             damage(victim, &blocks, 200);
             let given: Vec<_> =
                 (0..count).filter(|i| !gone.contains(i)).map(|i| all[i].clone()).collect();
-            let volume = assemble(&rt2, devices(&given), &Options::default()).await.unwrap();
+            let volume = assemble(&rt, devices(&given), &Options::default()).await.unwrap();
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 50).await;
             check(&volume, &model).await;
             assert!(volume.counters().reconstructed > 0, "{what}: {:?}", volume.counters());
             volume.stop().await.unwrap();
         });
-        rt.clear();
     }
 }
 
@@ -393,11 +344,7 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
 /// memory.
 #[test]
 fn footers_that_are_not_written_yet_stand_in_as_well() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(20, 190);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
+    array(Level::Raid5, 4).run(async move |_, all, volume| {
         let mut model = BTreeMap::new();
         // Each block takes a stripe and one that lists it: more than a window, less than a segment.
         for block in 0..45 {
@@ -416,7 +363,6 @@ fn footers_that_are_not_written_yet_stand_in_as_well() {
         assert!(blocks.contains(&(found.zone, found.block)) && found.repaired, "{found:?}");
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// A scrub names damaged metadata blocks, but none that are not needed. When the blocks that they
@@ -424,12 +370,7 @@ fn footers_that_are_not_written_yet_stand_in_as_well() {
 #[test]
 fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
     for missing in [None, Some(3)] {
-        let rt = Rt::new(RtConfig::simulated(3));
-        let geometry = bare(20, 190);
-        let all = drives(&rt, &geometry, 4);
-        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        array(Level::Raid5, 4).run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
             churn(&volume, &mut model, &mut rng, 250).await;
             let clean = volume.scrub(false, |_, _| {}).await.unwrap();
@@ -473,10 +414,9 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             volume.stop().await.unwrap();
             drop(volume);
             let given: Vec<_> = [0, 1, 2].map(|index| all[index].clone()).into();
-            let volume = assemble(&rt2, devices(&given), &Options::default()).await.unwrap();
+            let volume = assemble(&rt, devices(&given), &Options::default()).await.unwrap();
             check(&volume, &model).await;
         });
-        rt.clear();
     }
 }
 

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check_runs, churn, drives, geometry, made, pages, version};
+use crate::common::{Array, check_runs, churn, geometry, pages, version};
 use furrow_emu::{Emulator, Fault, FaultKind};
-use furrow_raid::{Config, Level, MemberState, Options, Placement, Volume, assemble};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_raid::{Level, MemberState, Options, Placement, Volume, assemble};
+use furrow_rt::{Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -45,23 +45,20 @@ fn on_array<F: Future<Output = ()> + 'static>(
     (placement, geometry, group): &(Placement, Geometry, u32),
     work: impl FnOnce(Rt, Vec<Rc<Emulator>>, Volume, Model) -> F + 'static,
 ) {
-    let rt = Rt::new(RtConfig::simulated(u64::from(placement.n)));
-    let all = drives(&rt, geometry, placement.n as usize);
-    let config = Config { group: *group, large: 1, ..Config::new(placement.level, geometry) };
-    let volume = made(&rt, &all, &config);
-    let (rt2, count) = (rt.clone(), placement.n);
-    rt.block_on(async move {
+    let (n, level) = (placement.n, placement.level);
+    let mut array = Array::of(geometry.clone(), level, n as usize).group(*group);
+    array.config.large = 1;
+    array.simulated(u64::from(n)).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (Model::new(), Rng::new(7));
         // Enough at once that every drive gets a chunk.
-        let all_drives = 8 * u64::from(count);
+        let all_drives = 8 * u64::from(n);
         volume.write(0, pages(0, all_drives, 1), false).await.unwrap();
         model.extend((0..all_drives).map(|block| (block, 1)));
         churn_behind(&volume, &mut model, &mut rng, all_drives, 15).await;
         volume.checkpoint(false).await.unwrap();
         churn_behind(&volume, &mut model, &mut rng, all_drives, 10).await;
-        work(rt2, all, volume, model).await;
+        work(rt, all, volume, model).await;
     });
-    rt.clear();
 }
 
 /// Writes up to six blocks at a random place from `first` on, `steps` times.

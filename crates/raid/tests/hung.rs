@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{
-    self, check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
-};
+use crate::common::{self, Array, check, churn, devices, power_cycle, without_stale};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_raid::{Event, Level, MemberState, Options, Volume, assemble};
-use furrow_rt::{Config as RtConfig, Nanos, Rng, Rt};
+use furrow_rt::{Nanos, Rng, Rt};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -28,24 +26,10 @@ async fn watched(rt: &Rt, all: &[Rc<Emulator>], volume: Volume) -> Volume {
     assemble(rt, devices(all), &options()).await.unwrap()
 }
 
-fn with_array(
-    seed: u64,
-    level: Level,
-    test: impl AsyncFnOnce(Rt, Vec<Rc<Emulator>>, Volume) + 'static,
-) {
-    let rt = Rt::new(RtConfig::shuffled(seed));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(level, &geometry));
-    let on = rt.clone();
-    rt.block_on(async move { test(on, all, volume).await });
-    rt.clear();
-}
-
 #[test]
 fn a_drive_that_hangs_is_taken_out_and_nobody_waits_for_longer() {
     for seed in 0..20 {
-        with_array(seed, Level::Raid5, async move |rt, all, volume| {
+        Array::new(Level::Raid5, 4).shuffled(seed).run(async move |rt, all, volume| {
             let volume = watched(&rt, &all, volume).await;
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
             churn(&volume, &mut model, &mut rng, 30).await;
@@ -72,7 +56,7 @@ fn a_drive_that_hangs_is_taken_out_and_nobody_waits_for_longer() {
 #[test]
 fn an_array_is_put_together_without_a_drive_that_hangs() {
     for nth in (1..60).step_by(4) {
-        with_array(nth, Level::Raid6, async move |rt, all, volume| {
+        Array::new(Level::Raid6, 4).shuffled(nth).run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(nth));
             churn(&volume, &mut model, &mut rng, 30).await;
             power_cycle(&rt, &all, volume).await;
@@ -89,7 +73,7 @@ fn an_array_is_put_together_without_a_drive_that_hangs() {
 /// More drives hang than the level tolerates: requests get an error, not silence.
 #[test]
 fn who_waits_for_too_many_hung_drives_gets_an_error_and_a_stop_ends() {
-    with_array(3, Level::Raid5, async move |rt, all, volume| {
+    Array::new(Level::Raid5, 4).shuffled(3).run(async move |rt, all, volume| {
         let volume = watched(&rt, &all, volume).await;
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(3));
         churn(&volume, &mut model, &mut rng, 30).await;
@@ -107,7 +91,7 @@ fn who_waits_for_too_many_hung_drives_gets_an_error_and_a_stop_ends() {
 /// A drive that is slow but answers is not taken for hung.
 #[test]
 fn a_slow_drive_is_left_alone() {
-    with_array(4, Level::Raid5, async move |rt, all, volume| {
+    Array::new(Level::Raid5, 4).shuffled(4).run(async move |rt, all, volume| {
         let volume = watched(&rt, &all, volume).await;
         let slow = FaultKind::Slow { polls: 0, nanoseconds: LIMIT / 2 };
         all[1].inject(Fault::new(slow).when(When::OneIn(4))).unwrap();

@@ -2,21 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{config, drives, geometry, made, pages};
+use crate::common::{Array, pages};
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_raid::{Event, Level};
-use furrow_rt::{Config as RtConfig, Rt};
-use furrow_zone::{BlockCount, Lba, ZoneId, ZoneState};
+use furrow_zone::{BlockCount, Lba, ZoneId, ZoneState, ZonedDevice};
 
 /// Two drives of three cannot be read for a while. Blocks that were read then are known to be lost,
 /// until a full scrub can read them after all.
 #[test]
 fn what_a_scrub_can_read_is_not_lost() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(40, 64);
-    let drives = drives(&rt, &geometry, 3);
-    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).zones(40, 64).run(async move |_, drives, volume| {
         volume.write(0, pages(0, 40, 1), true).await.unwrap();
         for drive in &drives[..2] {
             drive.inject(Fault::new(FaultKind::ReadError).when(When::Always)).unwrap();
@@ -36,7 +31,6 @@ fn what_a_scrub_can_read_is_not_lost() {
         assert_eq!((scrubbed.lost, volume.lost().0), (0, 0));
         volume.read(0, 40).await.unwrap();
     });
-    rt.clear();
 }
 
 /// A drive is replaced while another one has blocks that it cannot read: the rebuild says which
@@ -44,12 +38,8 @@ fn what_a_scrub_can_read_is_not_lost() {
 /// again.
 #[test]
 fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(40, 64);
-    let drives = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &drives[..3], &config(Level::Raid5, &geometry));
-    let clock = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(1).zones(40, 64).run(async move |rt, drives, volume| {
+        let geometry = drives[0].geometry();
         volume.write(0, pages(0, 400, 1), true).await.unwrap();
         volume.fail(0).await.unwrap();
         let zones = drives[1].report_now(ZoneId(2), geometry.zones - 2).unwrap();
@@ -61,7 +51,7 @@ fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
         let progress = volume.rebuilt().unwrap();
         assert!(progress.done < progress.total, "{progress:?}");
         while volume.rebuilding().is_some() {
-            clock.sleep(1_000_000).await;
+            rt.sleep(1_000_000).await;
         }
         assert_eq!(volume.rebuilt(), None);
         let (count, ranges) = volume.lost();
@@ -83,17 +73,12 @@ fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
             volume.read(block, 1).await.unwrap();
         }
     });
-    rt.clear();
 }
 
 /// While missing drives may come back, no block counts as lost for want of them.
 #[test]
 fn what_missing_drives_have_is_not_lost() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(40, 64);
-    let drives = drives(&rt, &geometry, 3);
-    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).zones(40, 64).run(async move |_, drives, volume| {
         volume.write(0, pages(0, 40, 1), true).await.unwrap();
         for drive in &drives[..2] {
             let away = FaultKind::Disappear { commands: None };
@@ -106,7 +91,6 @@ fn what_missing_drives_have_is_not_lost() {
         assert!(refused > 0);
         assert_eq!(volume.lost(), (0, Vec::new()));
     });
-    rt.clear();
 }
 
 /// A member's errors are what was met: a scrub that looks at a block again to mend it, or to find
@@ -114,11 +98,8 @@ fn what_missing_drives_have_is_not_lost() {
 #[test]
 fn a_block_that_is_met_once_counts_once() {
     for (broken, repair) in [(1, false), (1, true), (2, false), (2, true)] {
-        let rt = Rt::new(RtConfig::simulated(3));
-        let geometry = geometry(40, 64);
-        let drives = drives(&rt, &geometry, 3);
-        let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
-        rt.block_on(async move {
+        Array::new(Level::Raid5, 3).zones(40, 64).run(async move |_, drives, volume| {
+            let geometry = drives[0].geometry().clone();
             volume.write(0, pages(0, 400, 1), true).await.unwrap();
             let zones = drives[1].report_now(ZoneId(2), geometry.zones - 2).unwrap();
             let full = zones.iter().find(|zone| zone.state == ZoneState::Full).unwrap();
@@ -146,6 +127,5 @@ fn a_block_that_is_met_once_counts_once() {
                 assert_eq!(errors().iter().sum::<u64>(), before + 2, "{what}");
             }
         });
-        rt.clear();
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{self, check_runs, config, devices, drives, geometry, made, pages, reopened};
+use crate::common::{self, Array, check_runs, config, devices, drives, geometry, pages, reopened};
 use furrow_emu::{Emulator, Fates};
 use furrow_raid::{Level, MemberState, Options, Volume, create};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
@@ -48,12 +48,8 @@ fn failed(volume: &Volume) -> Vec<usize> {
 
 #[test]
 fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
-    let rt = Rt::new(RtConfig::shuffled(2));
-    let geometry = geometry(16, 40);
-    let mut all = drives(&rt, &geometry, MOST);
-    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    let array = Array::new(Level::Raid6, MOST).zones(16, 40).shuffled(2);
+    array.run(async move |rt, mut all, volume| {
         let mut model = Model::new();
         // To make that possible, cleaning has to fill stripes of 120 blocks.
         fill(&volume, volume.blocks(), &mut model).await;
@@ -68,26 +64,21 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
         assert!(volume.counters().reconstructed > 0);
         let third = volume.fail(9).await.unwrap_err();
         assert_eq!(third.kind(), ErrorKind::Invalid, "{third}");
-        replaced(&rt2, &volume, &mut all, &[3, MOST - 1]).await;
+        replaced(&rt, &volume, &mut all, &[3, MOST - 1]).await;
         // The new drives provide the chunks of others that are now lost.
         volume.fail(0).await.unwrap();
         volume.fail(17).await.unwrap();
         check_runs(&volume, &model, 61).await;
-        replaced(&rt2, &volume, &mut all, &[0, 17]).await;
-        let volume = reopened(&rt2, &all, volume).await;
+        replaced(&rt, &volume, &mut all, &[0, 17]).await;
+        let volume = reopened(&rt, &all, volume).await;
         check_runs(&volume, &model, 61).await;
     });
-    rt.clear();
 }
 
 #[test]
 fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
-    let rt = Rt::new(RtConfig::shuffled(3));
-    let geometry = geometry(16, 40);
-    let mut all = drives(&rt, &geometry, MOST);
-    let volume = made(&rt, &all, &config(Level::Raid01, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    let array = Array::new(Level::Raid01, MOST).zones(16, 40).shuffled(3);
+    array.run(async move |rt, mut all, volume| {
         let mut model = Model::new();
         fill(&volume, volume.blocks(), &mut model).await;
         // The first half of some pairs, the second half of others: in the end one drive of every
@@ -105,18 +96,17 @@ fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
         assert_eq!(failed(&volume), lost);
         check_runs(&volume, &model, 61).await;
         common::churn(&volume, &mut model, &mut Rng::new(7), 100).await;
-        replaced(&rt2, &volume, &mut all, &lost).await;
+        replaced(&rt, &volume, &mut all, &lost).await;
         // The partners of the new drives fail now, so every chunk comes from a new drive.
         for index in &lost {
             volume.fail((index ^ 1) as u32).await.unwrap();
         }
         check_runs(&volume, &model, 61).await;
         let partners: Vec<usize> = lost.iter().map(|index| index ^ 1).collect();
-        replaced(&rt2, &volume, &mut all, &partners).await;
-        let volume = reopened(&rt2, &all, volume).await;
+        replaced(&rt, &volume, &mut all, &partners).await;
+        let volume = reopened(&rt, &all, volume).await;
         check_runs(&volume, &model, 61).await;
     });
-    rt.clear();
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check, drives, geometry, made, pages, reopened};
+use crate::common::{Array, check, pages, reopened};
 use furrow_emu::{Fault, FaultKind};
-use furrow_raid::{Config, Level};
-use furrow_rt::{Config as RtConfig, Rt};
-use furrow_zone::{BlockCount, Lba, ZoneId};
+use furrow_raid::Level;
+use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -16,13 +15,10 @@ const SECOND: u64 = 1_000_000_000;
 #[test]
 fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
     for scrubbed in [false, true] {
-        let rt = Rt::new(RtConfig::simulated(5));
-        let geometry = geometry(16, 40);
-        let all = drives(&rt, &geometry, 3);
-        let config = Config { group: 1, large: 0, ..Config::new(Level::Raid5, &geometry) };
-        let volume = made(&rt, &all, &config);
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        let mut array = Array::new(Level::Raid5, 3).zones(16, 40).group(1).simulated(5);
+        array.config.large = 0;
+        array.run(async move |rt, all, volume| {
+            let geometry = all[0].geometry();
             volume.write(0, pages(0, 1, 1), false).await.unwrap();
             // Zone 2 belongs to the first segment, which begins with a header.
             let first = Lba(2 * geometry.zone_size.0 + 1);
@@ -34,28 +30,27 @@ fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
                 drive.inject(Fault::new(slow).at_zone(ZoneId(3))).unwrap();
             });
             let noticed = volume.clone();
-            let noticed = rt2.spawn(async move {
+            let noticed = rt.spawn(async move {
                 if scrubbed {
                     noticed.scrub(true, |_, _| {}).await.unwrap();
                 } else {
                     noticed.read(0, 1).await.unwrap();
                 }
             });
-            rt2.sleep(SECOND).await;
+            rt.sleep(SECOND).await;
             // Two segments' worth of writes; after them the block is the first block of the first
             // slot again.
             let last = 2 + 2 * u64::from(volume.shape().rows);
             for version in 2..last {
                 volume.write(0, pages(0, 1, version), false).await.unwrap();
             }
-            assert!(rt2.now().0 < 5 * SECOND, "what is mended is under way");
-            rt2.sleep(60 * SECOND).await;
+            assert!(rt.now().0 < 5 * SECOND, "what is mended is under way");
+            rt.sleep(60 * SECOND).await;
             assert!(volume.counters().repaired > 0);
             noticed.await;
             check(&volume, &BTreeMap::from([(0, last - 1)])).await;
-            let again = reopened(&rt2, &all, volume).await;
+            let again = reopened(&rt, &all, volume).await;
             check(&again, &BTreeMap::from([(0, last - 1)])).await;
         });
-        rt.clear();
     }
 }

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{
-    check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
-};
+use crate::common::{Array, check, churn, devices, power_cycle, without_stale};
 use furrow_emu::{Emulator, Fault, FaultKind, Options as DriveOptions, Snapshot};
 use furrow_raid::{Level, MemberState, Options, Standing, assemble, examine, judge};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{ErrorKind, ZoneId};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{ErrorKind, ZoneId, ZonedDevice};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,27 +32,23 @@ fn backups_of_members_are_refused_by_name() {
         (Level::Raid0, 2, &[1]),
     ] {
         for (cut, writes) in [(false, 40), (true, 40), (true, 1)] {
-            let rt = Rt::new(RtConfig::shuffled(count as u64));
-            let geometry = geometry(16, 80);
-            let mut all = drives(&rt, &geometry, count);
-            let volume = made(&rt, &all, &config(level, &geometry));
-            let rt2 = rt.clone();
-            rt.block_on(async move {
+            let array = Array::new(level, count).shuffled(count as u64);
+            array.run(async move |rt, mut all, volume| {
                 let (mut model, mut rng) = (BTreeMap::new(), Rng::new(3));
                 churn(&volume, &mut model, &mut rng, 30).await;
                 volume.stop().await.unwrap();
                 drop(volume);
                 let images: Vec<_> = back.iter().map(|at| (*at, all[*at].snapshot())).collect();
-                let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+                let volume = assemble(&rt, devices(&all), &Options::default()).await.unwrap();
                 churn(&volume, &mut model, &mut rng, writes).await;
                 if cut {
-                    power_cycle(&rt2, &all, volume).await;
+                    power_cycle(&rt, &all, volume).await;
                 } else {
                     volume.stop().await.unwrap();
                 }
-                images.iter().for_each(|(at, image)| all[*at] = restored(&rt2, *at, image));
+                images.iter().for_each(|(at, image)| all[*at] = restored(&rt, *at, image));
                 let told = format!("{level} of {count}, {back:?}, {cut} {writes}");
-                let error = assemble(&rt2, devices(&all), &Options::default()).await.unwrap_err();
+                let error = assemble(&rt, devices(&all), &Options::default()).await.unwrap_err();
                 let text = error.to_string();
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{told}: {text}");
                 assert!(text.starts_with(&format!("drive{} is stale", back[0])), "{told}: {text}");
@@ -70,7 +64,7 @@ fn backups_of_members_are_refused_by_name() {
                 assert_eq!(stale, back, "{told}");
                 // The array starts without these drives, if it can do without them; they come back
                 // as new drives.
-                match without_stale(&rt2, &all).await {
+                match without_stale(&rt, &all).await {
                     Ok(volume) => {
                         assert!(text.contains("furrow raid replace"), "{told}: {text}");
                         check(&volume, &model).await;
@@ -80,7 +74,7 @@ fn backups_of_members_are_refused_by_name() {
                             volume.replace(*at as u32, device, true).await.unwrap();
                         }
                         while volume.rebuilding().is_some() {
-                            rt2.sleep(100_000).await;
+                            rt.sleep(100_000).await;
                         }
                         check(&volume, &model).await;
                     }
@@ -90,7 +84,6 @@ fn backups_of_members_are_refused_by_name() {
                     }
                 }
             });
-            rt.clear();
         }
     }
 }
@@ -101,12 +94,7 @@ fn backups_of_members_are_refused_by_name() {
 #[test]
 fn an_image_from_before_a_stop_is_refused_by_name() {
     for seed in 0..20 {
-        let rt = Rt::new(RtConfig::shuffled(seed));
-        let geometry = geometry(16, 80);
-        let mut all = drives(&rt, &geometry, 4);
-        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(Level::Raid5, 4).shuffled(seed).run(async move |rt, mut all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
             churn(&volume, &mut model, &mut rng, 30 + seed).await;
             if seed % 2 == 0 {
@@ -116,14 +104,13 @@ fn an_image_from_before_a_stop_is_refused_by_name() {
             churn(&volume, &mut model, &mut rng, seed % 3).await;
             volume.stop().await.unwrap();
             drop(volume);
-            all[at] = restored(&rt2, at, &image);
-            let error = assemble(&rt2, devices(&all), &Options::default()).await.unwrap_err();
+            all[at] = restored(&rt, at, &image);
+            let error = assemble(&rt, devices(&all), &Options::default()).await.unwrap_err();
             let text = error.to_string();
             assert!(text.starts_with(&format!("drive{at} is stale")), "{seed}: {text}");
-            let volume = without_stale(&rt2, &all).await.unwrap();
+            let volume = without_stale(&rt, &all).await.unwrap();
             check(&volume, &model).await;
         });
-        rt.clear();
     }
 }
 
@@ -134,12 +121,8 @@ fn an_image_from_before_a_stop_is_refused_by_name() {
 fn a_member_that_lost_its_last_writes_costs_nothing() {
     let (mut refused, mut taken, mut lacking) = (0, 0, 0);
     for seed in 0..60 {
-        let rt = Rt::new(RtConfig::shuffled(seed));
-        let geometry = geometry(16, 80);
-        let mut all = drives(&rt, &geometry, 4);
-        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-        let rt2 = rt.clone();
-        let (stale, lacked) = rt.block_on(async move {
+        let array = Array::new(Level::Raid5, 4).shuffled(seed);
+        let (stale, lacked) = array.run(async move |rt, mut all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
             churn(&volume, &mut model, &mut rng, 50 + seed).await;
             let (at, image) = (seed as usize % 4, all[seed as usize % 4].snapshot());
@@ -150,25 +133,24 @@ fn a_member_that_lost_its_last_writes_costs_nothing() {
                 volume.checkpoint(false).await.unwrap();
                 churn(&volume, &mut model, &mut rng, 20).await;
             }
-            power_cycle(&rt2, &all, volume).await;
-            all[at] = restored(&rt2, at, &image);
-            let volume = without_stale(&rt2, &all).await.unwrap();
+            power_cycle(&rt, &all, volume).await;
+            all[at] = restored(&rt, at, &image);
+            let volume = without_stale(&rt, &all).await.unwrap();
             check(&volume, &model).await;
             let stale = volume.members()[at].1 == MemberState::Failed;
             let lacked = volume.recovered().lacking > 0;
             churn(&volume, &mut model, &mut rng, 20).await;
-            rt2.sleep(1_000_000_000).await;
+            rt.sleep(1_000_000_000).await;
             if !stale {
                 volume.stop().await.unwrap();
                 drop(volume);
                 let mut left = devices(&all);
                 left.remove((at + 1) % 4);
-                let volume = assemble(&rt2, left, &Options::default()).await.unwrap();
+                let volume = assemble(&rt, left, &Options::default()).await.unwrap();
                 check(&volume, &model).await;
             }
             (stale, lacked)
         });
-        rt.clear();
         refused += u32::from(stale);
         taken += u32::from(!stale);
         lacking += u32::from(lacked);
@@ -181,12 +163,8 @@ fn a_member_that_lost_its_last_writes_costs_nothing() {
 /// nor identified. Cleaning gives such a segment up, and no task waits for it.
 #[test]
 fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
-    let rt = Rt::new(RtConfig::simulated(5));
-    let geometry = geometry(24, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 4).zones(24, 80).simulated(5).run(async move |rt, all, volume| {
+        let geometry = all[0].geometry().clone();
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(5));
         for _ in 0..40 {
             churn(&volume, &mut model, &mut rng, 4).await;
@@ -209,16 +187,15 @@ fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
             told.set(told.get() + 1);
             assert!(told.get() < 20_000, "the volume tends itself, and comes to no end");
         }));
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
-        rt2.sleep(1_000_000_000).await;
+        let volume = assemble(&rt, devices(&all), &Options::default()).await.unwrap();
+        rt.sleep(1_000_000_000).await;
         let checkpoints = volume.counters().checkpoints;
         let commands = count.get();
-        rt2.sleep(1_000_000_000).await;
+        rt.sleep(1_000_000_000).await;
         assert_eq!(count.get(), commands, "nothing is left that could be done");
         assert!(checkpoints < 20, "{checkpoints} checkpoints");
         let error = volume.read(0, volume.blocks() as u32).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt), "{error}");
         volume.stop().await.unwrap();
     });
-    rt.clear();
 }

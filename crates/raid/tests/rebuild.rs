@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check, churn, config, devices, drives, geometry, made, pages, reopened};
+use crate::common::{Array, check, churn, devices, pages, reopened};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_rt::{Rng, Rt};
 use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,13 +25,8 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
     for (level, count) in
         [(Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid01, 4), (Level::Raid4, 3)]
     {
-        let rt = Rt::new(RtConfig::shuffled(3));
-        let geometry = geometry(16, 80);
-        let all = drives(&rt, &geometry, count);
-        let spare = drives(&rt, &geometry, 1).remove(0);
-        let volume = made(&rt, &all, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(level, count).others(1).shuffled(3).run(async move |rt, all, volume| {
+            let spare = &all[count];
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
             churn(&volume, &mut model, &mut rng, 200).await;
             let busy = volume.replace(1, spare.clone(), false).await.unwrap_err();
@@ -43,10 +38,10 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
             let old = volume.replace(1, all[2].clone(), false).await.unwrap_err();
             assert_eq!(old.kind(), ErrorKind::Exists);
             volume.replace(1, spare.clone(), false).await.unwrap();
-            rebuilt(&rt2, &volume, &mut model, &mut rng).await;
+            rebuilt(&rt, &volume, &mut model, &mut rng).await;
             if level == Level::Raid6 {
                 volume.replace(0, all[0].clone(), true).await.unwrap();
-                rebuilt(&rt2, &volume, &mut model, &mut rng).await;
+                rebuilt(&rt, &volume, &mut model, &mut rng).await;
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             check(&volume, &model).await;
@@ -56,25 +51,12 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
             churn(&volume, &mut model, &mut rng, 20).await;
             check(&volume, &model).await;
         });
-        rt.clear();
     }
-}
-
-/// A RAID-5 of three drives, and one more.
-fn three_and_a_spare(rt: &Rt) -> (Vec<Rc<Emulator>>, Rc<Emulator>, Volume) {
-    let geometry = geometry(16, 80);
-    let all = drives(rt, &geometry, 3);
-    let spare = drives(rt, &geometry, 1).remove(0);
-    let volume = made(rt, &all, &config(Level::Raid5, &geometry));
-    (all, spare, volume)
 }
 
 #[test]
 fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let (all, spare, volume) = three_and_a_spare(&rt);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(1).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 100).await;
         assert!(volume.used() > 0 && volume.used() <= volume.blocks());
@@ -83,8 +65,8 @@ fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
         assert_eq!(Rc::strong_count(&all[2]), 1, "nobody writes to it any more");
         // The rebuild is so slow that it does not end until the pause is shortened.
         volume.set_rebuild_pause(1 << 40);
-        volume.replace(2, spare.clone(), false).await.unwrap();
-        rt2.sleep(1 << 38).await;
+        volume.replace(2, all[3].clone(), false).await.unwrap();
+        rt.sleep(1 << 38).await;
         assert!(volume.rebuilding().is_some());
         all[0].power_cut(&Fates::nothing(1));
         assert!(volume.write(0, pages(0, 1, 1), false).await.is_err());
@@ -104,25 +86,21 @@ fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
             ]
         );
     });
-    rt.clear();
 }
 
 #[test]
 fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let (_all, spare, volume) = three_and_a_spare(&rt);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(1).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 200).await;
         volume.fail(1).await.unwrap();
         const SECOND: u64 = 1_000_000_000;
         volume.set_rebuild_pause(SECOND);
-        volume.replace(1, spare.clone(), false).await.unwrap();
-        rt2.sleep(5 * SECOND / 2).await;
+        volume.replace(1, all[3].clone(), false).await.unwrap();
+        rt.sleep(5 * SECOND / 2).await;
         let done = volume.rebuilding().expect("it takes seconds").done;
         volume.set_rebuild_pause(0);
-        rt2.sleep(3 * SECOND / 2).await;
+        rt.sleep(3 * SECOND / 2).await;
         assert_eq!(volume.rebuilding(), None, "{done} segments were done before");
         let mut last = volume.next_event().await;
         while last != furrow_raid::Event::RebuildFinished {
@@ -130,68 +108,57 @@ fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
         }
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// The new drive is replaced in its turn while one of its zones is being filled: that zone is not
 /// taken for a zone of the drive that replaces it.
 #[test]
 fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let (all, spare, volume) = three_and_a_spare(&rt);
-    let another = drives(&rt, all[0].geometry(), 1).remove(0);
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(2).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 200).await;
         volume.fail(1).await.unwrap();
         volume.set_rebuild_pause(1_000_000_000);
-        volume.replace(1, spare.clone(), false).await.unwrap();
-        rt2.sleep(500_000_000).await;
+        volume.replace(1, all[3].clone(), false).await.unwrap();
+        rt.sleep(500_000_000).await;
         assert!(volume.rebuilding().is_some());
         volume.fail(1).await.unwrap();
-        volume.replace(1, another.clone(), false).await.unwrap();
+        volume.replace(1, all[4].clone(), false).await.unwrap();
         volume.set_rebuild_pause(0);
         while volume.rebuilding().is_some() {
-            rt2.sleep(100_000).await;
+            rt.sleep(100_000).await;
         }
         assert_eq!(volume.members()[1].1, MemberState::Active);
         volume.fail(0).await.unwrap();
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// A second member is replaced while the rebuild of the first writes its checkpoint.
 #[test]
 fn what_is_replaced_at_the_end_of_a_rebuild_is_rebuilt_too() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 5);
-    let mut spares = drives(&rt, &geometry, 2);
-    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid6, 5).others(2).run(async move |rt, all, volume| {
+        let geometry = all[0].geometry();
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 200).await;
         volume.fail(0).await.unwrap();
         volume.fail(1).await.unwrap();
-        volume.replace(1, spares.remove(0), false).await.unwrap();
+        volume.replace(1, all[5].clone(), false).await.unwrap();
         // The segments' zones are slow, not the ring in which members are recorded.
         let (first, zones) = (2 * geometry.zone_size.0, u64::from(geometry.zones) - 2);
         let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000 };
         let zones = BlockCount(zones * geometry.zone_size.0);
-        for drive in &all {
+        for drive in &all[..5] {
             drive.inject(Fault::new(slow).at_blocks(Lba(first), zones)).unwrap();
         }
         while volume.members()[1].1 != MemberState::Active {
-            rt2.sleep(100_000).await;
+            rt.sleep(100_000).await;
         }
         assert!(volume.rebuilding().is_some(), "its checkpoint is under way");
-        volume.replace(0, spares.remove(0), false).await.unwrap();
+        volume.replace(0, all[6].clone(), false).await.unwrap();
         assert!(volume.rebuilding().is_some(), "its checkpoint is under way");
         while volume.rebuilding().is_some() {
-            rt2.sleep(1_000_000).await;
+            rt.sleep(1_000_000).await;
         }
         let states = volume.members().into_iter().map(|(_, state, _)| state);
         assert_eq!(states.collect::<Vec<_>>(), [MemberState::Active; 5]);
@@ -199,17 +166,11 @@ fn what_is_replaced_at_the_end_of_a_rebuild_is_rebuilt_too() {
         volume.fail(3).await.unwrap();
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 #[test]
 fn a_scrub_finds_damage_names_it_and_mends_it() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 4).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 100).await;
         let clean = volume.scrub(false, |_, _| {}).await.unwrap();
@@ -228,10 +189,9 @@ fn a_scrub_finds_damage_names_it_and_mends_it() {
         check(&volume, &model).await;
         let mended = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(mended.findings.is_empty(), "what was damaged is not needed: {mended:?}");
-        let again = reopened(&rt2, &all, volume).await;
+        let again = reopened(&rt, &all, volume).await;
         check(&again, &model).await;
     });
-    rt.clear();
 }
 
 /// The zone of a drive that holds the most blocks.
@@ -245,12 +205,7 @@ fn fullest(drive: &Emulator) -> ZoneId {
 #[test]
 fn what_a_lost_zone_held_is_redundant_again_before_the_next_failure() {
     for noticed in ["by a read", "at the assembly"] {
-        let rt = Rt::new(RtConfig::shuffled(4));
-        let geometry = geometry(16, 80);
-        let all = drives(&rt, &geometry, 4);
-        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(Level::Raid5, 4).shuffled(4).run(async move |rt, all, volume| {
             let (mut model, mut rng, mut volume) = (BTreeMap::new(), Rng::new(8), volume);
             churn(&volume, &mut model, &mut rng, 300).await;
             if noticed == "at the assembly" {
@@ -258,30 +213,25 @@ fn what_a_lost_zone_held_is_redundant_again_before_the_next_failure() {
                 drop(volume);
                 let fault = Fault::new(FaultKind::ZoneOffline).at_zone(fullest(&all[1]));
                 all[1].inject(fault).unwrap();
-                volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+                volume = assemble(&rt, devices(&all), &Options::default()).await.unwrap();
             } else {
                 let fault = Fault::new(FaultKind::ZoneOffline).at_zone(fullest(&all[1]));
                 all[1].inject(fault).unwrap();
                 check(&volume, &model).await;
             }
-            rt2.sleep(50_000_000).await;
+            rt.sleep(50_000_000).await;
             let counters = volume.counters();
             assert!(counters.moved > 0 && counters.cleaned > 0, "{noticed}: {counters:?}");
             assert_eq!(volume.members()[1].1, MemberState::Active);
             volume.fail(3).await.unwrap();
             check(&volume, &model).await;
         });
-        rt.clear();
     }
 }
 
 #[test]
 fn a_scrub_can_be_stopped() {
-    let rt = Rt::new(RtConfig::simulated(4));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 4).simulated(4).run(async move |_, _all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 300).await;
         let whole = volume.scrub(false, |_, _| {}).await.unwrap();
@@ -297,5 +247,4 @@ fn a_scrub_can_be_stopped() {
         let again = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(!again.stopped && again.blocks >= whole.blocks, "{again:?}");
     });
-    rt.clear();
 }

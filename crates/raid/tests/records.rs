@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check, churn, config, devices, drives, geometry, made};
+use crate::common::{Array, check, churn, devices, geometry};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble, damaged_member, examine};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -65,13 +65,9 @@ fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
     ] {
         for refusing in 1..=count {
             for times in [1, 2, 3, 12, 1000] {
-                let rt = Rt::new(RtConfig::shuffled(times));
-                let geometry = geometry(16, 80);
-                let all = drives(&rt, &geometry, count);
-                let volume = made(&rt, &all, &config(level, &geometry));
-                let rt2 = rt.clone();
                 let told = format!("{level} of {count}, {refusing} refuse {times}");
-                failed += u32::from(rt.block_on(async move {
+                let array = Array::new(level, count).shuffled(times);
+                failed += u32::from(array.run(async move |rt, all, volume| {
                     let (mut model, mut rng) = (BTreeMap::new(), Rng::new(times));
                     churn(&volume, &mut model, &mut rng, 40).await;
                     for drive in &all[..refusing] {
@@ -85,12 +81,12 @@ fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
                     let failed = volume.failed().is_some();
                     let _ = volume.stop().await;
                     drop(volume);
-                    rt2.sleep(1_000_000_000).await;
+                    rt.sleep(1_000_000_000).await;
                     for drive in &all {
                         drive.clear_faults(None).unwrap();
                         assert!(examine(&**drive).await.is_ok(), "{told}: its record is gone");
                     }
-                    let opened = crate::common::without_stale(&rt2, &all).await;
+                    let opened = crate::common::without_stale(&rt, &all).await;
                     let volume = opened.unwrap_or_else(|why| panic!("{told}: {why}"));
                     check(&volume, &model).await;
                     churn(&volume, &mut model, &mut rng, 20).await;
@@ -98,7 +94,6 @@ fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
                     volume.stop().await.unwrap();
                     failed
                 }));
-                rt.clear();
             }
         }
     }
@@ -120,11 +115,6 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
         (Level::Raid0, 2, &[1]),
     ] {
         for whole_ring in [false, true] {
-            let rt = Rt::new(RtConfig::simulated(7));
-            let geometry = geometry(16, 80);
-            let all = drives(&rt, &geometry, count);
-            let volume = made(&rt, &all, &config(level, &geometry));
-            let rt2 = rt.clone();
             let told = format!("{level} of {count}, {hit:?}, {whole_ring}");
             let damage = move |drive: &Emulator| match whole_ring {
                 true => flip_ring(drive),
@@ -133,7 +123,7 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
                     flip(drive, zone, block);
                 }
             };
-            rt.block_on(async move {
+            Array::new(level, count).simulated(7).run(async move |rt, all, volume| {
                 let (mut model, mut rng) = (BTreeMap::new(), Rng::new(9));
                 churn(&volume, &mut model, &mut rng, 60).await;
                 volume.stop().await.unwrap();
@@ -157,7 +147,7 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
                         }
                     }
                 }
-                let volume = again(&rt2, &all).await.unwrap_or_else(|e| panic!("{told}: {e}"));
+                let volume = again(&rt, &all).await.unwrap_or_else(|e| panic!("{told}: {e}"));
                 let active = |v: &Volume| v.members().iter().all(|m| m.1 == MemberState::Active);
                 assert!(active(&volume), "{told}");
                 check(&volume, &model).await;
@@ -175,12 +165,11 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
                 volume.stop().await.unwrap();
                 drop(volume);
                 hit.iter().for_each(|at| damage(&all[*at]));
-                let volume = again(&rt2, &all).await.unwrap_or_else(|e| panic!("{told}: {e}"));
+                let volume = again(&rt, &all).await.unwrap_or_else(|e| panic!("{told}: {e}"));
                 assert!(active(&volume), "{told}");
                 check(&volume, &model).await;
                 volume.stop().await.unwrap();
             });
-            rt.clear();
         }
     }
 }
@@ -189,19 +178,14 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
 /// was never a member stays one that was never a member.
 #[test]
 fn without_any_whole_record_the_members_are_still_told_from_empty_drives() {
-    let rt = Rt::new(RtConfig::simulated(11));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all[..3], &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(1).simulated(11).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(9));
         churn(&volume, &mut model, &mut rng, 60).await;
         volume.stop().await.unwrap();
         drop(volume);
         all[..3].iter().for_each(|drive| flip_ring(drive));
         let before: Vec<_> = all.iter().map(|d| (written(d, 0), written(d, 1))).collect();
-        let error = again(&rt2, &all[..3]).await.unwrap_err();
+        let error = again(&rt, &all[..3]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("of a Furrow array member"), "{error}");
         let after: Vec<_> = all.iter().map(|d| (written(d, 0), written(d, 1))).collect();
@@ -210,7 +194,6 @@ fn without_any_whole_record_the_members_are_still_told_from_empty_drives() {
         assert_eq!(empty.kind(), ErrorKind::NotFound, "{empty}");
         assert!(damaged_member(&*all[3]).await.unwrap().is_none());
     });
-    rt.clear();
 }
 
 /// Blocks are overwritten, and the power goes before a state record tells of it. Then blocks are
@@ -227,30 +210,26 @@ fn damage_behind_the_newest_record_is_no_end_of_a_segment() {
         (Level::Raid01, 4, 2),
     ] {
         for (group, seed) in [(1, 1), (8, 2), (8, 3)] {
-            let rt = Rt::new(RtConfig::shuffled(seed));
-            let geometry = geometry(24, 80);
-            let all = drives(&rt, &geometry, count);
-            let config = furrow_raid::Config { group, ..config(level, &geometry) };
-            let volume = made(&rt, &all, &config);
-            let rt2 = rt.clone();
             let told = format!("{level} of {count}, group {group}, seed {seed}");
-            let (met, whole): (u32, u32) = rt.block_on(async move {
+            let array = Array::new(level, count).zones(24, 80).group(group).shuffled(seed);
+            let (met, whole): (u32, u32) = array.run(async move |rt, all, volume| {
+                let geometry = all[0].geometry();
                 let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
                 churn(&volume, &mut model, &mut rng, 30).await;
-                let volume = crate::common::reopened(&rt2, &all, volume).await;
+                let volume = crate::common::reopened(&rt, &all, volume).await;
                 let ends = |drive: &Rc<Emulator>| -> Vec<u64> {
                     (0..geometry.zones).map(|zone| written(drive, zone)).collect()
                 };
                 let before: Vec<_> = all.iter().map(ends).collect();
                 churn(&volume, &mut model, &mut rng, 12).await;
-                crate::common::power_cycle(&rt2, &all, volume).await;
+                crate::common::power_cycle(&rt, &all, volume).await;
                 for (drive, before) in all[..hit].iter().zip(&before) {
                     for zone in 2..geometry.zones {
                         let new = before[zone as usize].max(1)..written(drive, zone);
                         new.filter(|_| rng.one_in(2)).for_each(|at| flip(drive, zone, at));
                     }
                 }
-                let volume = match again(&rt2, &all).await {
+                let volume = match again(&rt, &all).await {
                     Ok(volume) => volume,
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Corrupt, "{told}: {error}");
@@ -270,7 +249,6 @@ fn damage_behind_the_newest_record_is_no_end_of_a_segment() {
                 }
                 (met, 1)
             });
-            rt.clear();
             (lost, opened) = (lost + met, opened + whole);
         }
     }
@@ -284,15 +262,12 @@ fn damaged_headers_cost_nothing() {
     for (level, count) in [(Level::Raid0, 2), (Level::Raid5, 4), (Level::Raid6, 4)] {
         for oob in [64, 0] {
             for all_of_them in [false, true] {
-                let rt = Rt::new(RtConfig::simulated(5));
-                let geometry = furrow_zone::Geometry { oob_bytes: oob, ..geometry(24, 160) };
-                let all = drives(&rt, &geometry, count);
-                let group = if oob == 0 { 1 } else { 8 };
-                let config = furrow_raid::Config { group, ..config(level, &geometry) };
-                let volume = made(&rt, &all, &config);
-                let rt2 = rt.clone();
                 let told = format!("{level} of {count}, {oob}, {all_of_them}");
-                rt.block_on(async move {
+                let geometry = furrow_zone::Geometry { oob_bytes: oob, ..geometry(24, 160) };
+                let array = Array::of(geometry, level, count).simulated(5);
+                let array = if oob == 0 { array.group(1) } else { array };
+                array.run(async move |rt, all, volume| {
+                    let geometry = all[0].geometry();
                     let (mut model, mut rng) = (BTreeMap::new(), Rng::new(5));
                     churn(&volume, &mut model, &mut rng, 120).await;
                     volume.stop().await.unwrap();
@@ -302,7 +277,7 @@ fn damaged_headers_cost_nothing() {
                             flip(drive, zone, 0);
                         }
                     }
-                    let opened = again(&rt2, &all).await;
+                    let opened = again(&rt, &all).await;
                     let volume = match opened {
                         // The last checkpoint begins a segment that no record knows.
                         Err(error) if all_of_them => {
@@ -317,7 +292,6 @@ fn damaged_headers_cost_nothing() {
                     check(&volume, &model).await;
                     volume.stop().await.unwrap();
                 });
-                rt.clear();
             }
         }
     }

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check, churn, config, devices, drives, geometry, made};
+use crate::common::{Array, check, churn, config, devices, geometry};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind};
-use furrow_raid::{Level, MemberState, Options, Volume, assemble, examine};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::ErrorKind;
+use furrow_raid::{Level, MemberState, Options, Volume, assemble, create, examine};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{ErrorKind, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -24,13 +24,9 @@ async fn rebuilt(rt: &Rt, volume: &Volume) {
 
 #[test]
 fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
-    let rt = Rt::new(RtConfig::simulated(5));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 6);
-    let volume = made(&rt, &all[..3], &config(Level::Raid5, &geometry));
-    let foreign = made(&rt, &all[4..], &config(Level::Raid5, &geometry));
-    let rt2 = rt.clone();
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 3).others(3).simulated(5).run(async move |rt, all, volume| {
+        let (config, options) = (config(Level::Raid5, all[0].geometry()), Options::default());
+        let foreign = create(&rt, devices(&all[4..]), &config, &options, false).await.unwrap();
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 100).await;
         let full = volume.add_spare(all[1].clone(), false).await.unwrap_err();
@@ -57,31 +53,31 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
         drop(volume);
 
         let given = |order: &[usize]| order.iter().map(|i| all[*i].clone()).collect::<Vec<_>>();
-        let only = again(&rt2, &given(&[3])).await.unwrap_err();
+        let only = again(&rt, &given(&[3])).await.unwrap_err();
         assert!(only.to_string().contains("only spares are given"), "{only}");
-        let twice = again(&rt2, &given(&[0, 1, 3, 2, 3])).await.unwrap_err();
+        let twice = again(&rt, &given(&[0, 1, 3, 2, 3])).await.unwrap_err();
         assert!(twice.to_string().contains("drive3 is a second copy of a spare"), "{twice}");
         drop(foreign);
-        let other = again(&rt2, &given(&[3, 5])).await.unwrap_err();
+        let other = again(&rt, &given(&[3, 5])).await.unwrap_err();
         assert!(other.to_string().contains("drive3 is a spare of array"), "{other}");
         for order in [[3, 2, 0, 1], [1, 3, 0, 2]] {
-            let volume = again(&rt2, &given(&order)).await.unwrap();
+            let volume = again(&rt, &given(&order)).await.unwrap();
             assert_eq!(volume.spares(), [uuid]);
             check(&volume, &model).await;
             volume.stop().await.unwrap();
         }
         // The array is complete without the spare, and the spare stays a spare.
-        let volume = again(&rt2, &given(&[0, 1, 2])).await.unwrap();
+        let volume = again(&rt, &given(&[0, 1, 2])).await.unwrap();
         assert!(volume.spares().is_empty());
         volume.fail(1).await.unwrap();
         churn(&volume, &mut model, &mut rng, 50).await;
         volume.stop().await.unwrap();
         drop(volume);
-        let volume = again(&rt2, &given(&[3, 0, 2])).await.unwrap();
+        let volume = again(&rt, &given(&[3, 0, 2])).await.unwrap();
         assert_eq!(volume.spares(), [uuid]);
         volume.take_spare(1, all[3].clone()).await.unwrap();
         assert!(volume.spares().is_empty());
-        rebuilt(&rt2, &volume).await;
+        rebuilt(&rt, &volume).await;
         assert_eq!(volume.members()[1].0, uuid);
         assert_eq!(examine(&*all[3]).await.unwrap().member, Some(1));
         volume.fail(0).await.unwrap();
@@ -91,15 +87,14 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
         assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         let next = volume.add_spare(all[1].clone(), true).await.unwrap();
         volume.take_spare(0, all[1].clone()).await.unwrap();
-        rebuilt(&rt2, &volume).await;
+        rebuilt(&rt, &volume).await;
         volume.stop().await.unwrap();
         drop(volume);
-        let volume = again(&rt2, &given(&[1, 2, 3])).await.unwrap();
+        let volume = again(&rt, &given(&[1, 2, 3])).await.unwrap();
         assert_eq!(volume.members()[0].0, next);
         volume.fail(2).await.unwrap();
         check(&volume, &model).await;
     });
-    rt.clear();
 }
 
 /// At whatever point the power goes, the drive is either a spare or a member according to the other
@@ -111,12 +106,9 @@ fn the_power_goes_while_a_spare_becomes_a_member() {
     while !over {
         step += 1;
         let volatile = step % 2 == 0;
-        let rt = Rt::new(RtConfig::shuffled(step));
         let geometry = furrow_zone::Geometry { volatile_cache: volatile, ..geometry(16, 80) };
-        let all = drives(&rt, &geometry, 4);
-        let volume = made(&rt, &all[..3], &config(Level::Raid5, &geometry));
-        let rt2 = rt.clone();
-        let (found, ended) = rt.block_on(async move {
+        let array = Array::of(geometry, Level::Raid5, 3).others(1).shuffled(step);
+        let (found, ended) = array.run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(step));
             churn(&volume, &mut model, &mut rng, 60).await;
             let uuid = volume.add_spare(all[3].clone(), false).await.unwrap();
@@ -128,22 +120,22 @@ fn the_power_goes_while_a_spare_becomes_a_member() {
             let (taker, spare) = (volume.clone(), all[3].clone());
             let ended = Rc::new(std::cell::Cell::new(false));
             let told = ended.clone();
-            let taking = rt2.spawn(async move {
+            let taking = rt.spawn(async move {
                 let done = taker.take_spare(1, spare).await;
                 told.set(done.is_ok());
             });
-            rt2.sleep(step * 500).await;
+            rt.sleep(step * 500).await;
             let ended = ended.get();
             all.iter().for_each(|drive| drive.power_cut(&Fates::seeded(step)));
             taking.await;
             drop(volume);
-            rt2.sleep(1_000_000_000).await;
+            rt.sleep(1_000_000_000).await;
             all.iter().for_each(|drive| drive.power_on());
             let said = examine(&*all[3]).await.unwrap();
             let known = examine(&*all[0]).await.unwrap().members[1];
             let found = (said.member, known == (uuid, MemberState::Rebuilding));
             let given: Vec<_> = [3, 2, 0].map(|index| all[index].clone()).into();
-            let volume = again(&rt2, &given).await.unwrap();
+            let volume = again(&rt, &given).await.unwrap();
             check(&volume, &model).await;
             if volume.members()[1].1 == MemberState::Failed {
                 assert_eq!(volume.spares(), [uuid], "step {step}: {found:?}");
@@ -154,13 +146,12 @@ fn the_power_goes_while_a_spare_becomes_a_member() {
             assert_eq!(volume.members()[1].0, uuid);
             churn(&volume, &mut model, &mut rng, 20).await;
             volume.start_rebuild();
-            rebuilt(&rt2, &volume).await;
+            rebuilt(&rt, &volume).await;
             volume.fail(0).await.unwrap();
             check(&volume, &model).await;
             volume.stop().await.unwrap();
             (found, ended)
         });
-        rt.clear();
         match found {
             (None, false) => waits += 1,
             (None, true) => between += 1,

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{check, churn, config, devices, drives, geometry, made};
+use crate::common::{Array, check, churn, devices};
 use furrow_raid::{Level, Options, assemble, examine, judge};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_rt::Rng;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
@@ -19,13 +19,8 @@ fn an_array_whose_halves_went_on_alone_is_refused_whole() {
         (Level::Raid6, 4, &[0, 1], &[2, 3]),
         (Level::Raid6, 3, &[2], &[0, 1]),
     ] {
-        let rt = Rt::new(RtConfig::simulated(3));
-        let geometry = geometry(20, 80);
-        let all = drives(&rt, &geometry, count);
-        let volume = made(&rt, &all, &config(level, &geometry));
-        let rt2 = rt.clone();
         let told = format!("{level} of {count}");
-        rt.block_on(async move {
+        Array::new(level, count).zones(20, 80).run(async move |rt, all, volume| {
             let (mut model, mut rng) = (BTreeMap::new(), Rng::new(3));
             churn(&volume, &mut model, &mut rng, 20).await;
             volume.stop().await.unwrap();
@@ -35,7 +30,7 @@ fn an_array_whose_halves_went_on_alone_is_refused_whole() {
                 devices(&half.iter().map(|at| all[*at].clone()).collect::<Vec<_>>())
             };
             for half in [one, other] {
-                let volume = assemble(&rt2, only(half), &Options::default()).await.unwrap();
+                let volume = assemble(&rt, only(half), &Options::default()).await.unwrap();
                 let mut model = model.clone();
                 churn(&volume, &mut model, &mut rng, 20).await;
                 volume.stop().await.unwrap();
@@ -44,7 +39,7 @@ fn an_array_whose_halves_went_on_alone_is_refused_whole() {
             let mut orders = vec![devices(&all)];
             orders.push(devices(&all.iter().rev().cloned().collect::<Vec<_>>()));
             for given in orders {
-                let error = assemble(&rt2, given, &Options::default()).await.unwrap_err();
+                let error = assemble(&rt, given, &Options::default()).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{told}: {error}");
                 let text = error.to_string();
                 assert!(text.contains("each gone on without the other"), "{told}: {text}");
@@ -56,11 +51,10 @@ fn an_array_whose_halves_went_on_alone_is_refused_whole() {
             }
             assert_eq!(judge(&says).unwrap().split.len(), 2, "{told}");
             for (half, model) in [one, other].into_iter().zip(&models) {
-                let volume = assemble(&rt2, only(half), &Options::default()).await.unwrap();
+                let volume = assemble(&rt, only(half), &Options::default()).await.unwrap();
                 check(&volume, model).await;
                 volume.stop().await.unwrap();
             }
         });
-        rt.clear();
     }
 }

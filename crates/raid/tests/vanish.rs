@@ -2,32 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{
-    check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
-};
+use crate::common::{Array, check, churn, devices, power_cycle, without_stale};
 use furrow_emu::{Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, assemble};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_rt::Rng;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
 /// The drives of `gone` vanish at their command `at` and are back `commands` commands later.
 /// Returns whether the array was assembled all the same.
 fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
-    let rt = Rt::new(RtConfig::shuffled(seed));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 3);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
-    let (rt2, gone) = (rt.clone(), gone.to_vec());
-    let opened = rt.block_on(async move {
+    let gone = gone.to_vec();
+    Array::new(Level::Raid5, 3).shuffled(seed).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
         churn(&volume, &mut model, &mut rng, 60).await;
-        power_cycle(&rt2, &all, volume).await;
+        power_cycle(&rt, &all, volume).await;
         for index in &gone {
             let kind = FaultKind::Disappear { commands: Some(commands) };
             all[*index].inject(Fault::new(kind).when(When::Nth(at)).times(1)).unwrap();
         }
-        let opened = assemble(&rt2, devices(&all), &Options::default()).await;
+        let opened = assemble(&rt, devices(&all), &Options::default()).await;
         let told = format!("seed {seed}, {gone:?} gone at {at} for {commands}");
         // If all drives go, they may still be gone when the volume is read.
         if let Some(volume) = opened.as_ref().ok().filter(|_| gone.len() == 1) {
@@ -37,17 +31,15 @@ fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
         }
         let done = opened.is_ok();
         drop(opened);
-        rt2.sleep(1_000_000_000).await;
+        rt.sleep(1_000_000_000).await;
         all.iter().for_each(|drive| {
             drive.clear_faults(None).unwrap();
             drive.power_on();
         });
-        let volume = without_stale(&rt2, &all).await.unwrap_or_else(|why| panic!("{told}: {why}"));
+        let volume = without_stale(&rt, &all).await.unwrap_or_else(|why| panic!("{told}: {why}"));
         check(&volume, &model).await;
         done
-    });
-    rt.clear();
-    opened
+    })
 }
 
 #[test]
@@ -72,37 +64,30 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
 /// The drive that was told last is older than the drives that continued without it. Returns
 /// whether they continued.
 fn told_alone(at: u64) -> bool {
-    let rt = Rt::new(RtConfig::shuffled(at));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
-    let rt2 = rt.clone();
-    let went_on = rt.block_on(async move {
+    Array::new(Level::Raid6, 4).shuffled(at).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
         churn(&volume, &mut model, &mut rng, 20).await;
         volume.fail(2).await.unwrap();
         all[1].power_cut(&Fates::nothing(1));
         let failed = volume.fail(0).await.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
-        power_cycle(&rt2, &all, volume).await;
+        power_cycle(&rt, &all, volume).await;
         let kind = FaultKind::Disappear { commands: None };
         for drive in &all[..2] {
             drive.inject(Fault::new(kind).when(When::Nth(at)).times(1)).unwrap();
         }
-        let opened = assemble(&rt2, devices(&all[..2]), &Options::default()).await;
+        let opened = assemble(&rt, devices(&all[..2]), &Options::default()).await;
         drop(opened);
-        rt2.sleep(1_000_000_000).await;
+        rt.sleep(1_000_000_000).await;
         for drive in &all {
             drive.clear_faults(None).unwrap();
             drive.power_on();
         }
-        let opened = without_stale(&rt2, &all).await;
+        let opened = without_stale(&rt, &all).await;
         let volume = opened.unwrap_or_else(|why| panic!("gone at {at}: {why}"));
         check(&volume, &model).await;
         volume.members()[0].1 == MemberState::Active
-    });
-    rt.clear();
-    went_on
+    })
 }
 
 #[test]

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{
-    self, check_runs, config, devices, drives, geometry, made, pages, power_cycle, reopened,
-};
+use crate::common::{self, Array, check_runs, devices, pages, power_cycle, reopened};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
-use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_raid::{Level, MemberState, Options, Volume, assemble};
+use furrow_rt::Rng;
 use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 
@@ -38,12 +36,7 @@ fn what_was_written_is_read_also_after_a_restart() {
         (Level::Raid5, 4),
         (Level::Raid6, 5),
     ] {
-        let rt = Rt::new(RtConfig::shuffled(7));
-        let geometry = geometry(14, 80);
-        let drives = drives(&rt, &geometry, count);
-        let volume = made(&rt, &drives, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(level, count).zones(14, 80).shuffled(7).run(async move |rt, drives, volume| {
             let (mut volume, mut model, mut rng, mut next) = (volume, Model::new(), Rng::new(3), 0);
             for round in 0..3 {
                 churn(&volume, &mut model, &mut rng, 150, &mut next).await;
@@ -52,12 +45,11 @@ fn what_was_written_is_read_also_after_a_restart() {
                     volume.stop().await.unwrap();
                 }
                 drop(volume);
-                volume = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
+                volume = assemble(&rt, devices(&drives), &Options::default()).await.unwrap();
                 check_runs(&volume, &model, 61).await;
             }
             assert!(volume.counters().checkpoints > 0);
         });
-        rt.clear();
     }
 }
 
@@ -67,13 +59,8 @@ fn what_was_written_is_read_also_after_a_restart() {
 fn a_full_volume_is_overwritten_many_times() {
     let (mut sizes, mut moved) = (Vec::new(), Vec::new());
     for reserve in [7, 25, 100] {
-        let rt = Rt::new(RtConfig::simulated(1));
-        let geometry = geometry(24, 80);
-        let drives = drives(&rt, &geometry, 4);
-        let config = Config { reserve, ..config(Level::Raid5, &geometry) };
-        let volume = made(&rt, &drives, &config);
-        let rt2 = rt.clone();
-        let (blocks, counters) = rt.block_on(async move {
+        let array = Array::new(Level::Raid5, 4).zones(24, 80).reserve(reserve).simulated(1);
+        let (blocks, counters) = array.run(async move |rt, drives, volume| {
             let (mut model, mut rng, mut next) = (Model::new(), Rng::new(3), 0);
             let blocks = volume.blocks();
             for block in 0..blocks {
@@ -83,7 +70,7 @@ fn a_full_volume_is_overwritten_many_times() {
             churn(&volume, &mut model, &mut rng, 4 * blocks, &mut next).await;
             check_runs(&volume, &model, 61).await;
             let counters = volume.counters();
-            let volume = reopened(&rt2, &drives, volume).await;
+            let volume = reopened(&rt, &drives, volume).await;
             assert_eq!((volume.config().reserve, volume.blocks()), (reserve, blocks));
             check_runs(&volume, &model, 61).await;
             (blocks, counters)
@@ -91,7 +78,6 @@ fn a_full_volume_is_overwritten_many_times() {
         assert!(counters.cleaned > 10, "{reserve} %: {counters:?}");
         sizes.push(blocks * u64::from(100 + reserve) / 100);
         moved.push(counters.moved as f64 / counters.written as f64);
-        rt.clear();
     }
     // Together with its reserve, each volume takes the same space.
     assert!(sizes.iter().all(|size| size.abs_diff(sizes[0]) < 20), "{sizes:?}");
@@ -103,12 +89,7 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
     for (level, count, lose) in
         [(Level::Raid5, 4, vec![1]), (Level::Raid6, 5, vec![4, 0]), (Level::Raid01, 4, vec![2])]
     {
-        let rt = Rt::new(RtConfig::shuffled(11));
-        let geometry = geometry(16, 80);
-        let drives = drives(&rt, &geometry, count);
-        let volume = made(&rt, &drives, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(level, count).shuffled(11).run(async move |rt, drives, volume| {
             let (mut model, mut rng, mut next) = (Model::new(), Rng::new(5), 0);
             churn(&volume, &mut model, &mut rng, 100, &mut next).await;
             for lost in &lose {
@@ -122,31 +103,30 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
             let left: Vec<_> = (0..drives.len()).filter(|i| !lose.contains(i)).collect();
             let left: Vec<_> = left.into_iter().map(|i| drives[i].clone()).collect();
             // A volume that is only dropped may still be cleaning when the next one is assembled.
-            power_cycle(&rt2, &left, volume).await;
+            power_cycle(&rt, &left, volume).await;
             drives[lose[0]].power_on();
-            let all = assemble(&rt2, devices(&drives), &Options::default()).await;
+            let all = assemble(&rt, devices(&drives), &Options::default()).await;
             let refused = all.unwrap_err();
             assert!(refused.to_string().contains("stale") || lose.len() > 1, "{refused}");
             if lose.len() > 1 {
                 // A drive that does not answer may be given all the same.
                 drives[lose[0]].power_cut(&furrow_emu::Fates::nothing(1));
-                let most = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
+                let most = assemble(&rt, devices(&drives), &Options::default()).await.unwrap();
                 check_runs(&most, &model, 61).await;
-                power_cycle(&rt2, &left, most).await;
+                power_cycle(&rt, &left, most).await;
             }
-            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            let volume = assemble(&rt, devices(&left), &Options::default()).await.unwrap();
             check_runs(&volume, &model, 61).await;
             churn(&volume, &mut model, &mut rng, 60, &mut next).await;
             check_runs(&volume, &model, 61).await;
             drop(volume);
             if level == Level::Raid5 {
-                let few = assemble(&rt2, devices(&left[..2]), &Options::default()).await;
+                let few = assemble(&rt, devices(&left[..2]), &Options::default()).await;
                 let few = few.unwrap_err();
                 assert_eq!(few.kind(), ErrorKind::Invalid);
                 assert!(few.to_string().contains("cannot do without"), "{few}");
             }
         });
-        rt.clear();
     }
 }
 
@@ -180,11 +160,7 @@ fn wear(drive: &Emulator, first: u32, times: u64) {
 
 #[test]
 fn a_drive_that_loses_its_zones_goes_if_that_makes_room() {
-    let rt = Rt::new(RtConfig::shuffled(5));
-    let geometry = geometry(16, 40);
-    let drives = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
+    Array::new(Level::Raid5, 4).zones(16, 40).shuffled(5).run(async move |_, drives, volume| {
         let (mut model, mut next) = (Model::new(), 0);
         wear(&drives[2], 2, 9);
         assert_eq!(wear_out(&volume, &mut model, &mut next).await.map(|e| e.to_string()), None);
@@ -192,18 +168,13 @@ fn a_drive_that_loses_its_zones_goes_if_that_makes_room() {
         assert_eq!(volume.members()[2].1, MemberState::Failed);
         assert!(volume.out_of_space().is_none() && volume.failed().is_none());
     });
-    rt.clear();
 }
 
 #[test]
 fn where_no_drive_can_go_only_reads_are_answered() {
     for (level, count) in [(Level::Raid0, 2), (Level::Raid5, 3)] {
-        let rt = Rt::new(RtConfig::shuffled(5));
-        let geometry = geometry(16, 40);
-        let drives = drives(&rt, &geometry, count);
-        let volume = made(&rt, &drives, &config(level, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
+        Array::new(level, count).zones(16, 40).shuffled(5).run(async move |rt, drives, volume| {
+            let geometry = drives[0].geometry().clone();
             let (mut model, mut next) = (Model::new(), 0);
             if level == Level::Raid5 {
                 volume.fail(0).await.unwrap();
@@ -216,14 +187,14 @@ fn where_no_drive_can_go_only_reads_are_answered() {
             check_runs(&volume, &model, 61).await;
             drop(volume);
             let left: Vec<_> = drives[usize::from(level == Level::Raid5)..].to_vec();
-            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            let volume = assemble(&rt, devices(&left), &Options::default()).await.unwrap();
             check_runs(&volume, &model, 61).await;
             if level == Level::Raid5 {
                 // A new drive is not enough: the rebuild needs the drive that lost its zones.
-                let fresh = common::drives(&rt2, &geometry, 2);
+                let fresh = common::drives(&rt, &geometry, 2);
                 volume.replace(0, fresh[0].clone(), false).await.unwrap();
                 while volume.rebuilding().is_some() {
-                    rt2.sleep(1_000_000).await;
+                    rt.sleep(1_000_000).await;
                 }
                 volume.fail(1).await.unwrap();
                 volume.replace(1, fresh[1].clone(), false).await.unwrap();
@@ -232,6 +203,5 @@ fn where_no_drive_can_go_only_reads_are_answered() {
                 check_runs(&volume, &model, 61).await;
             }
         });
-        rt.clear();
     }
 }

@@ -4,7 +4,7 @@
 
 use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, assemble, create};
-use furrow_rt::{Page, Pages, Rng, Rt};
+use furrow_rt::{Config as Executor, Page, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -42,6 +42,67 @@ pub fn made(rt: &Rt, drives: &[Rc<Emulator>], config: &Config) -> Volume {
     let (devices, config, options) = (devices(drives), config.clone(), Options::default());
     let rt2 = rt.clone();
     rt.block_on(async move { create(&rt2, devices, &config, &options, false).await.unwrap() })
+}
+
+/// An array to make for a test, of zones as in most tests.
+pub struct Array {
+    executor: Executor,
+    geometry: Geometry,
+    pub config: Config,
+    members: usize,
+    others: usize,
+}
+
+impl Array {
+    pub fn new(level: Level, members: usize) -> Array {
+        Array::of(geometry(16, 80), level, members)
+    }
+
+    pub fn of(geometry: Geometry, level: Level, members: usize) -> Array {
+        let config = config(level, &geometry);
+        Array { executor: Executor::simulated(3), geometry, config, members, others: 0 }
+    }
+
+    pub fn zones(self, zones: u32, capacity: u64) -> Array {
+        Array { geometry: geometry(zones, capacity), ..self }
+    }
+
+    /// With drives beside those of the array.
+    pub fn others(self, others: usize) -> Array {
+        Array { others, ..self }
+    }
+
+    pub fn group(mut self, group: u32) -> Array {
+        self.config.group = group;
+        self
+    }
+
+    pub fn reserve(mut self, reserve: u32) -> Array {
+        self.config.reserve = reserve;
+        self
+    }
+
+    pub fn simulated(self, seed: u64) -> Array {
+        Array { executor: Executor::simulated(seed), ..self }
+    }
+
+    pub fn shuffled(self, seed: u64) -> Array {
+        Array { executor: Executor::shuffled(seed), ..self }
+    }
+
+    /// Makes the array. `test` gets the executor, all drives and the volume.
+    pub fn run<T: 'static>(
+        self,
+        test: impl AsyncFnOnce(Rt, Vec<Rc<Emulator>>, Volume) -> T + 'static,
+    ) -> T {
+        let rt = Rt::new(self.executor);
+        let all = drives(&rt, &self.geometry, self.members + self.others);
+        let volume = made(&rt, &all[..self.members], &self.config);
+        let on = rt.clone();
+        let done = rt.block_on(async move { test(on, all, volume).await });
+        rt.clear();
+        done
+    }
 }
 
 /// A page that tells its block and version.
