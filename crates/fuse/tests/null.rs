@@ -15,7 +15,7 @@ fn endpoint_of(name: &str) -> Endpoint {
 
 #[test]
 fn it_mounts_answers_and_unmounts() {
-    if skip("it_mounts_answers_and_unmounts") {
+    if skip() {
         return;
     }
     let scratch = Scratch::new("null");
@@ -45,7 +45,7 @@ fn it_mounts_answers_and_unmounts() {
 
 #[test]
 fn a_mount_without_its_daemon_is_recognised_and_refused() {
-    if skip("a_mount_without_its_daemon_is_recognised_and_refused") {
+    if skip() {
         return;
     }
     let scratch = Scratch::new("dead");
@@ -69,7 +69,7 @@ fn a_mount_without_its_daemon_is_recognised_and_refused() {
 
 #[test]
 fn dropping_a_mount_that_is_in_use_ends_it() {
-    if skip("dropping_a_mount_that_is_in_use_ends_it") {
+    if skip() {
         return;
     }
     let scratch = Scratch::new("drop");

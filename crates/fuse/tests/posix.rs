@@ -3,8 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::place::{Place, errno, names, pattern};
-use crate::common::skip;
+use crate::common::place::{Place, SMALL, errno, names, pattern};
 use furrow_fuse::report;
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -19,10 +18,7 @@ use std::time::Duration;
 
 #[test]
 pub fn files_are_written_read_and_truncated() {
-    if skip("files_are_written_read_and_truncated") {
-        return;
-    }
-    let mut place = Place::new("files");
+    let Some(mut place) = Place::new("files") else { return };
     let path = place.at("file");
     for (length, seed) in [(0, 1), (1, 2), (4095, 3), (4096, 4), (4097, 5), (3 << 20, 6)] {
         let bytes = pattern(length, seed);
@@ -62,10 +58,7 @@ pub fn files_are_written_read_and_truncated() {
 
 #[test]
 pub fn names_come_and_go() {
-    if skip("names_come_and_go") {
-        return;
-    }
-    let mut place = Place::new("names");
+    let Some(mut place) = Place::new("names") else { return };
     let (a, b, sub) = (place.at("a"), place.at("b"), place.at("sub"));
     fs::create_dir(&sub).unwrap();
     fs::write(&a, "a").unwrap();
@@ -117,10 +110,7 @@ pub fn names_come_and_go() {
 
 #[test]
 pub fn links_and_special_files_survive_a_remount() {
-    if skip("links_and_special_files_survive_a_remount") {
-        return;
-    }
-    let mut place = Place::new("special");
+    let Some(mut place) = Place::new("special") else { return };
     for target in ["x", &"long/".repeat(800), "../up"] {
         let _ = fs::remove_file(place.at("link"));
         symlink(target, place.at("link")).unwrap();
@@ -154,10 +144,7 @@ pub fn links_and_special_files_survive_a_remount() {
 
 #[test]
 pub fn attributes_are_kept() {
-    if skip("attributes_are_kept") {
-        return;
-    }
-    let mut place = Place::new("attributes");
+    let Some(mut place) = Place::new("attributes") else { return };
     let path = place.at("file");
     fs::write(&path, "x").unwrap();
     let before = fs::metadata(&path).unwrap();
@@ -201,10 +188,7 @@ fn atime_of((tv_sec, tv_nsec): (i64, i64)) -> Timespec {
 
 #[test]
 pub fn set_group_id_directories_pass_on_their_group() {
-    if skip("set_group_id_directories_pass_on_their_group") {
-        return;
-    }
-    let place = Place::new("setgid");
+    let Some(place) = Place::new("setgid") else { return };
     let directory = place.at("d");
     fs::DirBuilder::new().mode(0o755).create(&directory).unwrap();
     std::os::unix::fs::chown(&directory, None, Some(4321)).unwrap();
@@ -221,10 +205,7 @@ pub fn set_group_id_directories_pass_on_their_group() {
 
 #[test]
 pub fn a_file_without_a_name_lives_while_it_is_known() {
-    if skip("a_file_without_a_name_lives_while_it_is_known") {
-        return;
-    }
-    let mut place = Place::new("orphan");
+    let Some(mut place) = Place::new("orphan") else { return };
     let path = place.at("file");
     let mut file =
         OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).unwrap();
@@ -266,10 +247,7 @@ pub fn a_file_without_a_name_lives_while_it_is_known() {
 
 #[test]
 pub fn large_directories_are_listed_whole() {
-    if skip("large_directories_are_listed_whole") {
-        return;
-    }
-    let mut place = Place::new("listing");
+    let Some(mut place) = Place::new("listing") else { return };
     let directory = place.at("d");
     fs::create_dir(&directory).unwrap();
     let name = |n: usize| format!("entry-{n:05}-{}", "x".repeat(n % 90));
@@ -302,10 +280,7 @@ pub fn large_directories_are_listed_whole() {
 
 #[test]
 pub fn listings_follow_each_change() {
-    if skip("listings_follow_each_change") {
-        return;
-    }
-    let mut place = Place::new("listings");
+    let Some(mut place) = Place::new("listings") else { return };
     let directory = place.at("d");
     fs::create_dir(&directory).unwrap();
     // There are so many names that a listing takes several steps.
@@ -350,10 +325,7 @@ pub fn listings_follow_each_change() {
 
 #[test]
 pub fn who_rewinds_sees_what_has_changed() {
-    if skip("who_rewinds_sees_what_has_changed") {
-        return;
-    }
-    let place = Place::new("rewound");
+    let Some(place) = Place::new("rewound") else { return };
     let directory = place.at("d");
     fs::create_dir(&directory).unwrap();
     for n in 0..3000 {
@@ -412,10 +384,7 @@ impl Drop for Ends<'_> {
 
 #[test]
 pub fn clients_at_the_same_time_do_not_disturb_each_other() {
-    if skip("clients_at_the_same_time_do_not_disturb_each_other") {
-        return;
-    }
-    let mut place = Place::new("clients");
+    let Some(mut place) = Place::new("clients") else { return };
     let root = place.at("");
     std::thread::scope(|scope| {
         for client in 0..6u64 {
@@ -455,11 +424,8 @@ pub fn clients_at_the_same_time_do_not_disturb_each_other() {
 
 #[test]
 pub fn memory_maps_read_and_write() {
-    if skip("memory_maps_read_and_write") {
-        return;
-    }
     // Programs of the system map the files, since this code must not use `unsafe`.
-    let mut place = Place::new("programs");
+    let Some(mut place) = Place::new("programs") else { return };
     let copy = place.at("sh");
     fs::copy("/bin/sh", &copy).unwrap();
     let run = |path: &Path| {
@@ -472,10 +438,7 @@ pub fn memory_maps_read_and_write() {
 
 #[test]
 pub fn a_full_drive_says_so_and_keeps_what_it_has() {
-    if skip("a_full_drive_says_so_and_keeps_what_it_has") {
-        return;
-    }
-    let mut place = Place::on("full", "capacity=96MiB,zone-size=1MiB,max-active=32");
+    let Some(mut place) = Place::on("full", SMALL) else { return };
     let name = |n: u64| format!("f{n:03}");
     let size = 1_000_000;
     let fill = |place: &Place| {
@@ -514,10 +477,7 @@ pub fn a_full_drive_says_so_and_keeps_what_it_has() {
 
 #[test]
 pub fn the_mount_reports_on_itself() {
-    if skip("the_mount_reports_on_itself") {
-        return;
-    }
-    let place = Place::new("report");
+    let Some(place) = Place::new("report") else { return };
     let root = place.at("");
     let before = report::ask_status(&root).unwrap();
     assert_eq!(before.info.device, place.image);

@@ -6,7 +6,6 @@
 
 use crate::common::engine::WRITEBACK;
 use crate::common::place::{Place, errno, pattern};
-use crate::common::skip;
 use rustix::fs::{
     CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, copy_file_range, fallocate, flock,
     seek,
@@ -24,10 +23,7 @@ fn read_write(path: &std::path::Path) -> File {
 
 #[test]
 pub fn fallocate_and_seek_see_holes() {
-    if skip("fallocate_and_seek_see_holes") {
-        return;
-    }
-    let mut place = Place::new("holes");
+    let Some(mut place) = Place::new("holes") else { return };
     let path = place.at("file");
     let file = read_write(&path);
     let keep = FallocateFlags::KEEP_SIZE;
@@ -81,10 +77,7 @@ pub fn fallocate_and_seek_see_holes() {
 
 #[test]
 pub fn ranges_are_copied() {
-    if skip("ranges_are_copied") {
-        return;
-    }
-    let place = Place::new("copy");
+    let Some(place) = Place::new("copy") else { return };
     let bytes = pattern(3_000_000, 5);
     fs::write(place.at("from"), &bytes).unwrap();
     let (from, to) = (File::open(place.at("from")).unwrap(), read_write(&place.at("to")));
@@ -110,10 +103,7 @@ pub fn ranges_are_copied() {
 
 #[test]
 pub fn direct_io_and_maps_see_one_file() {
-    if skip("direct_io_and_maps_see_one_file") {
-        return;
-    }
-    let mut place = Place::new("direct");
+    let Some(mut place) = Place::new("direct") else { return };
     let path = place.at("file");
     let bytes = pattern(1 << 20, 11);
     fs::write(&path, &bytes).unwrap();
@@ -155,10 +145,7 @@ assert shared[200:207]==b'written'
 
 #[test]
 pub fn locks_exclude_each_other() {
-    if skip("locks_exclude_each_other") {
-        return;
-    }
-    let place = Place::new("locks");
+    let Some(place) = Place::new("locks") else { return };
     let path = place.at("file");
     let (one, two) = (read_write(&path), File::open(&path).unwrap());
     flock(&one, FlockOperation::LockExclusive).unwrap();
@@ -189,10 +176,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 #[test]
 pub fn reading_is_an_access() {
-    if skip("reading_is_an_access") {
-        return;
-    }
-    let mut place = Place::new("atime");
+    let Some(mut place) = Place::new("atime") else { return };
     let path = place.at("file");
     fs::write(&path, "read me").unwrap();
     fs::create_dir(place.at("d")).unwrap();
@@ -246,10 +230,7 @@ pub fn reading_is_an_access() {
 
 #[test]
 pub fn limits_are_those_promised() {
-    if skip("limits_are_those_promised") {
-        return;
-    }
-    let mut place = Place::new("limits");
+    let Some(mut place) = Place::new("limits") else { return };
     let file = read_write(&place.at("sparse"));
     let last = (u64::from(u32::MAX)) * 4096;
     file.write_all_at(b"end", last - 3).unwrap();

@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test on a mount")]
 
 use crate::common::engine::{TRANSPORT, WRITEBACK};
-use crate::common::place::{Place, pattern};
-use crate::common::{Scratch, skip};
+use crate::common::place::{Place, SMALL, pattern};
+use crate::common::{Scratch, skip, this_test};
 use furrow_fuse::null::{FILE, Null};
 use furrow_fuse::{Endpoint, Session, Transport, rings_are_allowed};
 use std::fs::{self, File};
@@ -15,17 +15,18 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 /// True if the tests of rings must be skipped.
-fn none(test: &str) -> bool {
+fn none() -> bool {
     let none = !rings_are_allowed();
     if none {
+        let test = this_test();
         eprintln!("SKIPPED {test}: this machine has no FUSE by io_uring, or it is not allowed");
     }
-    none || skip(test)
+    none || skip()
 }
 
 mod plain {
     again!({
-        if super::none("a test by rings") {
+        if super::none() {
             return;
         }
         super::TRANSPORT.set(super::Transport::Rings)
@@ -34,7 +35,7 @@ mod plain {
 
 mod writeback {
     again!({
-        if super::none("a test by rings") {
+        if super::none() {
             return;
         }
         super::WRITEBACK.set(true);
@@ -44,7 +45,7 @@ mod writeback {
 
 #[test]
 fn rings_serve_or_the_message_says_how_to_get_them() {
-    if skip("rings_serve_or_the_message_says_how_to_get_them") {
+    if skip() {
         return;
     }
     let scratch = Scratch::new("rings");
@@ -76,12 +77,12 @@ fn rings_serve_or_the_message_says_how_to_get_them() {
 
 #[test]
 fn more_requests_than_a_ring_has_entries_are_all_answered() {
-    if none("more_requests_than_a_ring_has_entries_are_all_answered") {
+    if none() {
         return;
     }
     const CLIENTS: u64 = 100;
     TRANSPORT.set(Transport::Rings);
-    let place = Place::new("many");
+    let Some(place) = Place::new("many") else { return };
     let path = place.at("file");
     File::create(&path).unwrap();
     std::thread::scope(|scope| {
@@ -106,7 +107,7 @@ fn more_requests_than_a_ring_has_entries_are_all_answered() {
 
 #[test]
 fn a_mount_that_is_cut_off_under_load_ends() {
-    if none("a_mount_that_is_cut_off_under_load_ends") {
+    if none() {
         return;
     }
     TRANSPORT.set(Transport::Rings);
@@ -132,11 +133,11 @@ fn a_mount_that_is_cut_off_under_load_ends() {
 
 #[test]
 fn a_removed_file_makes_room_for_the_next_one() {
-    if none("a_removed_file_makes_room_for_the_next_one") {
+    if none() {
         return;
     }
     TRANSPORT.set(Transport::Rings);
-    let place = Place::on("room", "capacity=96MiB,zone-size=1MiB,max-active=32");
+    let Some(place) = Place::on("room", SMALL) else { return };
     let write = |name: u64, size| fs::write(place.at(&name.to_string()), pattern(size, name));
     let full = (0..).find(|name| write(*name, 1_000_000).is_err()).unwrap();
     let full = (full..).find(|name| write(*name, 4096).is_err()).unwrap();

@@ -3,7 +3,6 @@
 
 use crate::common::engine::WRITEBACK;
 use crate::common::place::{Place, pattern};
-use crate::common::skip;
 use furrow_fuse::report;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 again!(WRITEBACK.set(true));
 
-fn place(name: &str) -> Place {
+fn place(name: &str) -> Option<Place> {
     WRITEBACK.set(true);
     Place::new(name)
 }
@@ -25,10 +24,7 @@ fn writes(place: &Place) -> u64 {
 
 #[test]
 fn small_writes_arrive_joined_and_late() {
-    if skip("small_writes_arrive_joined_and_late") {
-        return;
-    }
-    let place = place("joined");
+    let Some(place) = place("joined") else { return };
     let before = writes(&place);
     let mut file = File::create(place.at("file")).unwrap();
     let content = pattern(1 << 20, 3);
@@ -43,10 +39,7 @@ fn small_writes_arrive_joined_and_late() {
 
 #[test]
 fn what_is_closed_is_passed_on() {
-    if skip("what_is_closed_is_passed_on") {
-        return;
-    }
-    let place = place("closed");
+    let Some(place) = place("closed") else { return };
     let before = writes(&place);
     // The server gets the data before the rename that follows.
     fs::write(place.at("new"), pattern(9000, 5)).unwrap();
@@ -55,10 +48,7 @@ fn what_is_closed_is_passed_on() {
 
 #[test]
 fn the_kernel_keeps_as_much_dirty_and_reads_as_far_ahead_as_for_a_local_file_system() {
-    if skip("the_kernel_keeps_as_much_dirty") {
-        return;
-    }
-    let place = place("limits");
+    let Some(place) = place("limits") else { return };
     let device = fs::metadata(place.at("")).unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     for (limit, value) in [("read_ahead_kb", "2048"), ("max_ratio", "100"), ("strict_limit", "0")] {
@@ -72,10 +62,7 @@ fn the_kernel_keeps_as_much_dirty_and_reads_as_far_ahead_as_for_a_local_file_sys
 
 #[test]
 fn what_nobody_syncs_is_passed_on_in_time() {
-    if skip("what_nobody_syncs_is_passed_on_in_time") {
-        return;
-    }
-    let place = place("in-time");
+    let Some(place) = place("in-time") else { return };
     let before = writes(&place);
     let mut file = File::create(place.at("file")).unwrap();
     file.write_all(b"nobody syncs this").unwrap();
@@ -89,10 +76,7 @@ fn what_nobody_syncs_is_passed_on_in_time() {
 
 #[test]
 fn times_and_sizes_are_those_of_the_writes() {
-    if skip("times_and_sizes_are_those_of_the_writes") {
-        return;
-    }
-    let mut place = place("times");
+    let Some(mut place) = place("times") else { return };
     let path = place.at("file");
     let mut file = File::create(&path).unwrap();
     file.write_all(&pattern(5000, 1)).unwrap();
@@ -112,10 +96,7 @@ fn times_and_sizes_are_those_of_the_writes() {
 
 #[test]
 fn direct_writes_and_cached_ones_see_each_other() {
-    if skip("direct_writes_and_cached_ones_see_each_other") {
-        return;
-    }
-    let place = place("direct");
+    let Some(place) = place("direct") else { return };
     let path = place.at("file");
     let cached = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     cached.write_all_at(&[1; 8192], 0).unwrap();
@@ -137,10 +118,7 @@ fn direct_writes_and_cached_ones_see_each_other() {
 
 #[test]
 fn holes_are_not_where_data_waits() {
-    if skip("holes_are_not_where_data_waits") {
-        return;
-    }
-    let place = place("waits");
+    let Some(place) = place("waits") else { return };
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -160,10 +138,7 @@ fn holes_are_not_where_data_waits() {
 
 #[test]
 fn two_programs_append_and_truncate() {
-    if skip("two_programs_append_and_truncate") {
-        return;
-    }
-    let mut place = place("append");
+    let Some(mut place) = place("append") else { return };
     let path = place.at("log");
     let line = |writer: u8, number: u32| format!("{writer} {number:08}\n");
     std::thread::scope(|scope| {

@@ -48,9 +48,15 @@ pub mod place;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// The name of the test that runs on this thread.
+pub fn this_test() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
 /// True if mounts cannot be tested and the environment allows skipping. Without `/dev/fuse` and
 /// without FURROW_WITHOUT_FUSE=1 the tests fail instead of passing silently.
-pub fn skip(test: &str) -> bool {
+pub fn skip() -> bool {
+    let test = this_test();
     let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     if !usable && std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|v| v == "1") {
         eprintln!("SKIPPED {test}: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");

@@ -1,11 +1,14 @@
 //! A mount for a test to work in.
 
-use super::Scratch;
 use super::engine::{GEOMETRY, Mounted, image};
+use super::{Scratch, skip};
 use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// A drive that is soon full.
+pub const SMALL: &str = "capacity=96MiB,zone-size=1MiB,max-active=32";
 
 /// A file system mounted for one test, with its directory.
 pub struct Place {
@@ -15,15 +18,19 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn new(name: &str) -> Place {
+    /// Nothing if the test is to be skipped.
+    pub fn new(name: &str) -> Option<Place> {
         Place::on(name, GEOMETRY)
     }
 
-    pub fn on(name: &str, geometry: &str) -> Place {
+    pub fn on(name: &str, geometry: &str) -> Option<Place> {
+        if skip() {
+            return None;
+        }
         let scratch = Scratch::new(name);
         let image = image(&scratch.file("disk.zns"), geometry);
         let mounted = Some(Mounted::new(&image, &scratch.mount_point(), Duration::from_secs(1)));
-        Place { scratch, image, mounted }
+        Some(Place { scratch, image, mounted })
     }
 
     pub fn at(&self, name: &str) -> PathBuf {
