@@ -2,6 +2,7 @@
 //!
 //! Each file here is a module: one program links once what a program per file would link each time.
 
+mod common;
 mod fs_crash;
 mod fs_damage;
 mod fs_flip;

@@ -1,23 +1,11 @@
 //! The file system under the crash harness: a short sweep without a failure, and every defect built
 //! into the engine caught. `make crash` and `make crash-full` run longer sweeps.
 
+use crate::common::{holds, no_failure, sweep};
 use furrow_policy::FsDefect;
-use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
+use furrow_sim::crash::{Case, Effort, replay};
 use furrow_sim::fates::print_case;
 use furrow_sim::fs::crash::{FsSubject, Setup};
-
-fn sweep(files: FsSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
-    let mut figures = Figures::default();
-    for seed in seeds {
-        for volatile in [false, true] {
-            figures.add(sweep_case(&files, Case { seed, volatile }, &effort, &|_| false));
-        }
-        if figures.failures.len() >= effort.failures_max {
-            break;
-        }
-    }
-    figures
-}
 
 fn few() -> Effort {
     Effort { cuts_max: 6, samples: 3, ..Effort::default() }
@@ -25,12 +13,8 @@ fn few() -> Effort {
 
 #[test]
 fn the_file_system_keeps_the_durability_contract() {
-    let figures = sweep(FsSubject::default(), 0..20, few());
-    println!("{figures}");
-    for failure in &figures.failures {
-        println!("{failure}");
-    }
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = sweep(&FsSubject::default(), 0..20, &few());
+    no_failure(&figures);
     assert!(figures.reopens > 500 && figures.nested > 30, "{figures}");
 }
 
@@ -46,8 +30,7 @@ fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 0, samples: 1, ..Effort::default() };
     for seed in seeds {
         let case = Case { seed, volatile: false };
-        let figures = sweep_case(&FsSubject::default(), case, &effort, &|_| false);
-        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        let figures = holds(&FsSubject::default(), case, &effort);
         assert!(figures.reopens > 100, "{figures}");
     }
 }
@@ -94,9 +77,7 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
     let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };
     for seed in [10, 26, 58, 102, 3047, 5011, 9114] {
         for volatile in [false, true] {
-            let figures =
-                sweep_case(&FsSubject::default(), Case { seed, volatile }, &effort, &|_| false);
-            assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+            holds(&FsSubject::default(), Case { seed, volatile }, &effort);
         }
     }
 }
@@ -110,8 +91,7 @@ fn what_failed_once_on_a_drive_that_rots_holds() {
     let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
     let rot = FsSubject { rot: true, ..FsSubject::default() };
     for (seed, volatile) in [(5, false), (5, true), (89, false), (89, true)] {
-        let figures = sweep_case(&rot, Case { seed, volatile }, &effort, &|_| false);
-        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        let figures = holds(&rot, Case { seed, volatile }, &effort);
         assert!(figures.reopens > 100, "{figures}");
     }
 }
@@ -124,7 +104,7 @@ fn is_caught(defect: FsDefect, rot: bool) {
 fn is_caught_by(defect: FsDefect, rot: bool, seeds: impl Fn(&u64) -> bool) {
     let files = FsSubject { defect: Some(defect), rot, ..FsSubject::default() };
     let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
-    let figures = sweep(files, (0..40).filter(seeds), effort);
+    let figures = sweep(&files, (0..40).filter(seeds), &effort);
     let failure = figures.failures.first().unwrap_or_else(|| panic!("{defect:?} not caught"));
     println!("{defect:?}, after {} reopens: {failure}", figures.reopens);
     let cuts = match print_case(&failure.cuts) {
@@ -209,15 +189,9 @@ fn a_checksum_recomputed_by_cleaning_is_caught() {
 #[test]
 fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
     let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
-    let mut figures = Figures::default();
-    for seed in (0..70).filter(|seed| Setup::is_full(Case { seed: *seed, volatile: false })) {
-        for volatile in [false, true] {
-            let case = Case { seed, volatile };
-            figures.add(sweep_case(&FsSubject::default(), case, &effort, &|_| false));
-        }
-    }
-    println!("{figures}");
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let full = |seed: &u64| Setup::is_full(Case { seed: *seed, volatile: false });
+    let figures = sweep(&FsSubject::default(), (0..70).filter(full), &effort);
+    no_failure(&figures);
     assert!(figures.reopens > 2000, "{figures}");
 }
 
@@ -226,9 +200,8 @@ fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
 fn what_is_promised_holds_while_logs_are_merged() {
     let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
     let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });
-    let figures = sweep(FsSubject::default(), (0..70).filter(merging), effort);
-    println!("{figures}");
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = sweep(&FsSubject::default(), (0..70).filter(merging), &effort);
+    no_failure(&figures);
     assert!(figures.reopens > 1000, "{figures}");
 }
 
@@ -241,18 +214,15 @@ fn a_dropped_crc_is_caught() {
 
 #[test]
 fn a_drive_that_rots_shows_errors_but_never_wrong_data() {
-    let figures = sweep(FsSubject { rot: true, ..FsSubject::default() }, 0..25, few());
-    for failure in &figures.failures {
-        println!("{failure}");
-    }
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = sweep(&FsSubject { rot: true, ..FsSubject::default() }, 0..25, &few());
+    no_failure(&figures);
     assert!(figures.reopens > 400, "{figures}");
 }
 
 /// The same seed gives the same run, command by command; another seed gives another run.
 #[test]
 fn one_seed_gives_one_hash() {
-    let run = |seed| sweep(FsSubject::default(), seed..seed + 1, few());
+    let run = |seed| sweep(&FsSubject::default(), seed..seed + 1, &few());
     for seed in [4, 5] {
         let (one, two, other) = (run(seed), run(seed), run(seed + 2));
         assert_eq!((one.hash, one.commands), (two.hash, two.commands));

@@ -1,5 +1,6 @@
 //! The simulation: seeds that must hold, and a test that one seed gives one run.
 
+use crate::common::lived;
 use furrow_sim::fs::sim::simulate;
 
 fn run(seed: u64) -> (u64, Vec<String>) {
@@ -14,14 +15,7 @@ fn run(seed: u64) -> (u64, Vec<String>) {
 
 #[test]
 fn a_file_system_lives_through_power_cuts_and_faults() {
-    let mut crashes = 0;
-    for seed in 0..60 {
-        let mut nothing = |_: &str| {};
-        match simulate(seed, &mut nothing) {
-            Ok(summary) => crashes += summary.crashes,
-            Err(why) => panic!("seed {seed}: {why}"),
-        }
-    }
+    let crashes = lived(0..60, simulate).crashes;
     assert!(crashes > 100, "{crashes}");
 }
 

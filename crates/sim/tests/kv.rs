@@ -2,32 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use crate::common::{lived, no_failure, sweep};
 use furrow_policy::StoreDefect;
-use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
+use furrow_sim::crash::Effort;
 use furrow_sim::kv::crash::KvSubject;
 use furrow_sim::kv::sim::{simulate, simulate_with};
-use furrow_sim::simulation::Summary;
+use std::ops::Range;
 use std::panic::catch_unwind;
-
-fn sweep(subject: KvSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
-    let mut figures = Figures::default();
-    for seed in seeds {
-        for volatile in [false, true] {
-            figures.add(sweep_case(&subject, Case { seed, volatile }, &effort, &|_| false));
-            if figures.failures.len() >= effort.failures_max {
-                return figures;
-            }
-        }
-    }
-    figures
-}
 
 #[test]
 fn the_store_keeps_what_was_synced() {
     let effort = Effort { cuts_max: 20, samples: 3, nested_one_in: 4, ..Effort::default() };
-    let figures = sweep(KvSubject::default(), 0..20, effort);
-    println!("{figures}");
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = sweep(&KvSubject::default(), 0..20, &effort);
+    no_failure(&figures);
     assert!(figures.reopens > 1000 && figures.nested > 100, "{figures}");
 }
 
@@ -35,7 +22,7 @@ fn the_store_keeps_what_was_synced() {
 fn every_defect_built_in_is_caught() {
     for defect in StoreDefect::CRASH {
         let effort = Effort { cuts_max: 100, failures_max: 1, ..Effort::default() };
-        let figures = sweep(KvSubject { defect: Some(defect) }, 1..20, effort);
+        let figures = sweep(&KvSubject { defect: Some(defect) }, 1..20, &effort);
         assert!(!figures.failures.is_empty(), "{defect:?}: {figures}");
     }
 }
@@ -43,13 +30,7 @@ fn every_defect_built_in_is_caught() {
 /// Whole lives of stores, with power cuts, faults and zones that fail.
 #[test]
 fn a_store_lives_through_power_cuts_and_faults() {
-    let mut all = Summary::default();
-    for seed in 0..40 {
-        match simulate(seed, &mut |_| {}) {
-            Ok(summary) => all.add(&summary),
-            Err(why) => panic!("seed {seed}: {why}"),
-        }
-    }
+    let all = lived(0..40, simulate);
     assert!(all.crashes > 60, "{all}");
     for what in [
         "a half of the ring ended because a zone failed",
@@ -67,28 +48,20 @@ fn a_store_lives_through_power_cuts_and_faults() {
 /// blocks held all permits, and a file waited for one.
 #[test]
 fn a_writer_that_waits_for_space_gets_some_or_an_error() {
-    for seed in [689, 756, 877, 986] {
-        if let Err(why) = simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    lived([689, 756, 877, 986], simulate);
 }
 
 /// A store whose only superblock was in a zone that went offline was reported as damaged.
 #[test]
 fn a_zone_that_went_offline_is_named_as_the_cause() {
-    if let Err(why) = simulate(50_926, &mut |_| {}) {
-        panic!("seed 50926: {why}");
-    }
+    lived([50_926], simulate);
 }
 
 /// The audit took a file that lost its last name during a group commit for one that the commit had
 /// left half written.
 #[test]
 fn a_file_removed_during_a_group_commit_passes_the_audit() {
-    if let Err(why) = simulate(60_312, &mut |_| {}) {
-        panic!("seed 60312: {why}");
-    }
+    lived([60_312], simulate);
 }
 
 #[test]
@@ -104,17 +77,22 @@ fn one_seed_is_one_run() {
     }
 }
 
+/// One of the seeds fails with the defect, and does not without it.
+fn is_caught(defect: StoreDefect, mut seeds: Range<u64>) {
+    let caught = seeds.find(|seed| {
+        let lived = catch_unwind(|| simulate_with(*seed, Some(defect), &mut |_| {}));
+        !matches!(lived, Ok(Ok(_)))
+    });
+    let caught = caught.unwrap_or_else(|| panic!("{defect:?} is not caught"));
+    assert!(simulate_with(caught, None, &mut |_| {}).is_ok(), "{caught} without {defect:?}");
+}
+
 #[test]
 fn every_defect_that_needs_faults_is_caught() {
     for defect in
         [StoreDefect::SkippedRelocation, StoreDefect::StaleRingHalf, StoreDefect::EarlyAck]
     {
-        let caught = (1..20).find(|seed| {
-            let lived = catch_unwind(|| simulate_with(*seed, Some(defect), &mut |_| {}));
-            !matches!(lived, Ok(Ok(_)))
-        });
-        let caught = caught.unwrap_or_else(|| panic!("{defect:?} is not caught"));
-        assert!(simulate_with(caught, None, &mut |_| {}).is_ok(), "{caught} without {defect:?}");
+        is_caught(defect, 1..20);
     }
 }
 
@@ -123,12 +101,7 @@ fn every_defect_that_needs_faults_is_caught() {
 #[test]
 fn defects_of_the_crash_sweep_are_caught_by_seeds() {
     for (defect, from) in [(StoreDefect::UncheckedCommit, 23), (StoreDefect::EarlyRingReset, 5)] {
-        let caught = (from..from + 20).find(|seed| {
-            let lived = catch_unwind(|| simulate_with(*seed, Some(defect), &mut |_| {}));
-            !matches!(lived, Ok(Ok(_)))
-        });
-        let caught = caught.unwrap_or_else(|| panic!("{defect:?} is not caught"));
-        assert!(simulate_with(caught, None, &mut |_| {}).is_ok(), "{caught} without {defect:?}");
+        is_caught(defect, from..from + 20);
     }
 }
 
@@ -151,9 +124,5 @@ fn what_failed_once_holds() {
     // During a read of blocks, nothing protected the zone of their checksums: cleaning reset it.
     let sums = [2922];
     let first = permits.into_iter().chain(stopped).chain(twice);
-    for seed in first.chain(torn).chain(flush).chain(sums) {
-        if let Err(why) = simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    lived(first.chain(torn).chain(flush).chain(sums), simulate);
 }

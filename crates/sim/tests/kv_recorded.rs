@@ -1,6 +1,7 @@
 //! Recorded runs of RocksDB under the crash harness: no failure, and every defect built into the
 //! store caught. `scripts/record.sh` made the recordings.
 
+use crate::common::no_failure;
 use furrow_policy::StoreDefect;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
 use furrow_sim::kv::recorded::RecordedSubject;
@@ -36,8 +37,7 @@ fn sweep(
 fn what_rocksdb_was_promised_is_kept() {
     let effort = Effort { cuts_max: 12, samples: 2, nested_one_in: 4, ..Effort::default() };
     let figures = sweep(None, 0..3, effort);
-    println!("{figures}");
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    no_failure(&figures);
     assert!(figures.reopens > 200 && figures.nested > 20, "{figures}");
 }
 

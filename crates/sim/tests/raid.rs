@@ -1,31 +1,17 @@
 //! The RAID volume under the crash harness: drives that fail, are replaced and rebuilt without a
 //! failure, and every defect built into the engine caught.
 
+use crate::common::{holds, lived, no_failure, sweep};
 use furrow_policy::RaidDefect;
-use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
+use furrow_sim::crash::{Case, Effort, replay};
 use furrow_sim::raid::crash::RaidSubject;
 use furrow_sim::raid::sim;
-use furrow_sim::simulation::Summary;
-
-fn sweep(subject: RaidSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
-    let mut figures = Figures::default();
-    for seed in seeds {
-        for volatile in [false, true] {
-            figures.add(sweep_case(&subject, Case { seed, volatile }, &effort, &|_| false));
-        }
-        if figures.failures.len() >= effort.failures_max {
-            break;
-        }
-    }
-    figures
-}
 
 #[test]
 fn the_volume_keeps_what_it_acknowledged() {
     let effort = Effort { cuts_max: 8, samples: 2, nested_one_in: 4, ..Effort::default() };
-    let figures = sweep(RaidSubject::default(), 0..8, effort);
-    println!("{figures}");
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = sweep(&RaidSubject::default(), 0..8, &effort);
+    no_failure(&figures);
     for what in [
         "cut in a rebuild",
         "rebuilt after a reopening",
@@ -48,8 +34,7 @@ fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 30, samples: 4, ..Effort::default() };
     for (seed, volatile) in [(1, false), (2, false), (3, false), (100, false), (500, true)] {
         let case = Case { seed, volatile };
-        let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
-        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        let figures = holds(&RaidSubject::default(), case, &effort);
         assert!(figures.reopens > 60, "{figures}");
     }
 }
@@ -75,8 +60,7 @@ fn a_member_that_is_replaced_late_is_rebuilt() {
 fn a_member_missed_for_a_moment_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
     let case = Case { seed: 30_057, volatile: false };
-    let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = holds(&RaidSubject::default(), case, &effort);
     assert!(figures.reopens > 60, "{figures}");
 }
 
@@ -87,8 +71,7 @@ fn parity_that_looks_like_metadata_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
     for volatile in [false, true] {
         let case = Case { seed: 30_007, volatile };
-        let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
-        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        let figures = holds(&RaidSubject::default(), case, &effort);
         assert!(figures.reopens > 60, "{figures}");
     }
 }
@@ -101,8 +84,7 @@ fn a_recovery_without_a_free_segment_holds() {
     let held = replay(&RaidSubject::default(), case, "328:NDNNNN@L3169934881", None);
     assert_eq!(held, Ok(()));
     let effort = Effort { cuts_max: 24, ..Effort::default() };
-    let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
-    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    let figures = holds(&RaidSubject::default(), case, &effort);
     assert!(figures.reopens > 60, "{figures}");
 }
 
@@ -157,11 +139,7 @@ fn what_failed_once_in_a_volumes_lives_holds() {
         1, 5, 9, 14, 104, 181, 209, 266, 364, 373, 384, 409, 503, 650, 796, 824, 927, 987, 1057,
         1886, 2171, 2337, 2381, 2385, 12029,
     ];
-    for seed in failed {
-        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    lived(failed, sim::simulate);
 }
 
 /// Six zones of a drive of a RAID-0 array became read-only while two segments were written. Each
@@ -169,9 +147,7 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 /// ended writes although four segments were left.
 #[test]
 fn a_needed_drive_is_written_while_it_has_zones() {
-    if let Err(why) = sim::simulate(1614, &mut |_| {}) {
-        panic!("seed 1614: {why}");
-    }
+    lived([1614], sim::simulate);
 }
 
 /// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim was on
@@ -179,11 +155,7 @@ fn a_needed_drive_is_written_while_it_has_zones() {
 /// recovery read it.
 #[test]
 fn a_sound_volume_passes_the_audit() {
-    for seed in [79, 403] {
-        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    lived([79, 403], sim::simulate);
 }
 
 /// Seeds whose branches found defects. 4352: in a segment that a crash had cut off, on drives
@@ -203,14 +175,11 @@ fn a_sound_volume_passes_the_audit() {
 /// split array.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
-    for seed in [
+    let seeds = [
         17, 204, 561, 821, 843, 988, 1984, 2016, 3012, 3041, 3127, 4165, 4352, 20233, 50897, 60327,
         60449, 60872, 70028,
-    ] {
-        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    ];
+    lived(seeds, sim::simulate);
 }
 
 /// Older images of members and offline zones, more than the level tolerates: acknowledged stripes
@@ -221,32 +190,20 @@ fn what_failed_once_in_a_branch_holds() {
 /// and the stripe was taken for one that a crash had cut off.
 #[test]
 fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
-    for seed in [1377, 791, 60208] {
-        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
-            panic!("seed {seed}: {why}");
-        }
-    }
+    lived([1377, 791, 60208], sim::simulate);
 }
 
 /// A segment was released while it was still being read. Its worn zone, which cannot be reset, left
 /// the segment at once, and a read of a volume without redundancy failed.
 #[test]
 fn a_worn_zone_stays_in_its_segment_until_reads_are_over() {
-    if let Err(why) = sim::simulate(1533, &mut |_| {}) {
-        panic!("seed 1533: {why}");
-    }
+    lived([1533], sim::simulate);
 }
 
 /// The branches reach the situations they test: more than once in a few seeds.
 #[test]
 fn branches_reach_what_they_are_for() {
-    let mut all = Summary::default();
-    for seed in 1000..1030 {
-        match sim::simulate(seed, &mut |_| {}) {
-            Ok(summary) => all.add(&summary),
-            Err(why) => panic!("seed {seed}: {why}"),
-        }
-    }
+    let all = lived(1000..1030, sim::simulate);
     for what in [
         "members that came back older whole in the end",
         "arrays of too many older members refused",
@@ -263,13 +220,7 @@ fn branches_reach_what_they_are_for() {
 
 #[test]
 fn a_volume_lives_through_power_cuts_and_faults() {
-    let mut all = Summary::default();
-    for seed in 20..40 {
-        match sim::simulate(seed, &mut |_| {}) {
-            Ok(summary) => all.add(&summary),
-            Err(why) => panic!("seed {seed}: {why}"),
-        }
-    }
+    let all = lived(20..40, sim::simulate);
     assert!(all.crashes > 30 && all.appends > 0, "{all}");
 }
 

@@ -1,33 +1,25 @@
 //! Soft zones on a plain drive that loses any sectors in any order: no promise is broken, and each
 //! defect is caught.
 
+use crate::common::{no_failure, sweep};
 use furrow_policy::SoftDefect;
-use furrow_sim::crash::{Case, Effort, Figures, Subject, replay, sweep_case};
+use furrow_sim::crash::{Case, Effort, replay};
 use furrow_sim::soft::crash::{SoftFsSubject, SoftSubject};
-
-fn sweep<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, cuts_max: usize) -> Figures {
-    let mut figures = Figures::default();
-    for seed in seeds {
-        for volatile in [false, true] {
-            let effort = Effort { cuts_max, ..Effort::default() };
-            figures.add(sweep_case(subject, Case { seed, volatile }, &effort, &|_| false));
-        }
-    }
-    figures
-}
 
 #[test]
 fn soft_zones_keep_the_contract_of_a_zoned_drive() {
-    let figures = sweep(&SoftSubject::default(), 1..12, 20);
-    assert_eq!(figures.failures.len(), 0, "{}", figures.failures[0]);
+    let effort = Effort { cuts_max: 20, ..Effort::default() };
+    let figures = sweep(&SoftSubject::default(), 1..12, &effort);
+    no_failure(&figures);
     assert!(figures.reopens > 2000 && figures.nested > 100, "{figures}");
     assert!(figures.in_flight.len() > 3, "{figures}");
 }
 
 #[test]
 fn a_file_system_on_soft_zones_keeps_its_promises() {
-    let figures = sweep(&SoftFsSubject::default(), 1..4, 8);
-    assert_eq!(figures.failures.len(), 0, "{}", figures.failures[0]);
+    let effort = Effort { cuts_max: 8, ..Effort::default() };
+    let figures = sweep(&SoftFsSubject::default(), 1..4, &effort);
+    no_failure(&figures);
     assert!(figures.reopens > 100, "{figures}");
 }
 
@@ -50,13 +42,8 @@ fn a_drive_opened_for_reading_shows_what_it_believed() {
 fn every_defect_is_caught() {
     for defect in SoftDefect::ALL {
         let subject = SoftSubject { defect: Some(defect) };
-        let found = (1..60).find_map(|seed| {
-            [false, true].into_iter().find_map(|volatile| {
-                let effort = Effort { cuts_max: 60, failures_max: 1, ..Effort::default() };
-                let case = Case { seed, volatile };
-                sweep_case(&subject, case, &effort, &|_| false).failures.into_iter().next()
-            })
-        });
+        let effort = Effort { cuts_max: 60, failures_max: 1, ..Effort::default() };
+        let found = sweep(&subject, 1..60, &effort).failures.into_iter().next();
         let failure = found.unwrap_or_else(|| panic!("{defect:?} not caught"));
         println!("{defect:?}: {failure}");
         let cuts = furrow_sim::fates::print_case(&failure.cuts);
