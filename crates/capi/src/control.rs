@@ -10,10 +10,11 @@ use crate::process::{check_fork, config};
 use crate::tally::Counted;
 use crate::view::{View, Views};
 use furrow_control::place::{self, Kind};
+use furrow_control::scrub::Scrub;
 use furrow_control::socket::Listener;
 use furrow_control::store::Request;
 use furrow_control::{Handler, Reply, Server};
-use furrow_kv::{FileKind, ScrubFinding, ScrubOrder, ZoneInfo};
+use furrow_kv::{FileKind, ScrubOrder, ZoneInfo};
 use furrow_rt::{Config, Rt, Stopped, either};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -168,36 +169,7 @@ async fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> 
     });
     let report =
         done.await.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
-    let finding = |found: &ScrubFinding| {
-        json!({
-            "structure": found.structure,
-            "inode": found.inode,
-            "path": found.path,
-            "offset": found.block.map(|block| u64::from(block) * BLOCK),
-            "bytes": found.block.map(|_| found.blocks * BLOCK),
-            "place": found.place,
-            "what": found.what,
-            "repaired": found.repaired,
-        })
-    };
-    let scrub = report.map(|report| {
-        json!({
-            "state": report.state.name(),
-            "repair": report.repair,
-            "begun": report.begun,
-            "seconds": report.took as f64 / 1e9,
-            "percent": report.percent(),
-            "blocks": report.total,
-            "blocks_done": report.done,
-            "records": report.records,
-            "damaged": report.damaged,
-            "repaired": report.repaired,
-            "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
-            "more_findings": report.more_findings,
-            "error": report.error,
-        })
-    });
-    Ok(json!({ "scrub": scrub }))
+    Ok(json!({ "scrub": report.map(Scrub::from) }))
 }
 
 /// The state of a store, as `furrow kv stat` shows it for a store in use.

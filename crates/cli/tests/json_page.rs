@@ -42,10 +42,7 @@ const DOCUMENTS: &[Document] = &[
     ("furrow gc", &[("fuse/src/report.rs", &["Cleaned"])]),
     (
         "furrow scrub",
-        &[
-            ("cli/src/scrub.rs", &["answer"]),
-            ("fuse/src/report/scrub.rs", &["Scrub", "ScrubDamage"]),
-        ],
+        &[("cli/src/scrub.rs", &["answer"]), ("control/src/scrub.rs", &["Scrub", "ScrubDamage"])],
     ),
     ("furrow top", &[("cli/src/top.rs", &["Frame", "Mount", "Requests", "Zones", "Array"])]),
     ("furrow mkfs", &[("cli/src/mkfs.rs", &["Document", "Line"])]),
@@ -111,6 +108,7 @@ const DOCUMENTS: &[Document] = &[
 /// Types and functions that are not documents of a command: requests and answers of sockets, and
 /// parts that another entry of [`DOCUMENTS`] shows.
 const OTHERS: &[(&str, &str)] = &[
+    ("fuse/src/report.rs", "carry_out"),
     ("cli/src/raid/host/members.rs", "replace"),
     ("capi/src/control.rs", "answer"),
     ("capi/src/control.rs", "scrub"),

@@ -301,8 +301,9 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     assert!([front, rest].concat() == bytes(1, 3_000_000));
     assert!(client.reads(log, 0, 50_000) == bytes(2, 50_000));
     let read = |file: u64, offset: u64| {
-        let (version, request) = (2, "read");
-        json!({ "version": version, "request": request, "file": file, "offset": offset, "bytes": 1 })
+        json!({
+            "version": 2, "request": "read", "file": file, "offset": offset, "bytes": 1,
+        })
     };
     assert_eq!(client.asks(&read(log, 50_000))["ok"]["bytes"], 0);
     assert!(client.asks(&read(999, 0))["error"].is_string());

@@ -7,6 +7,7 @@ use crate::place::{Place, furrow, refused, said, skip};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 
 /// Exit status and output.
 fn scrub(arguments: &[&str]) -> (Option<i32>, String) {
@@ -42,6 +43,37 @@ fn a_mount_is_scrubbed_while_it_is_used() {
     refused(&["df", &deep], 1, &format!("mounted on {dir}: name that"));
     let (status, text) = scrub(&["--status", &dir]);
     assert!(status == Some(0) && text.contains("no scrub was begun"), "{text}");
+    // Other users see everything, and order nothing.
+    let as_user = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "12345", "--clear-groups", env!("CARGO_BIN_EXE_furrow")]);
+        let out = command.args(arguments).output().unwrap();
+        (out.status.code(), said(&out))
+    };
+    // They may not reach the program in the developer's directory.
+    let reach_it = as_user(&["--version"]).0 == Some(0);
+    for (arguments, status, words) in [
+        (&["stat", &dir][..], 0, ""),
+        (&["df", &dir], 0, ""),
+        (&["sync", &dir], 0, ""),
+        (&["scrub", "--status", &dir], 0, ""),
+        (&["scrub", "--background", &dir], 1, "a scrub needs root"),
+        (&["gc", &dir], 1, "needs root"),
+    ] {
+        let (found, text) = as_user(arguments);
+        assert!(
+            !reach_it || found == Some(status) && text.contains(words),
+            "{arguments:?}: {text}"
+        );
+    }
+    // What is no request gets an error, and the mount goes on.
+    for request in ["", "{}", "[[[[", "{\"request\":\"gc\"}", "{\"version\":9}", "\\\"\n\u{1}"] {
+        let mut value = [0; 1000];
+        let name = format!("furrow.ask.{request}");
+        let length = rustix::fs::getxattr(&*dir, &*name, value.as_mut_slice()).unwrap();
+        let answer: Value = serde_json::from_slice(&value[..length]).unwrap();
+        assert!(answer["error"].as_str().unwrap().contains("not a request"), "{answer}");
+    }
     let (status, text) = scrub(&[&dir]);
     assert!(status == Some(0) && text.contains("nothing damaged"), "{text}");
 

@@ -17,7 +17,9 @@
 
 pub mod client;
 pub mod envelope;
+pub mod mount;
 pub mod place;
+pub mod scrub;
 mod server;
 pub mod socket;
 pub mod store;

@@ -9,28 +9,28 @@
 //! | `furrow.map.N` | a [`MapPage`] as JSON: zones from N on |
 //! | `furrow.stat` | a [`Stat`] as JSON |
 //! | `furrow.options` | the options of the mount, as after `-o` |
-//! | `furrow.remount.OPTIONS` | `ok`, when these options are in force; root only |
 //! | `furrow.sync` | `ok`, when everything is durable |
 //! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
-//! | `furrow.scrub` | the running or last [`Scrub`] as JSON, or `null` |
-//! | `furrow.scrub.W` | the same, once the order W was given: start, repair, pause, resume, stop; root only |
+//! | `furrow.ask.REQUEST` | the answer to a [`Request`] of the control protocol; root only, except to see the scrub |
 //!
 //! They are not listed. An answer is at most [`MAX_ANSWER`] bytes, the kernel's limit.
 
 mod counters;
 pub mod prometheus;
-mod scrub;
 mod stat;
 
 use crate::dispatch::Shared;
 use crate::endpoint;
 use anyhow::{Context as _, Result, anyhow};
 pub use counters::{Counted, Traffic};
+use furrow_control::Answer;
+use furrow_control::mount::{self, Request};
+pub use furrow_control::scrub::{Scrub, ScrubDamage};
 use furrow_fs::{CleanOptions, CleanReport, Fs, ScrubOrder, StatFs, ZoneInfo, ZoneUse};
 use furrow_zone::{Error, ErrorKind};
 use rustix::io::Errno;
-pub use scrub::{Scrub, ScrubDamage};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 pub(crate) use stat::stat;
 pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
 use std::fs::File;
@@ -53,11 +53,7 @@ const MAP: &str = "furrow.map.";
 const SYNC: &str = "furrow.sync";
 const STAT: &str = "furrow.stat";
 const OPTIONS: &str = "furrow.options";
-const REMOUNT: &str = "furrow.remount.";
-/// Longest name of an attribute in bytes (XATTR_NAME_MAX).
-const MAX_NAME: usize = 255;
 const GC: &str = "furrow.gc.";
-const SCRUB: &str = "furrow.scrub";
 
 /// Properties that do not change while a file system is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,12 +252,10 @@ pub(crate) enum Question {
     Sync,
     Stat,
     Options,
-    /// Puts these options into force.
-    Remount(String),
     /// Cleans at most this many superzones.
     Gc(u32),
-    /// Reports the scrub, after this order if there is one.
-    Scrub(Option<ScrubOrder>),
+    /// A request of the control protocol, or why it is none.
+    Ask(Result<Request, String>),
 }
 
 impl Question {
@@ -271,14 +265,7 @@ impl Question {
             SYNC => Some(Question::Sync),
             STAT => Some(Question::Stat),
             OPTIONS => Some(Question::Options),
-            other if other.starts_with(REMOUNT) => {
-                Some(Question::Remount(other[REMOUNT.len()..].to_owned()))
-            }
-            SCRUB => Some(Question::Scrub(None)),
-            other if other.starts_with(SCRUB) => {
-                let word = other[SCRUB.len()..].strip_prefix('.')?;
-                ScrubOrder::parse(word).map(|order| Question::Scrub(Some(order)))
-            }
+            other if other.starts_with(mount::PREFIX) => Some(Question::Ask(Request::of(other))),
             other => match other.strip_prefix(GC) {
                 Some(superzones) => superzones.parse().ok().map(Question::Gc),
                 None => other.strip_prefix(MAP)?.parse().ok().map(Question::Map),
@@ -286,13 +273,19 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask this, because the query makes the drive work or changes the mount.
+    /// Whether only root may ask this, because it makes the drive work. Of requests the answer says
+    /// so.
     pub fn is_for_root(&self) -> bool {
-        matches!(self, Question::Gc(_) | Question::Scrub(Some(_)) | Question::Remount(_))
+        matches!(self, Question::Gc(_))
     }
 }
 
-pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Result<String, Error> {
+pub(crate) async fn answer(
+    fs: &Fs,
+    shared: &Shared,
+    question: Question,
+    is_root: bool,
+) -> Result<String, Error> {
     let info = &shared.info;
     let text = match question {
         Question::Sync => {
@@ -306,26 +299,54 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
         Question::Options => {
             return Ok(shared.remount.as_ref().map(|it| it.options()).unwrap_or_default());
         }
-        Question::Remount(options) => {
-            let Some(remount) = &shared.remount else {
-                let what = "the options of this mount cannot be changed";
-                return Err(Error::new(ErrorKind::Unsupported, what));
+        Question::Ask(request) => {
+            let result = match request {
+                Ok(request) => carry_out(fs, shared, request, is_root).await,
+                Err(error) => Err(error),
             };
-            remount.change(fs, &options)?;
-            return Ok("ok".to_owned());
+            serde_json::to_string(&Answer::of(result))
         }
         Question::Status => serde_json::to_string(&status(fs, info)),
         Question::Stat => serde_json::to_string(&shared.stat(fs)),
         Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE).await?),
         Question::Gc(superzones) => serde_json::to_string(&clean(fs, superzones).await?),
-        Question::Scrub(order) => {
-            if let Some(order) = order {
-                fs.scrub(order)?;
-            }
-            serde_json::to_string(&fs.scrub_report().map(Scrub::from))
-        }
     };
     text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))
+}
+
+/// Carries out a request of the control protocol.
+async fn carry_out(
+    fs: &Fs,
+    shared: &Shared,
+    request: Request,
+    is_root: bool,
+) -> Result<Value, String> {
+    let said = |error: Error| match error.kind() {
+        ErrorKind::ReadOnly => "nothing can be repaired on a read-only mount".to_owned(),
+        _ => error.to_string(),
+    };
+    match request {
+        Request::Scrub { order: Some(_) } if !is_root => Err("a scrub needs root".to_owned()),
+        Request::Gc { .. } if !is_root => Err("cleaning needs root".to_owned()),
+        Request::Remount { .. } if !is_root => Err("a remount needs root".to_owned()),
+        Request::Scrub { order } => {
+            if let Some(word) = order {
+                let order = ScrubOrder::parse(&word);
+                fs.scrub(order.ok_or(format!("not a request: scrub {word}"))?).map_err(said)?;
+            }
+            Ok(json!({ "scrub": fs.scrub_report().map(Scrub::from) }))
+        }
+        Request::Gc { superzones } => {
+            let cleaned = clean(fs, superzones).await.map_err(|error| error.to_string())?;
+            serde_json::to_value(cleaned).map_err(|error| error.to_string())
+        }
+        Request::Remount { options } => {
+            let remount = shared.remount.as_ref();
+            let remount = remount.ok_or("the options of this mount cannot be changed")?;
+            let changed = remount.change(fs, &options).map_err(|error| error.to_string());
+            changed.map(|()| json!({}))
+        }
+    }
 }
 
 /// The result of a requested cleaning.
@@ -365,14 +386,15 @@ pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     })
 }
 
-/// Reads an attribute that the daemon can answer without work of the drive.
+/// Asks for what the daemon can answer without work of the drive.
 ///
 /// # Errors
-/// As [`ask`]; also if there is no answer within [`PATIENCE`].
-fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
-    let attribute = attribute.to_owned();
-    let answer = endpoint::within(PATIENCE, directory, move |directory| ask(directory, &attribute));
-    answer.unwrap_or_else(|| {
+/// As `question`; also if there is no answer within [`PATIENCE`].
+fn soon<T: Send + 'static>(
+    directory: &Path,
+    question: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    endpoint::within(PATIENCE, directory, question).unwrap_or_else(|| {
         Err(anyhow!(
             "{}: mounted, but its daemon gives no answer within {} s: it hangs, or is stopped: \
              look why the process does not go on",
@@ -382,7 +404,16 @@ fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The error for a mount whose root directory cannot be read, so that its daemon cannot be queried.
+/// Asks for an attribute that the daemon can answer without work of the drive.
+///
+/// # Errors
+/// As [`ask`] and [`soon`].
+fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+    let attribute = attribute.to_owned();
+    soon(directory, move |directory| ask(directory, &attribute))
+}
+
+/// The error for a mount whose root directory cannot be read, so that its daemon cannot be asked.
 #[derive(Debug)]
 pub struct NoRoot {
     directory: PathBuf,
@@ -403,24 +434,44 @@ impl std::fmt::Display for NoRoot {
 
 impl std::error::Error for NoRoot {}
 
-fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+/// The value of an attribute; `None` if the file system has none of this name.
+fn value(directory: &Path, attribute: &str) -> Result<Option<Vec<u8>>> {
     let mut value = vec![0; MAX_ANSWER];
     match rustix::fs::getxattr(directory, attribute, value.as_mut_slice()) {
         Ok(length) => {
             value.truncate(length);
-            Ok(value)
+            Ok(Some(value))
         }
         Err(errno) if endpoint::is_end(errno) => Err(anyhow!(endpoint::dead_mount(directory))),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
-        }
-        // The kernel requests the attributes of the root first, and passes on the error of
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        // The kernel first asks for the attributes of the root, and passes on the error of
         // that request.
         Err(errno @ (Errno::IO | Errno::UCLEAN)) if rustix::fs::stat(directory).is_err() => {
             Err(anyhow::Error::new(NoRoot { directory: directory.to_owned(), errno }))
         }
         Err(errno) => Err(anyhow::Error::from(errno).context(directory.display().to_string())),
     }
+}
+
+fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+    value(directory, attribute)?.with_context(|| {
+        format!("{}: not the root of a mounted Furrow file system", directory.display())
+    })
+}
+
+/// The result of a request of the control protocol.
+fn request(directory: &Path, request: &Request) -> Result<Value> {
+    let at = directory.display();
+    let again = "unmount it, and mount it again";
+    let attribute = request.attribute().map_err(|error| anyhow!("{at}: {error}"))?;
+    let Some(value) = value(directory, &attribute)? else {
+        ask(directory, STATUS)?;
+        return Err(anyhow!("{at}: its daemon is of an earlier version: {again}"));
+    };
+    mount::result(&value).map_err(|error| match error {
+        furrow_control::Error::OtherVersion { .. } => anyhow!("{at}: {error}: {again}"),
+        _ => anyhow!("{at}: {error}"),
+    })
 }
 
 /// Requests the status of the file system mounted at `directory`.
@@ -480,11 +531,11 @@ pub fn ask_options(directory: &Path) -> Result<String> {
 /// # Errors
 /// As [`ask_status`]; if the caller is not root, or an option may not change.
 pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
-    let attribute = format!("{REMOUNT}{options}");
-    if attribute.len() > MAX_NAME {
+    let remount = Request::Remount { options: options.to_owned() };
+    if remount.attribute().is_err() {
         return Err(anyhow!("{options}: too long to be changed at once: give fewer options"));
     }
-    ask_soon(directory, &attribute).map(drop)
+    soon(directory, move |directory| request(directory, &remount)).map(drop)
 }
 
 /// Lets the file system mounted at `directory` clean at most `superzones` superzones.
@@ -492,8 +543,8 @@ pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
 /// # Errors
 /// As [`ask_status`]; if the caller is not root; if the device fails.
 pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
-    let bytes = ask(directory, &format!("{GC}{superzones}"))?;
-    serde_json::from_slice(&bytes)
+    let cleaned = request(directory, &Request::Gc { superzones })?;
+    serde_json::from_value(cleaned)
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
@@ -505,20 +556,8 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
 /// As [`ask_status`]; with an order also if the caller is not root, if a scrub runs already, or if
 /// none runs.
 pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>> {
-    let attribute = order.map_or_else(|| SCRUB.to_owned(), |order| format!("{SCRUB}.{order}"));
-    let bytes =
-        ask(directory, &attribute).map_err(|error| match error.downcast_ref::<Errno>() {
-            Some(&Errno::BUSY) if matches!(order, Some("start" | "repair")) => {
-                anyhow!("{}: a scrub is running already", directory.display())
-            }
-            Some(&Errno::PERM) => anyhow!("{}: a scrub needs root", directory.display()),
-            Some(&Errno::BUSY) => anyhow!("{}: no scrub is running", directory.display()),
-            Some(&Errno::ROFS) => {
-                anyhow!("{}: nothing can be repaired on a read-only mount", directory.display())
-            }
-            _ => error,
-        })?;
-    serde_json::from_slice(&bytes)
+    let mut answer = request(directory, &Request::Scrub { order: order.map(str::to_owned) })?;
+    serde_json::from_value(answer["scrub"].take())
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
@@ -558,23 +597,19 @@ mod tests {
         assert_eq!(Question::parse(b"furrow.stat"), Some(Question::Stat));
         assert_eq!(Question::parse(b"furrow.gc.3"), Some(Question::Gc(3)));
         assert!(Question::Gc(3).is_for_root() && !Question::Stat.is_for_root());
-        let remount = Question::parse(b"furrow.remount.commit=7,gc=off").unwrap();
-        assert_eq!(remount, Question::Remount("commit=7,gc=off".to_owned()));
-        assert!(remount.is_for_root());
         assert_eq!(Question::parse(b"furrow.options"), Some(Question::Options));
-        let asked = Question::parse(b"furrow.scrub").unwrap();
-        assert!(asked == Question::Scrub(None) && !asked.is_for_root());
-        let ordered = Question::parse(b"furrow.scrub.repair").unwrap();
-        assert_eq!(ordered, Question::Scrub(Some(ScrubOrder::Start { repair: true })));
-        assert!(ordered.is_for_root());
+        let name = Request::Scrub { order: Some("repair".into()) }.attribute().unwrap();
+        let asked = Question::parse(name.as_bytes()).unwrap();
+        assert_eq!(asked, Question::Ask(Ok(Request::Scrub { order: Some("repair".into()) })));
+        let bad = Question::parse(b"furrow.ask.{}").unwrap();
+        assert!(matches!(bad, Question::Ask(Err(why)) if why.contains("not a request")));
         for other in [
             &b"furrow.map."[..],
             b"furrow.map.-1",
             b"furrow.map.x",
             b"furrow.gc.-1",
-            b"furrow.scrub.",
-            b"furrow.scrub.x",
-            b"furrow.scrubs",
+            b"furrow.scrub",
+            b"furrow.asks",
             b"user.x",
             b"\xff",
         ] {

@@ -1,6 +1,6 @@
-//! The scrub of a mounted file system in reports.
+//! The scrub of a mounted file system, or of a store in use, in reports.
 
-use furrow_fs::ScrubReport;
+use furrow_log::scrub::{ScrubFinding, ScrubReport};
 use serde::{Deserialize, Serialize};
 
 /// The running scrub, or the last one since the mount.
@@ -74,7 +74,7 @@ impl Scrub {
 
 impl From<ScrubReport> for Scrub {
     fn from(report: ScrubReport) -> Scrub {
-        let finding = |found: furrow_fs::ScrubFinding| ScrubDamage {
+        let finding = |found: ScrubFinding| ScrubDamage {
             structure: found.structure.to_owned(),
             inode: found.inode,
             path: found.path,
