@@ -150,7 +150,8 @@ impl Backend for Drive {
                 Ok(Done::Plain)
             }
             Operation::Report => {
-                let first = geometry.zone_at(lba).ok_or(Errno::INVAL)?;
+                // A current kernel asks at the write pointer before it writes zeroes there.
+                let (first, _) = geometry.locate(lba).ok_or(Errno::INVAL)?;
                 let reports = self.report(first, request.sectors.min(REPORT)).await?;
                 let zones: Vec<_> = reports.iter().map(|zone| descriptor(geometry, zone)).collect();
                 Ok(Done::report(&zones))
@@ -363,6 +364,8 @@ mod tests {
             manage(Action::Finish, 2).await.unwrap();
             let found = zones(&drive, 0, 99).await;
             assert_eq!(found.len(), 8, "the end of the drive");
+            let within = zones(&drive, ZONE + 8, 1).await;
+            assert_eq!(within[0].start, ZONE, "of the zone in which it begins");
             let states: Vec<_> = found.iter().map(|zone| zone.condition).collect();
             assert_eq!(states, [0, 4, 0xe, 1, 1, 1, 1, 1]);
             assert_eq!((found[0].kind, found[1].kind), (1, 2));
