@@ -26,6 +26,7 @@ mod library;
 pub mod measure;
 mod mount;
 mod nbd;
+mod nearly_full;
 pub mod page;
 pub mod plot;
 pub mod policy;
@@ -40,6 +41,7 @@ pub mod text;
 pub mod trace;
 mod volume;
 pub mod workload;
+mod zipf;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};
 
@@ -52,6 +54,7 @@ pub const BENCHES: &[Bench] = &[
         run: library::run,
     },
     fsync::FSYNC,
+    nearly_full::NEARLY_FULL,
     volume::VOLUME,
     volume::VOLUME_COLD,
     nbd::NBD,
