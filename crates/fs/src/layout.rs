@@ -50,7 +50,13 @@ const EXTENTS: usize = 256;
 /// The label in a superblock.
 pub(crate) fn label(body: &SuperblockBody) -> String {
     let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
-    String::from_utf8_lossy(&body.label[..end]).into_owned()
+    let mut label = String::from_utf8_lossy(&body.label[..end]).into_owned();
+    // What stands for bytes that are not text is longer than they are, and the label is written to
+    // the next superblock.
+    while label.len() > body.label.len() {
+        label.pop();
+    }
+    label
 }
 
 /// Checks that a superblock can hold a label.
@@ -341,9 +347,15 @@ impl Layout {
         (superzone < self.superzones).then_some(superzone)
     }
 
+    /// First zone of a half of a delta log.
+    pub(crate) fn delta_first(&self, log: usize, half: u8) -> u32 {
+        self.delta_start + (2 * log as u32 + u32::from(half)) * self.delta_zones
+    }
+
     /// Zones of a half of a delta log.
     pub(crate) fn delta_half(&self, log: usize, half: u8) -> Vec<ZoneId> {
-        half_of(self.delta_start + 2 * self.delta_zones * log as u32, self.delta_zones, half)
+        let first = self.delta_first(log, half);
+        (first..first + self.delta_zones).map(ZoneId).collect()
     }
 
     /// Zones of the tables that are outside the main area.
@@ -526,8 +538,8 @@ impl Layout {
             start = u64::from(value) + u64::from(times) * u64::from(length);
         }
         let main = u64::from(self.superzones) * u64::from(self.width);
-        let room = zones.saturating_sub(u64::from(self.main_start));
-        range("superzones × width", main, 1, room.max(1));
+        range("superzones × width", main, 1, zones);
+        range("end of the main area", u64::from(self.main_start) + main, 1, zones);
         let space = (u64::from(self.width) * capacity).min(u64::from(u32::MAX));
         range("segment_blocks", u64::from(self.segment_blocks), 2, space.clamp(2, SEGMENT.into()));
         range("subsegment_blocks", u64::from(self.subsegment_blocks), 1, capacity);
@@ -687,3 +699,6 @@ fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Resu
     }
     Ok(subsegment)
 }
+
+#[cfg(test)]
+mod tests;

@@ -226,10 +226,10 @@ async fn read_extent(
         fsck.add(EXTENT, index.to_string(), format!("blocks below {room} of half 0 or 1"), found);
         return;
     }
-    let half = plan.delta_half(log_of(volume, index), extent.half);
+    let zone = plan.delta_first(log_of(volume, index), extent.half);
     let mut crc = 0;
     for block in first..first + blocks {
-        let addr = half[0].0 * plan.capacity + block;
+        let addr = zone * plan.capacity + block;
         let place = fsck.at(addr);
         let page = match fsck.read_one(addr).await {
             Ok(page) => page,
