@@ -44,13 +44,15 @@ elif [ "${1:-}" = case ]; then
 elif [ "${1:-}" = compare ] || [ "${1:-}" = times ]; then
     task="$1"
     shift
-    kinds="${*:-xfs btrfs f2fs dm-zoned furrow furrow-library}"
+    # dm-zoned only if it is asked for: it has not come to the end of this work within the limit.
+    kinds="${*:-xfs btrfs f2fs furrow furrow-library}"
 else
     kinds="${*:-xfs btrfs f2fs dm-zoned furrow}"
 fi
 [ -n "${FURROW_GUEST_KERNEL:-}" ] || [ ! -e "$target_dir/guest/kernel/complete" ] ||
     FURROW_GUEST_KERNEL="$target_dir/guest/kernel"
-[ -n "${FURROW_GUEST_TOOLS:-}" ] || [ ! -e "$target_dir/guest/tools/usr/sbin/dmzadm" ] ||
+[ -n "${FURROW_GUEST_TOOLS:-}" ] || [ ! -e "$target_dir/guest/tools/complete" ] ||
+    [ ! -e "$target_dir/guest/tools/usr/sbin/dmzadm" ] ||
     FURROW_GUEST_TOOLS="$target_dir/guest/tools"
 
 for tool in qemu-system-x86_64 cpio xz depmod modprobe; do

@@ -36,6 +36,8 @@ find_tools() {
     local apt package
     other_suite sid "$guest/apt"
     mkdir -p "$guest/packages" "$tools"
+    # Of an older set: what is unpacked from here on is whole only at the end.
+    rm -f "$tools/complete"
     apt-get "${apt[@]}" update >/dev/null 2>&1 || true
     (cd "$guest/packages" && apt-get "${apt[@]}" download xfsprogs btrfs-progs f2fs-tools mdadm libc6 \
         libuuid1 libblkid1 liburcu8t64 libinih1 libedit2 libbsd0 libmd0 libtinfo6 libzstd1 \

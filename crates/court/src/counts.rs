@@ -2,7 +2,7 @@
 
 use furrow_zone::{Action, Command, Geometry, Target, ZoneId};
 
-/// Numbers of commands, and of bytes, that a drive was told to carry out.
+/// Numbers of commands, and of bytes, that a drive was told to carry out, counted as they begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -29,7 +29,7 @@ pub struct Counts {
     pub finishes: u64,
     /// Other actions on zones.
     pub other: u64,
-    /// Commands that failed.
+    /// Commands that the drive had refused when the last command began.
     pub failed: u64,
 }
 
