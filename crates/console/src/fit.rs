@@ -131,9 +131,11 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> Vec<
             let gap = if line.is_empty() { 0 } else { GAP };
             let text = shortened(&text, *width);
             line.extend(std::iter::repeat_n(' ', gap));
+            // Not by a width of `format!`, which must be below 65,536: names can be longer.
+            let blanks = " ".repeat(width.saturating_sub(length(&text)));
             line += &match columns[*at].kind {
-                Kind::Amount => format!("{text:>width$}"),
-                Kind::Word | Kind::Name => format!("{text:<width$}"),
+                Kind::Amount => blanks + &text,
+                Kind::Word | Kind::Name => text + &blanks,
             };
         }
         line.chars().take(width).collect::<String>().trim_end().to_owned()
@@ -223,6 +225,15 @@ mod tests {
             row(["/mnt", "1.00 MiB", "12.3 ms", "ONLINE"]),
             row(["/a/long/path/to/a/mount", "0 B", "-", "FAILED"]),
         ]
+    }
+
+    #[test]
+    fn a_name_may_be_longer_than_the_widest_format() {
+        let columns = [Column::name("path", 0), Column::amount("bytes", 0)];
+        let rows = vec![vec!["x".repeat(70_000), "1".to_owned()]];
+        let lines = table(&columns, &rows, usize::MAX);
+        assert_eq!(lines[1].len(), 70_000 + GAP + "bytes".len());
+        assert!(lines[1].ends_with("  1"), "aligned right");
     }
 
     #[test]
