@@ -17,7 +17,7 @@ use furrow_control::{Handler, Reply, Server};
 use furrow_kv::{FileKind, ScrubOrder, ZoneInfo};
 use furrow_rt::{Config, Rt, Stopped, either};
 use serde_json::{Value, json};
-use std::io::Write as _;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ const BLOCK: u64 = 4096;
 
 /// A listening control socket. Dropping it ends its thread and removes the socket.
 pub(crate) struct Control {
-    /// A byte sent here ends the thread.
+    /// Shutting this down ends the thread.
     end: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
@@ -60,8 +60,8 @@ impl Drop for Control {
             // The socket and its thread belong to the parent process.
             return;
         }
-        // A failure means that the thread has ended.
-        let _ = self.end.write_all(b"e");
+        // Unlike a write, this raises no signal in the program if the thread has ended.
+        let _ = self.end.shutdown(Shutdown::Both);
         if thread.thread().id() != std::thread::current().id() {
             // A panic of the thread was reported already.
             let _ = thread.join();

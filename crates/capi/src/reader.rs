@@ -59,9 +59,13 @@ impl Reader {
             return Err(Failure::invalid("ro: a drive in memory begins empty: there is no store"));
         }
         match Reader::of_drive(spec.clone()) {
-            Err(busy) if busy.kind() == ErrorKind::Busy => match program_with(name)? {
-                Some(socket) => Reader::of_program(&socket),
-                None => Err(busy.into()),
+            Err(busy) if busy.kind() == ErrorKind::Busy => match program_with(name) {
+                Ok(Some(socket)) => Reader::of_program(&socket),
+                Ok(None) => Err(busy.into()),
+                Err(other) => {
+                    let message = format!("{busy}; the store may be that of a program: {other}");
+                    Err(Error::new(ErrorKind::Busy, message).into())
+                }
             },
             opened => Ok(opened?),
         }
@@ -180,13 +184,13 @@ impl Reader {
 ///
 /// # Errors
 /// If none answers as that program, but one speaks another version of the protocol.
-fn program_with(name: &str) -> Result<Option<PathBuf>, Error> {
+fn program_with(name: &str) -> Result<Option<PathBuf>, Unanswered> {
     let mut other = None;
     for socket in Kind::Store.sockets().unwrap_or_default() {
         let Ok(mut client) = Connection::open(&socket, Some(PATIENCE)) else { continue };
         match client.ask(&Request::Stat) {
             Ok(stat) if stat["device"].as_str() == Some(name) => return Ok(Some(socket)),
-            Err(why @ Unanswered::OtherVersion { .. }) => other = Some(broken(&why)),
+            Err(why @ Unanswered::OtherVersion { .. }) => other = Some(why),
             _ => {}
         }
     }

@@ -4,7 +4,6 @@ mod all;
 
 use crate::findings::groups;
 use crate::kv::{self, running};
-use crate::raid::client;
 use crate::show;
 use crate::target::{Target, source_name};
 use anyhow::{Context as _, Result, bail};
@@ -91,7 +90,7 @@ impl Place {
             Place::Mount(directory) => report::ask_scrub(directory, order),
             Place::Store(socket) => {
                 let request = Request::Scrub { order: order.map(str::to_owned) };
-                let answer = client::ask_within(socket, &request, Some(PATIENCE))?;
+                let answer = running::ask(socket, &request, PATIENCE)?;
                 let scrub = serde_json::from_value(answer["scrub"].clone());
                 scrub.context("a scrub of another version")
             }
@@ -120,7 +119,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let name = target.to_string_lossy().into_owned();
     let place = match Target::find(target)? {
         Target::Mounted(directory) => Place::Mount(directory),
-        Target::Device(device) => match running::socket_of(&device) {
+        Target::Device(device) => match running::socket_of(&device)? {
             Some(socket) => Place::Store(socket),
             None => return of_closed(args, &device, out),
         },

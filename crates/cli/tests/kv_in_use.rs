@@ -361,5 +361,8 @@ fn a_program_of_an_older_version_is_to_be_restarted() {
         let words = ["speaks version 1 of the control protocol", "restart it"];
         place.refused(&["kv", command, &place.drive()], 1, &words);
     }
+    for order in ["--status", "--pause", "--stop"] {
+        place.refused(&["scrub", order, &place.drive()], 1, &["one cannot be asked", "restart it"]);
+    }
     program.ends();
 }

@@ -15,8 +15,10 @@ use std::sync::Arc;
 
 /// Maximum number of connections at a time.
 const CONNECTIONS: u32 = 64;
-/// Nanoseconds within which a request must arrive, or a part of an answer must be taken.
+/// Nanoseconds within which a request must arrive, and a short answer be taken.
 const PATIENCE: u64 = 30 * Nanos::SECOND;
+/// Nanoseconds that a client may take for each byte of an answer in addition: 64 KiB a second.
+const SLOWEST: u64 = Nanos::SECOND / (64 << 10);
 /// Nanoseconds between attempts to accept while the system refuses, for want of descriptors.
 const PAUSE: u64 = 100 * Nanos::MILLI;
 
@@ -180,8 +182,13 @@ async fn converse<H: Handler>(rt: &Rt, socket: Arc<OwnedFd>, handler: &Rc<H>) ->
             Err(error) => (Err(error), Vec::new()),
         };
         let answer = Answer { last: handler.is_over(), ..Answer::of(result) };
-        write_all(rt, &socket, &answer.line()).await?;
-        write_all(rt, &socket, &more).await?;
+        let line = answer.line();
+        let limit = PATIENCE + (line.len() + more.len()) as u64 * SLOWEST;
+        let sent = within(rt, limit, async {
+            write_all(rt, &socket, &line).await?;
+            write_all(rt, &socket, &more).await
+        });
+        sent.await.ok_or(Errno::TIMEDOUT)??;
         if !is_valid || answer.last {
             return Ok(());
         }
@@ -228,15 +235,12 @@ async fn read_line(
 /// Flags of a send that neither blocks nor kills the process if the client has gone.
 const QUIETLY: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
-/// Sends bytes to a client, which must keep taking some of them.
+/// Sends bytes to a client.
 async fn write_all(rt: &Rt, socket: &Arc<OwnedFd>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match send(socket, bytes, QUIETLY) {
             Ok(written) => bytes = &bytes[written..],
-            Err(Errno::AGAIN) => {
-                let writable = within(rt, PATIENCE, rt.writable(socket.clone())).await;
-                writable.ok_or(Errno::TIMEDOUT)?;
-            }
+            Err(Errno::AGAIN) => rt.writable(socket.clone()).await,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Longest path that fits an address, in bytes.
 const ADDRESS_MAX: usize = 107;
+/// What the kernel says in place of a user id that a user namespace does not know
+/// (`/proc/sys/kernel/overflowuid`).
+const UNKNOWN_USER: u32 = 65534;
 /// How often a client asks again if the server's queue of connections is full.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
@@ -44,10 +47,14 @@ impl Listener {
         let at = format!("unix:{}", path.display());
         clear(path, &at)?;
         let own = std::fs::Permissions::from_mode(0o600);
-        let bound = listen(path).and_then(|bound| {
+        let restrict = |bound: UnixListener| {
             std::fs::set_permissions(path, own)?;
             bound.set_nonblocking(true)?;
             Ok((bound, std::fs::symlink_metadata(path)?))
+        };
+        let bound = listen(path).and_then(|bound| {
+            // Nobody listens at a socket that could not be restricted.
+            restrict(bound).inspect_err(|_: &io::Error| drop(std::fs::remove_file(path)))
         });
         let advice = "expected a path in a directory that can be written to";
         let (bound, found) = bound.map_err(|error| cannot_listen(&at, &error, advice))?;
@@ -202,8 +209,11 @@ impl Peer {
         Ok(Peer { process, user: found.uid })
     }
 
-    /// Whether this is a process of root, or of the user who runs this process.
+    /// Whether this is a process of root, or of the user who runs this process. A user whom this
+    /// process's user namespace does not know may be root of the host; whether that user may
+    /// connect was decided by the socket's mode, which admits only its owner and root.
     pub fn may_ask(&self) -> bool {
-        self.user == 0 || self.user == rustix::process::geteuid().as_raw()
+        let own = rustix::process::geteuid().as_raw();
+        [0, UNKNOWN_USER, own].contains(&self.user)
     }
 }

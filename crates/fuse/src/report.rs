@@ -531,11 +531,20 @@ pub fn ask_options(directory: &Path) -> Result<String> {
 /// # Errors
 /// As [`ask_status`]; if the caller is not root, or an option may not change.
 pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
-    let remount = Request::Remount { options: options.to_owned() };
-    if remount.attribute().is_err() {
-        return Err(anyhow!("{options}: too long to be changed at once: give fewer options"));
-    }
+    let remount = remount_order(options)?;
     soon(directory, move |directory| request(directory, &remount)).map(drop)
+}
+
+/// The order to put `options` into force.
+///
+/// # Errors
+/// If they are too long for an order.
+pub fn remount_order(options: &str) -> Result<Request> {
+    let remount = Request::Remount { options: options.to_owned() };
+    match remount.attribute() {
+        Ok(_) => Ok(remount),
+        Err(_) => Err(anyhow!("{options}: too long to be changed at once: give fewer options")),
+    }
 }
 
 /// Lets the file system mounted at `directory` clean at most `superzones` superzones.

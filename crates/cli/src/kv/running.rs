@@ -2,9 +2,9 @@
 
 use super::df::{self, Sum};
 use super::kind::{Kind, Kinds};
-use crate::raid::client;
+use super::session::explain;
 use crate::show;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use furrow_control::place::Kind as Socket;
 use furrow_control::store::Request;
 use furrow_control::{self as control, Connection};
@@ -110,15 +110,24 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     match find(&path) {
         Ok(Some(store)) => Ok(store),
         Ok(None) => Err(error),
-        Err(outdated) => Err(anyhow!("{error:#}; {outdated}")),
+        Err(outdated) => {
+            Err(error.context(format!("the store may be that of a program: {outdated}")))
+        }
     }
 }
 
 /// The control socket of the store on `device`, if a program uses it.
-pub fn socket_of(device: &str) -> Option<PathBuf> {
-    let spec: DeviceSpec = device.parse().ok()?;
-    let path = Path::new(spec.path()?).canonicalize().ok()?;
-    Some(find(&path).ok()??.socket)
+///
+/// # Errors
+/// If no program answers as that one, but one speaks another version of the protocol.
+pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
+    let spec: Option<DeviceSpec> = device.parse().ok();
+    let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
+    let Some(path) = path else { return Ok(None) };
+    let found = find(&path).with_context(|| {
+        format!("{device}: no program says that it uses the store, but one cannot be asked")
+    })?;
+    Ok(found.map(|store| store.socket))
 }
 
 /// The store on the image at `path`, if a program uses it.
@@ -137,10 +146,29 @@ fn find(path: &Path) -> Result<Option<Running>, control::Error> {
     outdated.map_or(Ok(None), Err)
 }
 
+/// Sends a request to the program behind the control socket of a store, which must answer within
+/// `limit`.
+///
+/// # Errors
+/// If the program has closed the store, refuses, or gives no answer.
+pub fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Value> {
+    let opened = Connection::open(socket, Some(limit)).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => control::Error::Ended,
+        _ => control::Error::from(error),
+    });
+    let mut connection = opened.map_err(|error| explain(None, error))?;
+    let process = connection.process();
+    connection.ask(request).map_err(|error| explain(process, error))
+}
+
 /// The device and the control socket of each store that a program uses, as far as this user may
-/// connect to the sockets.
-pub fn sockets() -> Vec<(String, PathBuf)> {
-    all().flatten().map(|store| (store.device, store.socket)).collect()
+/// connect to the sockets; errors are of programs that speak another version of the protocol.
+pub fn sockets() -> impl Iterator<Item = Result<(String, PathBuf), control::Error>> {
+    all().filter_map(|store| match store {
+        Ok(store) => Some(Ok((store.device, store.socket))),
+        Err(error @ control::Error::OtherVersion { .. }) => Some(Err(error)),
+        Err(_) => None,
+    })
 }
 
 /// All stores in use, as they answer.
@@ -172,7 +200,7 @@ impl Running {
     /// # Errors
     /// If the program does not answer.
     pub fn zones(&self) -> Result<(u32, Vec<(ZoneInfo, Kinds)>)> {
-        let answer = client::ask_within(&self.socket, &Request::Zones, Some(PATIENCE))?;
+        let answer = ask(&self.socket, &Request::Zones, PATIENCE)?;
         let told: Zones = serde_json::from_value(answer).context("zones of another version")?;
         let zone = |(number, told): (usize, Zone)| {
             let kinds = Kind::ALL.into_iter().zip(told.kinds).filter(|(_, blocks)| *blocks > 0);

@@ -30,7 +30,7 @@ impl Session {
         let process = store.process();
         let (view, frozen) = View::begin(store.socket()).map_err(|error| {
             let why = format!("process {process} uses the store, and cannot read it for others");
-            explain(process, error).context(why)
+            explain(Some(process), error).context(why)
         })?;
         let (mut names, mut files) = (BTreeMap::new(), BTreeMap::new());
         for Entry { path, file } in frozen.entries {
@@ -62,7 +62,7 @@ impl Session {
     /// If a block is not as it was written, or the program has ended.
     pub fn read(&self, file: FileId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let read = self.view.borrow_mut().read(file.0, offset, bytes as u64);
-        read.map_err(|error| explain(self.process, error))
+        read.map_err(|error| explain(Some(self.process), error))
     }
 
     /// UUID of the store.
@@ -92,19 +92,19 @@ impl Session {
 }
 
 /// The error for a command that got no result from `process`, which uses the store.
-fn explain(process: u32, error: Unanswered) -> anyhow::Error {
+pub fn explain(process: Option<u32>, error: Unanswered) -> anyhow::Error {
+    let who = match process {
+        Some(process) => format!("process {process}"),
+        None => "the program".to_owned(),
+    };
     match error {
         // A file that the program cannot read is treated as a damaged file on a drive.
         Unanswered::Refused(why) => Error::new(ErrorKind::Io, why).into(),
         Unanswered::Late => {
-            anyhow!(
-                "process {process}, which uses the store, gives no answer: it hangs, or is stopped"
-            )
+            anyhow!("{who}, which uses the store, gives no answer: it hangs, or is stopped")
         }
-        Unanswered::Ended => {
-            anyhow!("process {process} has closed the store, or ended: run this again")
-        }
+        Unanswered::Ended => anyhow!("{who} has closed the store, or ended: run this again"),
         Unanswered::OtherVersion { .. } => anyhow!(error),
-        _ => anyhow!("process {process}, which uses the store: {error}"),
+        _ => anyhow!("{who}, which uses the store: {error}"),
     }
 }

@@ -60,6 +60,8 @@ pub fn remount(plan: &Plan) -> Result<()> {
         return endpoint.remount(&plan.directory);
     }
     let changes = changes_of_mount(&plan.directory, &wanted)?;
+    // Before the kernel changes anything.
+    report::remount_order(&changes)?;
     endpoint.remount(&plan.directory)?;
     match changes.is_empty() {
         true => Ok(()),

@@ -47,9 +47,10 @@ pub struct Silent {
     pub error: String,
     /// The daemon has died.
     pub dead: bool,
-    /// The daemon answers, but in another version of the protocol.
+    /// How the daemon answers without a result, in capitals: it speaks another version of the
+    /// protocol, or refuses.
     #[serde(skip)]
-    pub outdated: bool,
+    pub answers: Option<&'static str>,
 }
 
 impl Silent {
@@ -68,10 +69,10 @@ impl Silent {
 
     /// What is wrong with the daemon, in capitals.
     pub fn state(&self) -> &'static str {
-        match (self.dead, self.outdated) {
-            (true, _) => "DEAD",
-            (false, true) => "OTHER VERSION",
-            (false, false) => "NO ANSWER",
+        match self.answers {
+            _ if self.dead => "DEAD",
+            Some(how) => how,
+            None => "NO ANSWER",
         }
     }
 
@@ -89,7 +90,7 @@ impl Silent {
                 socket.display()
             );
         }
-        if self.outdated {
+        if self.answers.is_some() {
             return anyhow!("the array {array} runs, but {}", self.error);
         }
         let daemon = match self.pid {
@@ -198,7 +199,7 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
         pid: process,
         error,
         dead: false,
-        outdated: false,
+        answers: None,
     };
     let mut connection = match open_or_dead(socket, patience) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -223,9 +224,13 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
         // The daemon has ended since it took the connection.
         Err(_) if socket::is_dead(socket) => return look(socket, patience),
         Err(error) => {
-            let outdated = matches!(error, Error::OtherVersion { .. });
+            let answers = match &error {
+                Error::OtherVersion { .. } => Some("OTHER VERSION"),
+                Error::Refused(_) => Some("REFUSES"),
+                _ => None,
+            };
             let error = format!("{:#}", explain(socket, error, Some(patience)));
-            Some(Err(Silent { outdated, ..silent(process, error) }))
+            Some(Err(Silent { answers, ..silent(process, error) }))
         }
     })
 }

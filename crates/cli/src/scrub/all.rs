@@ -45,8 +45,11 @@ pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
         note(scrub_to_the_end(&Place::Mount(directory), &name, repair && !fixed, out));
         out.flush()?;
     }
-    for (device, socket) in running::sockets() {
-        note(scrub_to_the_end(&Place::Store(socket), &device, repair, out));
+    for store in running::sockets() {
+        note(match store {
+            Ok((device, socket)) => scrub_to_the_end(&Place::Store(socket), &device, repair, out),
+            Err(error) => Err(anyhow!("a store is not scrubbed: {error}")),
+        });
         out.flush()?;
     }
     if found == 0 {
