@@ -103,6 +103,7 @@ const DOCUMENTS: &[Document] = &[
     ("furrow kv backup", &[("cli/src/kv/backup.rs", &["run"])]),
     ("furrow kv restore", &[("cli/src/kv/restore.rs", &["run"])]),
     ("furrow kv trace", &[("cli/src/kv/trace.rs", &["run"])]),
+    ("furrow demo", &[("cli/src/demo/mod.rs", &["Verified"])]),
 ];
 
 /// Types and functions that are not documents of a command: requests and answers of sockets, and

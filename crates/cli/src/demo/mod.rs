@@ -212,16 +212,21 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 #[derive(serde::Serialize)]
 struct Verified {
     version: u32,
+    /// Seed of the kills and of the content
     seed: u64,
+    /// The files were reached through a mount, not through the library
     mounted: bool,
-    /// Number of files and links that were compared; each was compared twice.
+    /// Files and links that were compared, each twice
     files: u64,
-    /// Total size of these files in mebibytes.
+    /// Size of these files in MiB
     mebibytes: u64,
+    /// How often the daemon was killed
     kills: u32,
+    /// Fsyncs that were answered before a kill
     fsyncs_acknowledged: u64,
-    /// Number of fsyncs that were checked; each was checked twice.
+    /// Fsyncs whose files were checked after a kill, each twice
     fsyncs_checked: u64,
+    /// Seconds that the demo took
     seconds: f64,
 }
 
