@@ -147,7 +147,7 @@ fn print_streams(out: &mut dyn Write, streams: &[Stream]) -> io::Result<()> {
     let rows = streams.iter().map(|stream| {
         let counts = [stream.quota, stream.open, stream.lent, stream.parked];
         let counts = counts.map(|count| count.to_string());
-        [&[stream.name.clone()], &counts[..], &[show::bytes(stream.bytes)]].concat()
+        [std::slice::from_ref(&stream.name), &counts[..], &[show::bytes(stream.bytes)]].concat()
     });
     show::plain(out, &["stream", "quota", "open", "lent", "parked", "written"], rows)
 }

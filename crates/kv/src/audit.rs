@@ -118,9 +118,9 @@ impl Store {
         let wanted = self.0.forgotten.borrow().wanted;
         let mut end = 0;
         for extent in &file.extents {
-            equal(&account("extents, first block"), end, extent.first)?;
+            equal(account("extents, first block"), end, extent.first)?;
             let fits = (1..=EXTENT_MAX).contains(&extent.blocks);
-            holds(&account("extents, blocks"), fits, || {
+            holds(account("extents, blocks"), fits, || {
                 format!("expected 1 to {EXTENT_MAX}, found {}", extent.blocks)
             })?;
             end = extent.end();
@@ -129,24 +129,24 @@ impl Store {
                 Sums::At(_) => None,
             };
             if extent.is_hole() {
-                equal(&account("checksums of a hole"), Some(0), sums)?;
-                holds(&account("holes"), wanted, || {
+                equal(account("checksums of a hole"), Some(0), sums)?;
+                holds(account("holes"), wanted, || {
                     format!("block {} is a hole, but no dead range was stated", extent.first)
                 })?;
             } else {
                 let expected = sums.map(|_| extent.blocks);
-                equal(&account("checksums of an extent"), expected, sums)?;
+                equal(account("checksums of an extent"), expected, sums)?;
             }
         }
         let placed = file.placed();
-        holds(&account("journaled blocks"), file.journaled <= placed, || {
+        holds(account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
         // `journaled` already includes what a commit under way will make durable. A file that has
         // lost its last name is no longer in any commit.
         if !self.0.commits.is_running() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
-            holds(&account("journaled blocks"), file.journaled <= durable, || {
+            holds(account("journaled blocks"), file.journaled <= durable, || {
                 format!("expected at most the {durable} synced ones, found {}", file.journaled)
             })?;
         }
@@ -154,7 +154,7 @@ impl Store {
         let (bytes, blocks) = (file.size, u64::from(file.blocks()));
         let page = PAGE_SIZE as u64;
         let fits = bytes + page > blocks * page && bytes < (blocks + 1) * page;
-        holds(&account("size"), fits, || {
+        holds(account("size"), fits, || {
             format!("expected {blocks} blocks and a tail, found {bytes} bytes")
         })
     }

@@ -9,7 +9,7 @@ use crate::file::Block;
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
-use crate::zone_allocator::{Policy, RESERVE, Room, Want, garbage_left};
+use crate::zone_allocator::{Policy, RESERVE, SpaceToClean, Want, garbage_left};
 use furrow_log::record::crc32c;
 use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
@@ -119,7 +119,7 @@ impl Store {
             if garbage <= garbage_left(zones.capacity()) {
                 return None;
             }
-            if zones.may_be_cleaned(victim, self.room_to_clean(victim)) {
+            if zones.may_be_cleaned(victim, self.space_to_clean(victim)) {
                 return Some(victim);
             }
             unfit.insert(victim);
@@ -130,14 +130,14 @@ impl Store {
     /// and those open for cleaning. The extents may take more than the zone, because cleaning moves
     /// an extent whole even if only its checksums lie there. Policies that keep a zone for each
     /// open file cause that.
-    fn room_to_clean(&self, victim: ZoneId) -> Room {
+    fn space_to_clean(&self, victim: ZoneId) -> SpaceToClean {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();
         let of_files = zones.files_in(victim).into_iter().filter_map(|id| files.get(&id));
         let moved = of_files.flat_map(|file| &file.extents).filter(|e| self.is_in(victim, e));
         // Only the blocks of the extents count, because checksums can stay in the file's entry.
         let to_move = moved.map(|extent| u64::from(extent.blocks)).sum();
-        Room { to_move, space: zones.space_for_cleaning() }
+        SpaceToClean { to_move, space: zones.space_for_cleaning() }
     }
 
     pub(crate) fn may_clean(&self) -> bool {
@@ -158,14 +158,14 @@ impl Store {
 
     /// Empties a zone, unless something in it cannot be read, or space runs out.
     pub(crate) async fn clean_zone(&self, victim: ZoneId) -> Result<()> {
-        let room = self.room_to_clean(victim);
+        let space = self.space_to_clean(victim);
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
                 match self.runs_with_pages(id, &extent).await {
                     Ok(runs) => match self.move_runs(id, &extent, runs).await {
                         // Writers took the space meanwhile.
                         Err(error) if error.kind() == ErrorKind::NoSpace => {
-                            self.0.zones.set_unfinished(victim, room);
+                            self.0.zones.set_unfinished(victim, space);
                             return self.join_group_commit(None).await;
                         }
                         moved => moved?,

@@ -145,7 +145,7 @@ impl Store {
         }
         while self.0.zones.writer.pages_in_flight() > self.0.options.pages_in_flight {
             self.check_alive()?;
-            self.0.flights.landed().await;
+            self.0.flights.answered().await;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ pub(crate) struct Flights {
     under_way: RefCell<BTreeMap<u64, FileId>>,
     begun: Cell<u64>,
     ended: Cell<u64>,
-    landed: Notify,
+    answered: Notify,
 }
 
 impl Flights {
@@ -32,7 +32,7 @@ impl Flights {
     pub(crate) fn end(&self, number: u64) {
         self.under_way.borrow_mut().remove(&number);
         self.ended.set(self.ended.get() + 1);
-        self.landed.notify_all();
+        self.answered.notify_all();
     }
 
     /// The number of the next write.
@@ -47,13 +47,13 @@ impl Flights {
     }
 
     /// Waits for the end of a write, for the end of the group commits, or for the store to fail.
-    pub(crate) fn landed(&self) -> Notified {
-        self.landed.wait()
+    pub(crate) fn answered(&self) -> Notified {
+        self.answered.wait()
     }
 
-    /// Wakes everybody who waits in [`Flights::landed`].
+    /// Wakes everybody who waits in [`Flights::answered`].
     pub(crate) fn wake(&self) {
-        self.landed.notify_all();
+        self.answered.notify_all();
     }
 
     /// Compares the writes under way with the numbers of writes begun and ended. Returns the files

@@ -136,7 +136,7 @@ impl Store {
             self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
             // A group commit under way ends before the drive is released.
             loop {
-                let over = self.0.flights.landed();
+                let over = self.0.flights.answered();
                 if !self.0.commits.is_running() {
                     break;
                 }
@@ -220,7 +220,7 @@ impl Store {
             }
             told = true;
             if !self.has(StoreDefect::EarlyAck) {
-                self.landed(mark, Some(&wanted)).await?;
+                self.answered(mark, Some(&wanted)).await?;
             }
             if inner.commits.moves() == moves {
                 break;
@@ -359,14 +359,14 @@ impl Store {
 
     /// Waits for the writes that began before `mark`, to the files in `wanted` or, if it is `None`,
     /// to all files.
-    async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
+    async fn answered(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
-            let landed = self.0.flights.landed();
+            let answered = self.0.flights.answered();
             self.check_alive()?;
             if !self.0.flights.has_before(mark, wanted) {
                 return Ok(());
             }
-            landed.await;
+            answered.await;
         }
     }
 
@@ -416,7 +416,7 @@ impl Store {
             inner.names.borrow_mut().changes.clear();
             inner.zones.take_untold();
             let bodies = inner.snapshot(&views, number);
-            self.landed(mark, None).await?;
+            self.answered(mark, None).await?;
             if inner.commits.moves() == moves {
                 break (bodies, views);
             }

@@ -67,7 +67,7 @@ pub(crate) struct Age {
 
 /// The space that cleaning a zone needs, and the space that there is, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct SpaceToClean {
     /// Number of blocks that cleaning the zone moves.
     pub(crate) to_move: u64,
     /// Number of blocks that cleaning can write before it gives a zone back.
@@ -204,7 +204,7 @@ pub(crate) struct ZoneAllocator {
     uncleanable: RefCell<BTreeSet<ZoneId>>,
     /// Zones that cleaning did not empty because space ran out, each with the space and the blocks
     /// to move at that try.
-    unfinished: RefCell<BTreeMap<ZoneId, Room>>,
+    unfinished: RefCell<BTreeMap<ZoneId, SpaceToClean>>,
     /// Notified when a zone is released, or space becomes free in another way.
     pub(crate) freed: Notify,
     /// Notified when a writer wants space.
@@ -717,19 +717,19 @@ impl ZoneAllocator {
         self.uncleanable.borrow_mut().insert(zone);
     }
 
-    /// Notes that space ran out while the zone was cleaned; `room` is what cleaning found at
+    /// Notes that space ran out while the zone was cleaned; `space` is what cleaning found at
     /// the beginning.
-    pub(crate) fn set_unfinished(&self, zone: ZoneId, room: Room) {
-        self.unfinished.borrow_mut().insert(zone, room);
+    pub(crate) fn set_unfinished(&self, zone: ZoneId, space: SpaceToClean) {
+        self.unfinished.borrow_mut().insert(zone, space);
     }
 
-    /// Whether a zone with this `room` may be cleaned: its blocks fit and, if space ran out the
-    /// last time, there is more space now or less to move. So each try has a better chance than the
-    /// last one, and cleaning does not copy the same blocks again and again.
-    pub(crate) fn may_be_cleaned(&self, zone: ZoneId, room: Room) -> bool {
+    /// Whether a zone may be cleaned with the space that there is `now`: its blocks fit and, if
+    /// space ran out the last time, there is more space or less to move. So each try has a better
+    /// chance than the last one, and cleaning does not copy the same blocks again and again.
+    pub(crate) fn may_be_cleaned(&self, zone: ZoneId, now: SpaceToClean) -> bool {
         let unfinished = self.unfinished.borrow();
-        let better = |last: &Room| room.space > last.space || room.to_move < last.to_move;
-        room.to_move <= room.space && unfinished.get(&zone).is_none_or(better)
+        let better = |last: &SpaceToClean| now.space > last.space || now.to_move < last.to_move;
+        now.to_move <= now.space && unfinished.get(&zone).is_none_or(better)
     }
 
     /// Returns the full zones without valid blocks.

@@ -41,7 +41,6 @@ fn run(bench: &Bench) {
         "nbd" => {
             assert_eq!(rows.len(), 12, "{rows:?}");
             assert!(rows[0].name.starts_with("4 KiB read, furrow"), "{}", rows[0].name);
-            assert!(rows.iter().all(|row| row.rate > 100.0), "{rows:?}");
         }
         name => assert!(!rows.is_empty(), "{name}"),
     }

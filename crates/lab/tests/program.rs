@@ -49,18 +49,20 @@ fn the_list_has_every_claim_and_its_state() {
     let output = lab(&["list"], cache.path());
     let shown = text(&output.stdout);
     let line = |id: &str| {
-        let found = shown.lines().find(|line| line.starts_with(&format!("{id} ")));
+        let found = shown.lines().find(|line| line.starts_with(&format!("  {id} ")));
         found.unwrap_or_else(|| panic!("{id} is not in\n{shown}")).to_owned()
     };
-    assert!(line("Z-raw-peak").contains("can be run"), "{}", line("Z-raw-peak"));
+    assert!(line("Z-raw-peak").ends_with("[figure 1, section 3.1]"), "{}", line("Z-raw-peak"));
     assert!(line("R25").contains("needs"), "{}", line("R25"));
     let list = json(&lab(&["list", "--json"], cache.path()));
     assert_eq!(list["version"], 1);
     let catalogue = furrow_lab::catalogue::Catalogue::built_in().expect("it is sound");
     let listed = list["claims"].as_array().expect("a list");
     assert!(listed.iter().map(|claim| &claim["id"]).eq(catalogue.claims.iter().map(|c| &c.id)));
-    // The output has a head, a line for each claim, whatever COLUMNS is, and the sum.
-    assert_eq!(shown.lines().count(), 1 + listed.len() + 2, "{shown}");
+    // The output has each paper, a line for each claim, whatever COLUMNS is, and the sum.
+    let papers = catalogue.claims.iter().map(|claim| &claim.source);
+    let papers = papers.collect::<std::collections::BTreeSet<_>>().len();
+    assert_eq!(shown.lines().count(), papers + (papers - 1) + listed.len() + 2, "{shown}");
     for claim in listed {
         let (id, what) = (claim["id"].as_str().unwrap(), claim["what"].as_str().unwrap());
         assert!(line(id).contains(what), "{}", line(id));

@@ -360,10 +360,10 @@ impl Writer {
         std::future::poll_fn(|cx| {
             let mut in_flight = self.0.shared.in_flight.borrow_mut();
             let reached = in_flight.reached(point);
-            if reached || self.0.shared.failed.are_relocated() {
-                if let Some(error) = self.0.shared.failed.before(point.0, &excused) {
-                    return Poll::Ready(Err(error));
-                }
+            if (reached || self.0.shared.failed.are_relocated())
+                && let Some(error) = self.0.shared.failed.before(point.0, &excused)
+            {
+                return Poll::Ready(Err(error));
             }
             if reached {
                 return Poll::Ready(Ok(()));

@@ -102,7 +102,7 @@ pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool)
     }
     let mut newest = [(0, 0); 2];
     for (index, extent) in volume.extents.iter().enumerate() {
-        let newest = &mut newest[log_of(volume, index) as usize];
+        let newest = &mut newest[log_of(volume, index)];
         read_extent(fsck, volume, index, extent, newest, &mut tables).await;
     }
     let damaged = fsck.report.findings.len() > before;

@@ -126,9 +126,12 @@ struct Run<K> {
     meter: RefCell<Meter>,
     done: Cell<u64>,
     failed: RefCell<Option<Error>>,
-    /// Reads that were begun, by copy and number: file, offset and length.
-    begun: RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>,
+    /// Reads that were begun, by copy and number.
+    begun: RefCell<BTreeMap<(u32, u64), Part>>,
 }
+
+/// A part of a file: the file's number, offset and length.
+type Part = (u64, u64, u64);
 
 impl<K: Keeper> Run<K> {
     async fn perform(&self, copy: u32, op: &Op) -> Result<u64> {

@@ -41,6 +41,11 @@ fn script(shell: Shell, command: Command) -> anyhow::Result<Vec<u8>> {
     });
     let (mut command, mut text) = (command, Vec::new());
     clap_complete::generate(shell, &mut command, "furrow-lab", &mut text);
+    if shell == Shell::Fish {
+        // clap writes no words for arguments without a name there.
+        let begun = "__fish_seen_subcommand_from run report keep";
+        writeln!(text, "complete -c furrow-lab -n \"{begun}\" -f -a \"{}\"", ids.join(" "))?;
+    }
     Ok(text)
 }
 

@@ -68,20 +68,23 @@ pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
 pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
     let width = io::stdout().is_terminal().then(|| show::Screen::of_stdout().width.max(40));
     let name = lines.iter().map(|line| line.id.chars().count()).max().unwrap_or(0);
-    let mut source = "";
+    let mut sources: Vec<&str> = Vec::new();
     for line in lines {
-        if line.source != source {
-            let gap = if source.is_empty() { "" } else { "\n" };
-            source = &line.source;
-            writeln!(out, "{gap}{source}")?;
+        if !sources.contains(&&*line.source) {
+            sources.push(&line.source);
         }
-        let text = format!("  {:name$}  {}{}", line.id, line.what, line.remark());
-        match width {
-            Some(width) => {
-                let folded = fit::folded(&text, name + 4, width);
-                folded.iter().try_for_each(|part| writeln!(out, "{}", part.trim_end()))?;
+    }
+    for (number, source) in sources.iter().enumerate() {
+        writeln!(out, "{}{source}", if number == 0 { "" } else { "\n" })?;
+        for line in lines.iter().filter(|line| line.source == *source) {
+            let text = format!("  {:name$}  {}{}", line.id, line.what, line.remark());
+            match width {
+                Some(width) => {
+                    let folded = fit::folded(&text, name + 4, width);
+                    folded.iter().try_for_each(|part| writeln!(out, "{}", part.trim_end()))?;
+                }
+                None => writeln!(out, "{text}")?,
             }
-            None => writeln!(out, "{text}")?,
         }
     }
     let runnable = lines.iter().filter(|line| line.needs.is_none()).count();
