@@ -28,6 +28,7 @@ PATTERNS = [
     (r"(?<!there )\bis no (?:file|file system|drive|device|zone|array|store|member)\b", "is not a"),
     (r"\bwhat (?:is|was|are|were) (?:told|led|said|had|given|gone|there)\b", "name the thing"),
     (r"\bthat of (?:which|whom)\b", "name the thing"),
+    (r"\b[Ww]hoever\b", "name the process, the user or the task"),
 ]
 PATTERNS = [(re.compile(pattern), advice) for pattern, advice in PATTERNS]
 

@@ -20,7 +20,7 @@ pub fn open(rt: &Rt, device: &str, access: Access, needs: Needs) -> Result<Rc<dy
         return Ok(in_use::open_now(rt, &spec, access)?);
     }
     let drive = holds::open(rt, &spec, access).map_err(|error| match (&spec, error.kind()) {
-        // Whoever uses a store does so for long: nothing is gained by waiting.
+        // A program keeps a store open for long, so there is no point in waiting.
         (DeviceSpec::Image(image), ErrorKind::Busy) => {
             Error::new(ErrorKind::Busy, in_use::of_store(Path::new(&image.path)))
         }

@@ -50,9 +50,9 @@ fn a_rebuild_that_lost_blocks_is_a_failure_everywhere() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// The new drive fails during its rebuild. Whoever waits for the rebuild is told, even if the wait
-/// begins later. A spare takes the drive's place and starts without its errors; whoever waited for
-/// the drive is told of that, too.
+/// The new drive fails during its rebuild. A command that waits for the rebuild says so, even if it
+/// begins to wait later. A spare takes the drive's place and starts without the drive's errors; a
+/// command that waited for the drive says that, too.
 #[test]
 fn whoever_waits_for_a_drive_that_dies_is_told() {
     let place = Place::new("dies", 6);

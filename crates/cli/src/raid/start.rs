@@ -260,7 +260,7 @@ fn serve(args: &Args) -> Result<()> {
     let hook = args.hook.as_deref().map(hook::program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = Kind::Array.socket(&uuid);
-    // Whoever owns the socket controls the array.
+    // The process that listens at this socket controls the array.
     let control = furrow_control::Server::new(&rt, Socket::bind(&socket)?);
     let _named = client::NameFile::write(&uuid, &name)?;
     let (host, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;

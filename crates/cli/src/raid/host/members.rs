@@ -100,7 +100,7 @@ impl ArrayHost {
             return Err(self.explain_used(&*drive.device, error).await);
         }
         self.drives.borrow_mut()[index as usize] = Some(drive);
-        // Whoever waits for the rebuild must be able to tell this drive from a later replacement.
+        // The client that waits for the rebuild must tell this drive from a later replacement.
         Ok(json!({ "member": index, "uuid": self.volume.members()[index as usize].0.to_string() }))
     }
 

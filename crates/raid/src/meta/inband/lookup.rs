@@ -236,8 +236,8 @@ impl Volume {
         }
     }
 
-    /// Notes that a scrub is done with a segment: from now on, whoever finds damage of its metadata
-    /// blocks counts it.
+    /// Notes that a scrub is done with a segment: from now on, damage of the segment's metadata
+    /// blocks is counted by the task that finds it.
     pub(crate) fn scrub_left(&self, sequence: u64) {
         self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
