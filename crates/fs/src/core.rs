@@ -28,6 +28,7 @@ use furrow_rt::{Nanos, Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The state of a mounted file system. The fields of each part are private to the part's folder.
@@ -114,6 +115,21 @@ pub(crate) struct Parts {
     pub(crate) tables: Tables,
     pub(crate) tree: Tree,
     pub(crate) durability: Durability,
+}
+
+/// The number of blocks that an attempt lacks; `None` if the attempt was the last: the operation
+/// was applied, or failed for good.
+fn lacks<T>(done: &Result<T, NotApplied>) -> Option<usize> {
+    match done {
+        Ok(_) | Err(NotApplied::Failed(_)) => None,
+        Err(NotApplied::Blocked(Blocked::Load(fetches))) => {
+            // All blocks of a long read may lack the same node.
+            let places: BTreeSet<u32> =
+                fetches.iter().map(|fetch| fetch.pointer.addr.get()).collect();
+            Some(places.len())
+        }
+        Err(NotApplied::Blocked(_)) => Some(0),
+    }
 }
 
 impl Core {
@@ -214,7 +230,7 @@ impl Inner {
         done.map_err(Failed::into_error)
     }
 
-    /// As [`Inner::run`], for operations that no user requested: damage that they find does not
+    /// Like [`Inner::run`], for operations that no user requested: damage that they find does not
     /// stop writing.
     pub(crate) async fn run_quietly<T>(
         self: &Rc<Self>,
@@ -226,6 +242,7 @@ impl Inner {
         // Keep blocks that were loaded for this operation until it is applied; otherwise they might
         // be evicted before every retry.
         let mut pins = Pins::new(self);
+        let mut missed = 0;
         loop {
             self.check_ended()?;
             if self.core.borrow().is_long() {
@@ -237,7 +254,9 @@ impl Inner {
                 core.begin_step();
                 core.cache.hold();
                 core.space.set_first(turn.is_some());
+                let hits = core.cache.stats().hits;
                 let done = operation(core);
+                missed = core.cache.count_attempt(hits, lacks(&done), missed);
                 core.cache.lend((core.tree.directories().bytes() / PAGE_SIZE as u64) as usize);
                 core.space.set_first(false);
                 core.note_memory();

@@ -599,9 +599,9 @@ pub struct Counters {
     pub checkpoints: u64,
     /// Number of fsyncs acknowledged.
     pub fsyncs: u64,
-    /// Number of look-ups that found a page in the cache.
+    /// Number of look-ups by operations that found their page in the cache.
     pub cache_hits: u64,
-    /// Number of look-ups that did not find a page in the cache.
+    /// Number of look-ups by operations whose page had to be read from the drive.
     pub cache_misses: u64,
     /// Number of superzones cleaned.
     pub clean_victims: u64,

@@ -88,7 +88,8 @@ fn names_of_large_directories_take_their_share_of_the_cache() {
         let (now, _) = fs.memory();
         assert!(now.directories > 20_000 * 24, "{now:?}");
         assert!(now.data + now.nodes + now.directories <= 1030 * PAGE, "{now:?}");
-        // Looking up a name needs no block of the directory.
+        // Looking up a name needs the file's node, and no block of the directory.
+        fs.lookup(Ino::ROOT, b"name-1").await?;
         let reads = fs.counters().cache_misses;
         for n in (0..20_000u32).step_by(97) {
             fs.lookup(Ino::ROOT, format!("name-{n}").as_bytes()).await?;
@@ -103,6 +104,34 @@ fn names_of_large_directories_take_their_share_of_the_cache() {
             assert!(fs.lookup(Ino::ROOT, old).await.is_err());
             fs.unlink(Ino::ROOT, new).await?;
         }
+        assert!(fs.counters().cache_misses > reads, "the file's blocks had taken their place");
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_cold_read_misses_and_a_warm_read_hits() {
+    on_drive(Options::simulated(), |rt, drive| async move {
+        let drive = Rc::new(drive);
+        let fs = Fs::mount(&rt, drive.clone(), quiet()).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        write(&fs, file, 0..700).await?;
+        fs.unmount().await?;
+        let fs = Fs::mount(&rt, drive, quiet()).await?;
+        let counts = || (fs.counters().cache_hits, fs.counters().cache_misses);
+        let (_, before) = counts();
+        fs.read(file, 0, 40 * PAGE as usize).await?;
+        let (hits, cold) = counts();
+        // Its inode comes with the blocks.
+        assert!((40..=42).contains(&(cold - before)), "{} misses", cold - before);
+        fs.read(file, 0, 40 * PAGE as usize).await?;
+        let (warm, misses) = counts();
+        assert_eq!(misses, cold);
+        assert!(warm - hits >= 40, "{} hits", warm - hits);
+        // These blocks have a leaf of pointers, which each of them lacks.
+        fs.read(file, 600 * PAGE, 40 * PAGE as usize).await?;
+        let (_, more) = counts();
+        assert!((41..=42).contains(&(more - misses)), "{} misses", more - misses);
         fs.unmount().await
     });
 }

@@ -174,9 +174,9 @@ pub(crate) struct Place(u32);
 /// Counters since the cache was made, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Calls of [`Cache::get`] that found a page.
+    /// Look-ups by operations that found their page; see [`Cache::count_attempt`].
     pub hits: u64,
-    /// Calls of [`Cache::get`] that found no page.
+    /// Look-ups by operations whose page had to be read from the drive.
     pub misses: u64,
     /// Number of pages evicted to free space.
     pub evictions: u64,
@@ -353,23 +353,24 @@ impl Cache {
         self.looked.get()
     }
 
-    // ---- looking up ------------------------------------------------------------------------
-
-    /// The page of `key`, which counts as used.
-    pub fn get(&mut self, key: &Key) -> Option<&Entry> {
-        match self.index.get(key) {
-            Some(&slot) => {
-                self.stats.hits += 1;
-                let slot = self.slot_mut(slot);
-                slot.marked = true;
-                Some(&slot.entry)
-            }
-            None => {
-                self.stats.misses += 1;
-                None
-            }
-        }
+    /// Corrects the counters after an attempt of an operation. Before the attempt, [`Stats::hits`]
+    /// was `hits`; earlier attempts lacked `missed` pages, which were read. Returns the number of
+    /// pages lacked so far.
+    ///
+    /// An attempt that lacks pages is repeated after they are read, and looks up all its pages
+    /// again. So its hits do not count, and each page that was read counts as a miss, not as a hit
+    /// of the last attempt.
+    pub(crate) fn count_attempt(&mut self, hits: u64, lacks: Option<usize>, missed: u64) -> u64 {
+        let Some(lacks) = lacks else {
+            self.stats.hits = hits.max(self.stats.hits.saturating_sub(missed));
+            return missed;
+        };
+        self.stats.hits = hits;
+        self.stats.misses += lacks as u64;
+        missed + lacks as u64
     }
+
+    // ---- looking up ------------------------------------------------------------------------
 
     /// The place of the page of `key`, for [`Cache::at`]. With a place, a caller needs one look-up
     /// where the borrow rules would otherwise require two.

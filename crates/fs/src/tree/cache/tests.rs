@@ -63,20 +63,39 @@ impl Cache {
     }
 }
 
+/// Uses the page of `key`, if it is in the cache.
+fn look(cache: &mut Cache, key: &Key) -> bool {
+    cache.find(key).map(|place| cache.at(place)).is_some()
+}
+
 #[test]
 fn hits_outlive_what_is_not_used() {
     let mut cache = Cache::new(3);
     for block in 0..3 {
         cache.insert(Key::Data(1, block), Entry::clean(page(block.into()), None));
     }
-    assert!(cache.get(&Key::Data(1, 0)).is_some());
+    assert!(look(&mut cache, &Key::Data(1, 0)));
     cache.insert(Key::Data(1, 3), Entry::clean(page(3), None));
     cache.insert(Key::Data(1, 4), Entry::clean(page(4), None));
     let there: Vec<u32> = (0..5).filter(|&b| cache.contains(&Key::Data(1, b))).collect();
     assert_eq!(there, [0, 3, 4]);
-    assert!(cache.get(&Key::Data(1, 1)).is_none());
-    let stats = Stats { hits: 1, misses: 1, evictions: 2, insertions: 5 };
+    assert!(!look(&mut cache, &Key::Data(1, 1)));
+    let stats = Stats { hits: 1, misses: 0, evictions: 2, insertions: 5 };
     assert_eq!(cache.stats(), stats);
+}
+
+#[test]
+fn a_page_that_was_read_is_a_miss_and_no_hit() {
+    let mut cache = Cache::new(3);
+    cache.insert(Key::Data(1, 0), Entry::clean(page(0), None));
+    // The operation needs blocks 0 and 1, and lacks 1.
+    assert!(look(&mut cache, &Key::Data(1, 0)) && !look(&mut cache, &Key::Data(1, 1)));
+    let missed = cache.count_attempt(0, Some(1), 0);
+    assert_eq!((cache.stats().hits, cache.stats().misses), (0, 1));
+    cache.insert(Key::Data(1, 1), Entry::clean(page(1), None));
+    assert!(look(&mut cache, &Key::Data(1, 0)) && look(&mut cache, &Key::Data(1, 1)));
+    cache.count_attempt(0, None, missed);
+    assert_eq!((cache.stats().hits, cache.stats().misses), (1, 1));
 }
 
 #[test]
@@ -230,7 +249,7 @@ proptest! {
                     dirty.retain(|k, _| newest.contains_key(k));
                 }
                 14 => {
-                    cache.get(&key);
+                    look(&mut cache, &key);
                 }
                 _ => {
                     cache.remove(&key);
@@ -269,7 +288,7 @@ fn nothing_is_evicted_while_held_and_the_last_clean_pages_stay() {
         cache.insert(Key::Data(2, block), Entry::dirty(Page::zeroed()));
     }
     cache.insert(Key::Node(1), Entry::clean(Page::zeroed(), None));
-    assert!(cache.get(&Key::Node(1)).is_some());
+    assert!(look(&mut cache, &Key::Node(1)));
     cache.insert(Key::Node(3), Entry::clean(Page::zeroed(), None));
     assert!(cache.contains(&Key::Node(1)), "loading one page drops the other");
     for node in 100..200 {
