@@ -45,9 +45,9 @@ Examples:
   furrow kv fsck s.zns
   furrow kv trace run.trace
 
-A path in a store is given from its root, with or without a slash in front. One program at a time
-has a store open; ls, df, map, get, backup, stat and fsck write nothing to the drive, and ask that
-program if there is one. What a store is for: docs/use/store.md in /usr/share/doc/furrow (in
+A path in a store is given from its root, with or without a slash in front. One program at a time \
+has a store open; ls, df, map, get, backup, stat and fsck write nothing to the drive, and ask that \
+program if there is one. What a store is for: docs/use/store.md in /usr/share/doc/furrow (in \
 /usr/local after make install).";
 
 /// Create and inspect file stores, in which LSM engines such as RocksDB keep their files

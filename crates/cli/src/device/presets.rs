@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use std::io::Write;
 
 const AFTER_HELP: &str = "\
-A value is measured (read off such a drive, or published with it), inferred (from how one behaves)
-or assumed (no source says it). All can be changed: model.KEY=VALUE in a device spec, or a file.
-The option --toml prints such a file; after a change it is used as in
+A value is measured (read off such a drive, or published with it), inferred (from how one behaves) \
+or assumed (no source says it). All can be changed: model.KEY=VALUE in a device spec, or a file. \
+The option --toml prints such a file; after a change it is used as in \
 disk.zns,timing=realtime,model=slow.toml.";
 
 /// List the drives with a model, or show everything about one

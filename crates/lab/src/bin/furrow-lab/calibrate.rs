@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const AFTER_HELP: &str = "\
-Each row drives the emulated drive as that measurement was taken, in virtual time: the same build
-and seeds give the same figures on every machine. Exit status 1 if a row that has to be within its
+Each row drives the emulated drive as that measurement was taken, in virtual time: the same build \
+and seeds give the same figures on every machine. Exit status 1 if a row that has to be within its \
 tolerance is not; a row marked 'miss' is known not to be, and says why.
 
 Examples:

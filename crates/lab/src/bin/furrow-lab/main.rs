@@ -22,8 +22,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-Claims, drives, hosts and workloads are data (docs/research/lab.md). Runs of claims are in virtual
-time and depend on their seed alone. Results are kept by commit, unless the build differs from its
+Claims, drives, hosts and workloads are data (docs/research/lab.md). Runs of claims are in virtual \
+time and depend on their seed alone. Results are kept by commit, unless the build differs from its \
 commit.
 
 Exit status: 0 done, 1 failed, 2 wrong usage.";
