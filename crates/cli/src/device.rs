@@ -87,10 +87,10 @@ struct Create {
     soft: bool,
     /// Soft zones: bytes of each zone; without it 64MiB, or less on a small device, where a file
     /// system would have too few zones.
-    #[arg(long, value_name = "SIZE", requires = "soft")]
+    #[arg(long, value_name = "SIZE")]
     zone_size: Option<String>,
     /// Soft zones in a file that does not exist: its size.
-    #[arg(long, value_name = "SIZE", requires = "soft")]
+    #[arg(long, value_name = "SIZE")]
     size: Option<String>,
     /// Replace an existing file, or what a drive holds, and lose its content.
     #[arg(short, long)]
@@ -194,6 +194,12 @@ fn path_to_make(image: &str) -> anyhow::Result<PathBuf> {
 fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.soft {
         return create_soft(args, out);
+    }
+    if args.size.is_some() || args.zone_size.is_some() {
+        return Err(misused(
+            "--size and --zone-size are of soft zones (--soft); an emulated drive takes both from \
+             -o, as in -o capacity=8GiB,zone-size=16MiB",
+        ));
     }
     let parts = args.preset.iter().chain(&args.options).map(String::as_str);
     let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))

@@ -136,16 +136,19 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
     let whole = logs + summaries + space.blocks;
-    let metadata = format!(
-        "metadata without nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
-         summaries {} ({:.3} %)",
+    let used = space.blocks - space.blocks_free.min(space.blocks);
+    let kept = space.blocks.saturating_sub(used + space.blocks_available);
+    writeln!(
+        out,
+        "\nmetadata without nodes: logs and tables {} ({} of the drive), {} of it in use; \
+         summaries {} ({}). Of the size, {} is kept free for cleaning",
         show::bytes(logs * block),
-        logs as f64 * 100.0 / whole.max(1) as f64,
+        show::percent(logs, whole),
         show::bytes(space.blocks_logs_used * block),
         show::bytes(summaries * block),
-        summaries as f64 * 100.0 / whole.max(1) as f64,
-    );
-    writeln!(out, "\n{metadata}")
+        show::percent(summaries, whole),
+        show::bytes(kept * block),
+    )
 }
 
 /// Prints the reason if the file system takes no writes, and a line if its drive does not answer.

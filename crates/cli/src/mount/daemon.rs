@@ -192,8 +192,8 @@ fn without_sync(plan: &Plan) -> String {
         None => "this mount, which is not of a block device",
     };
     format!(
-        "{}: sync(1) and syncfs(2) do not reach {why}: to make everything durable run: furrow \
-         sync {}",
+        "note: {}: sync(1) and syncfs(2) do not reach {why}; to make everything durable, run \
+         'furrow sync {}'",
         plan.source,
         plan.directory.display()
     )
