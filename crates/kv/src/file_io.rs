@@ -10,12 +10,12 @@ use crate::inspect::wrong_content;
 use crate::prepared_append::PreparedAppend;
 use crate::store::Store;
 use crate::zone_allocator::Use;
-use crate::zone_allocator::{Choice, SpaceTicket, Want};
+use crate::zone_allocator::Want;
 use furrow_log::pool::ReadPin;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
-use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, either};
+use furrow_rt::{PAGE_SIZE, Page, Pages};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -369,74 +369,11 @@ impl Store {
         Want { usage: self.usage_of(file), file: Some(id), claim: file.claim(), content: true }
     }
 
-    /// Returns a zone with space; cleaning makes some if necessary. Waiting writers are served in
-    /// the order of their arrival.
-    ///
-    /// # Errors
-    /// `NoSpace` if cleaning can free nothing.
-    pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
-        let mut place = None;
-        let found = self.zone_in_turn(want, &mut place).await;
-        self.count(|counters| {
-            if let Some((_, since)) = &place {
-                counters.waits += 1;
-                counters.waited += self.0.rt.now().since(*since);
-            }
-            let refused = found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
-            counters.refused += u64::from(refused);
-        });
-        found
-    }
-
-    async fn zone_in_turn<'a>(
-        &'a self,
-        want: Want,
-        place: &mut Option<(SpaceTicket<'a>, Nanos)>,
-    ) -> Result<ZoneId> {
-        let zones = &self.0.zones;
-        let queue = || (zones.queue(want.claim), self.0.rt.now());
-        loop {
-            self.check_alive()?;
-            let freed = zones.freed.wait();
-            if zones.must_wait(want, place.as_ref().map(|(place, _)| place)) {
-                place.get_or_insert_with(queue);
-                freed.await;
-                continue;
-            }
-            let full = want.content && self.space_for(want.claim) == 0;
-            match if full { Choice::Nothing } else { zones.choose(want) } {
-                Choice::Zone(zone) => {
-                    self.clean_if_low();
-                    return Ok(zone);
-                }
-                Choice::End(zone) => {
-                    self.end_zone(zone).await?;
-                    continue;
-                }
-                Choice::Nothing => {}
-            }
-            if let Some(permit) = zones.next_permit(want).filter(|_| !full) {
-                if let Ok(permit) = either(permit, freed).await
-                    && zones.find(want, true).is_none()
-                {
-                    zones.open(want, permit);
-                }
-                continue;
-            }
-            if want.usage.is_moved() || !self.may_clean() {
-                return Err(self.no_space_left());
-            }
-            place.get_or_insert_with(queue);
-            zones.wanted.notify_all();
-            freed.await;
-        }
-    }
-
     /// Finishes a zone before it is full, to open another; the rest of the zone stays unused.
     ///
     /// A finished zone appears written to its end, so recovery could not see that content is
     /// missing. Therefore the content is made durable first.
-    async fn end_zone(&self, zone: ZoneId) -> Result<()> {
+    pub(crate) async fn end_zone(&self, zone: ZoneId) -> Result<()> {
         let writer = &self.0.zones.writer;
         self.0.zones.abandon(zone);
         writer.drained(zone).await;

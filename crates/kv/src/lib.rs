@@ -66,6 +66,7 @@ mod space;
 mod store;
 mod sums_cache;
 pub mod trace;
+mod wait_for_space;
 mod zone_allocator;
 
 pub use extent::{FileId, Lifetime};

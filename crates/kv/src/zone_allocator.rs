@@ -15,10 +15,10 @@
 //!   no read pins it.
 
 mod audit;
-mod policy;
+mod sharing;
 
-pub use policy::Policy;
-pub(crate) use policy::Use;
+pub use sharing::Policy;
+pub(crate) use sharing::Use;
 
 use crate::extent::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
