@@ -1,12 +1,12 @@
 //! Matches the given drives to the members of their array, and refuses drives that must not
 //! be used.
 
+use crate::admission::{Judgement, Standing, judge, split_refusal};
 use crate::drive::Drive;
 use crate::examine::{self, Damaged, Examined, Given, Looked, ReadPayload, look, no_record};
 use crate::member::{Member, MemberState};
 use crate::record::Record;
 use crate::service::Counts;
-use crate::standing::{Judgement, Standing, judge, split_refusal};
 use crate::state_ring::{Holds, RingRead};
 use crate::{spare, stale};
 use furrow_log::Uuid;

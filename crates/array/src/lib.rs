@@ -11,6 +11,7 @@
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
 //!   devices.
 
+pub mod admission;
 pub mod assemble;
 pub mod drive;
 pub mod event;
@@ -24,6 +25,6 @@ pub mod service;
 pub mod spare;
 pub mod split_brain;
 mod stale;
-pub mod standing;
+
 pub mod state_ring;
 pub mod watchdog;

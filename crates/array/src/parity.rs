@@ -4,7 +4,7 @@
 //! Encoding runs for every write, in registers ([`lanes`]). Reconstruction is rarer and multiplies
 //! by table.
 
-mod lanes;
+mod p_and_q;
 
 use crate::level::{Level, Placement};
 
@@ -76,8 +76,8 @@ pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         (Level::Raid01, mirrors) => {
             mirrors.iter_mut().zip(data).for_each(|(mirror, data)| mirror.copy_from_slice(data));
         }
-        (_, [p]) => lanes::sum(data, p),
-        (_, [p, q]) => lanes::sums(data, p, q),
+        (_, [p]) => p_and_q::sum(data, p),
+        (_, [p, q]) => p_and_q::sums(data, p, q),
         (_, _) => {}
     }
 }
@@ -116,7 +116,7 @@ pub fn reconstruct(
 fn sum<'a>(chunks: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Vec<u8>> {
     let chunks: Vec<&[u8]> = chunks.collect::<Option<_>>()?;
     let mut total = vec![0; chunks.first()?.len()];
-    lanes::sum(&chunks, &mut total);
+    p_and_q::sum(&chunks, &mut total);
     Some(total)
 }
 

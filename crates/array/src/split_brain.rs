@@ -5,10 +5,10 @@
 //! RAID-01) and RAID-6 on three or four drives. In all other arrays, a part that can start has more
 //! than half of the drives, so the rest cannot start.
 
+use crate::admission::newest;
 use crate::examine::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
-use crate::standing::newest;
 
 /// Why an array should not be started from these drives without a confirmation. `None` if they
 /// are certainly the newest, or too few to start. [`assemble`](crate::assemble()) checks

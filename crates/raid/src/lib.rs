@@ -46,12 +46,12 @@ mod write;
 
 pub use assemble::{assemble, assembly_steps, create, examine};
 pub use counters::{Counted, Counters};
+pub use furrow_array::admission::{Judgement, Standing, judge, newest, split_refusal};
 pub use furrow_array::event::{Event, show_ranges};
 pub use furrow_array::examine::{Damaged, Examined, check_empty, damaged_member};
 pub use furrow_array::level::{Level, Placement};
 pub use furrow_array::member::{Errors, MemberState};
 pub use furrow_array::split_brain::split_brain;
-pub use furrow_array::standing::{Judgement, Standing, judge, newest, split_refusal};
 pub use furrow_array::{level, parity};
 pub use meta::place::{MetaPlace, is_bare};
 pub use options::{APPEND_PIECES, DriveOptions, Options};
