@@ -9,6 +9,7 @@ pub(crate) mod node_change;
 pub(crate) mod recover;
 pub(crate) mod relocate;
 pub(crate) mod sync;
+mod throttle;
 mod write_back;
 
 use crate::tree::cache::Ticket;

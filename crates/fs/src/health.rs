@@ -1,7 +1,7 @@
 //! The health of the engine: whether it may write, and whether a contradiction that it finds is its
 //! own defect.
 
-mod damage;
+mod read_only;
 
 use furrow_log::audit::{Broken, Count};
 use furrow_zone::Error;

@@ -3,7 +3,7 @@
 use crate::blocked::NotApplied;
 use crate::core::Core;
 use crate::format::{BLOCK, LEAF_POINTERS, NAME_MAX};
-use crate::memory::{Memory, PAGE, set_bytes};
+use crate::memory_use::{Memory, PAGE, set_bytes};
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};

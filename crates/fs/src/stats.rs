@@ -1,6 +1,6 @@
 //! Counters of a mount.
 
-use crate::memory::Memory;
+use crate::memory_use::Memory;
 use crate::stretch::Stretch;
 use crate::types::Counters;
 use furrow_rt::Rt;

@@ -6,7 +6,7 @@ pub(crate) mod table;
 pub(crate) mod table_zones;
 
 use crate::format::{HOLE, NatEntry, UnitRef, table as number};
-use crate::memory::set_bytes;
+use crate::memory_use::set_bytes;
 use furrow_log::audit::{Broken, equal};
 use furrow_log::delta::{DeltaLog, Extent};
 use furrow_zone::ZoneId;

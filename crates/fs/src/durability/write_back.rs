@@ -1,8 +1,7 @@
 //! Background work: completion of writes, write-back, the commit interval.
 
-use crate::blocked::{Blocked, NotApplied};
+use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
-use crate::env::Env;
 use crate::tree::cache::Key;
 use crate::types::Ino;
 use furrow_rt::either;
@@ -17,13 +16,6 @@ const BATCH: usize = 256;
 /// would not bound the log.
 const NAMES_MAX: u64 = 8 << 20;
 
-impl Env {
-    /// Maximum number of pages that may be dirty or in flight before writers are throttled.
-    pub(crate) fn dirty_limit(&self) -> usize {
-        self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
-    }
-}
-
 impl Core {
     /// True if dirty pages should be written back, even though no writer is throttled yet.
     pub(crate) fn write_back_is_due(&self) -> bool {
@@ -33,16 +25,6 @@ impl Core {
             || self.durability.names_bytes() > NAMES_MAX
             || self.many_are_recorded();
         due && !self.health.replaying() && self.may_write().is_ok()
-    }
-
-    /// Blocks a writer while too many pages are dirty.
-    pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
-        if !self.health.replaying()
-            && self.cache.dirty_pages() + self.durability.in_flight() > self.env.dirty_limit()
-        {
-            return Err(Blocked::Throttle.into());
-        }
-        Ok(())
     }
 
     /// Dispatches up to [`BATCH`] dirty blocks of data and returns their number.

@@ -19,7 +19,7 @@
 //!
 //! Not here: reading, writing, waiting, and the limit of dirty pages.
 
-use crate::memory::{map_bytes, set_bytes};
+use crate::memory_use::{map_bytes, set_bytes};
 use furrow_log::audit::Broken;
 use furrow_rt::buf::{PAGE_SIZE, Page};
 use std::cell::Cell;
