@@ -1,5 +1,6 @@
 //! `furrow fsck`: checks a file system and repairs it.
 
+pub mod consent;
 pub mod repair;
 
 use crate::findings::{Drive, Findings, Violation};

@@ -156,7 +156,7 @@ impl Holds {
     }
 
     /// Advice on what the user can do with the content without destroying it.
-    fn advice(&self, name: &str) -> String {
+    pub fn advice(&self, name: &str) -> String {
         match self {
             Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
             Holds::Store(..) => format!("furrow kv ls {name} shows its files"),
@@ -177,24 +177,6 @@ impl Holds {
             }
             Holds::Nothing => format!("make a file system on it with furrow mkfs {name}"),
         }
-    }
-
-    /// Refuses to make something on a drive with this content, and names the option `force` that
-    /// overrides the refusal; `Ok` if the drive is empty.
-    ///
-    /// # Errors
-    /// `Exists` if the drive holds something.
-    pub fn refuse_used(&self, name: &str, force: &str) -> Result<(), Error> {
-        if matches!(self, Holds::Nothing) {
-            return Ok(());
-        }
-        let what = format!(
-            "{name}: not empty, it holds {}: {}, or choose another drive; {force} destroys what it \
-             holds",
-            self.describe(),
-            self.advice(name),
-        );
-        Err(Error::new(ErrorKind::Exists, what))
     }
 
     /// The error that what a command needs is not there; `None` if it may be there.

@@ -11,7 +11,6 @@
 // These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod consent;
 mod daemon;
 mod demo;
 mod device;
@@ -33,6 +32,7 @@ mod map;
 mod metrics;
 mod mkfs;
 mod mount;
+mod overwrite;
 mod progress;
 mod raid;
 mod run;

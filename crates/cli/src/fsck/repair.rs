@@ -1,8 +1,8 @@
 //! `furrow fsck --repair`: shows what a repair would do, asks, and applies it.
 
 use super::{Args, document, finding, open, print};
-use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::findings::{SHOWN, Violation, groups};
+use crate::fsck::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::holds::{Needs, explain};
 use crate::show::{self, bytes, count, print_table, printable, width, wrap};
 use crate::target::source_name;

@@ -3,8 +3,8 @@
 mod in_use;
 
 use super::drive;
-use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::findings::{Drive, Findings, Violation};
+use crate::fsck::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::show;
 use crate::target::source_name;
 use furrow_kv::{CheckReport, Options, Problem};

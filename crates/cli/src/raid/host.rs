@@ -8,13 +8,14 @@ mod members;
 mod report;
 mod requests;
 mod scrub;
+mod spares;
 
 use super::devices;
 use super::notice::{Notice, Notices, now};
 use super::refused::Quota;
 use super::status::{Requests, Scrub};
 use furrow_log::Uuid;
-use furrow_raid::{Event, MemberState, Volume};
+use furrow_raid::{Event, Volume};
 use furrow_rt::{Boxed, Nanos, Notify, Rt, within};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Result, ZonedDevice};
@@ -206,31 +207,6 @@ impl ArrayHost {
                         self.note(REFUSED, None, text);
                     }
                 },
-            }
-        }
-    }
-
-    /// Replaces failed members by spares, as long as there are any.
-    async fn use_spares(&self) {
-        let failed = |(index, (_, state, _)): (usize, &(_, MemberState, _))| {
-            (*state == MemberState::Failed).then_some(index as u32)
-        };
-        for member in self.volume.members().iter().enumerate().filter_map(failed) {
-            while self.volume.failed().is_none() && !self.stopping.get() {
-                let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
-                let name = spare.spec.to_string();
-                match self.volume.take_spare(member, spare.device.clone()).await {
-                    Ok(()) => {
-                        self.drives.borrow_mut()[member as usize] = Some(spare);
-                        let text = format!("the spare {name} takes the place of member {member}");
-                        self.note("spare-taken", Some(member), text);
-                        break;
-                    }
-                    Err(error) => {
-                        let text = format!("the spare {name} cannot be used: {error}");
-                        self.note("spare-refused", Some(member), text);
-                    }
-                }
             }
         }
     }
