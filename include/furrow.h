@@ -26,9 +26,9 @@ typedef enum furrow_kind {
   FURROW_NOT_FOUND = 1,
   // The name exists already.
   FURROW_EXISTS = 2,
-  // A path component that must be a directory is none.
+  // A path component that must be a directory is not a directory.
   FURROW_NOT_DIRECTORY = 3,
-  // A path that must not be a directory is one.
+  // A path that must not be a directory is a directory.
   FURROW_IS_DIRECTORY = 4,
   // The directory has entries.
   FURROW_NOT_EMPTY = 5,
@@ -38,9 +38,9 @@ typedef enum furrow_kind {
   FURROW_NO_SPACE = 7,
   // The drive failed; nothing more is written.
   FURROW_IO = 8,
-  // Bytes on the drive are not what was written.
+  // Bytes on the drive differ from those that were written.
   FURROW_CORRUPT = 9,
-  // Another user has it.
+  // In use by another program or caller.
   FURROW_BUSY = 10,
   // Not supported.
   FURROW_UNSUPPORTED = 11,
@@ -63,42 +63,43 @@ typedef struct furrow_read furrow_read;
 // An open store.
 typedef struct furrow_store furrow_store;
 
-// Why a function failed. The caller provides it; a function that succeeds does not change it.
+// The error of a function that failed. The caller provides it; a function that succeeds does not
+// change it.
 typedef struct furrow_error {
   // A `furrow_kind`.
   int32_t kind;
-  // A sentence for people.
+  // The error, as a sentence.
   char message[FURROW_MESSAGE_BYTES];
 } furrow_error;
 
 // Space, in bytes unless stated otherwise.
 typedef struct furrow_space {
-  // The most that files can hold.
+  // Number of bytes that files can hold.
   uint64_t capacity;
-  // What files hold.
+  // Number of bytes that files hold.
   uint64_t used;
-  // What files can hold in addition, by cleaning alone. The reserves for compactions and for the
-  // database's own state are left out.
+  // Number of further bytes that files can hold without removals. Excludes the reserves for
+  // compactions and for the database's own state.
   uint64_t available;
   // Number of zones for content.
   uint64_t zones;
-  // Number of these zones that hold nothing.
+  // Number of zones for content that hold nothing.
   uint64_t free_zones;
-  // The most of these zones that were in use at once since the store was opened.
+  // Maximum number of zones for content in use at one time since the store was opened.
   uint64_t peak_zones;
   // Capacity of a zone.
   uint64_t zone_bytes;
 } furrow_space;
 
-// Calls that took the engine.
+// Calls that used the engine.
 typedef struct furrow_calls {
-  // Their number.
+  // Number of calls.
   uint64_t calls;
-  // How many of them another thread carried out.
+  // Number of calls that another thread carried out.
   uint64_t hops;
 } furrow_calls;
 
-// What a store has done since it was opened.
+// Counts of a store's work since it was opened.
 typedef struct furrow_counters {
   // Bytes that were appended.
   uint64_t appended;
@@ -108,7 +109,7 @@ typedef struct furrow_counters {
   uint64_t syncs;
   // Group commits, with one flush of the drive each.
   uint64_t rounds;
-  // Times the record ring turned.
+  // Number of times that the record ring turned.
   uint64_t turns;
   // Zones that cleaning emptied.
   uint64_t cleaned;
@@ -120,11 +121,11 @@ typedef struct furrow_counters {
   uint64_t copied_tables;
   // Zones that were reset.
   uint64_t resets;
-  // Extents that were written again because their zone failed.
+  // Extents that were written elsewhere because their zone failed.
   uint64_t relocated;
-  // Calls that took the engine.
+  // Calls that used the engine.
   uint64_t calls;
-  // How many of them another thread carried out.
+  // Number of calls that another thread carried out.
   uint64_t hops;
   // Calls that append or truncate.
   struct furrow_calls append;
@@ -136,19 +137,19 @@ typedef struct furrow_counters {
   struct furrow_calls open;
   // Calls on names and directories.
   struct furrow_calls names;
-  // Calls of threads of low priority, which leave them to others.
+  // Calls that low-priority threads handed to other threads.
   uint64_t handed;
-  // Times a writer waited for cleaning to free space.
+  // Number of times that a writer waited for cleaning to free space.
   uint64_t waits;
-  // Nanoseconds that writers waited for that.
+  // Nanoseconds that writers waited for cleaning to free space.
   uint64_t waited;
-  // Times there was no space.
+  // Number of requests that were refused because there was no space.
   uint64_t refused;
 } furrow_counters;
 
-// What is known of a path.
+// Attributes of a path.
 typedef struct furrow_stat {
-  // 1 of a directory, 0 of a file.
+  // 1 for a directory, 0 for a file.
   int32_t is_directory;
   // Size of a file in bytes.
   uint64_t size;
@@ -166,12 +167,13 @@ extern "C" {
 // Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
 // store that this process has open already is shared, with the options it was opened with.
 //
-// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
-// of free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
+// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share of
+// free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
 // generations), which files share zones; `record=FILE`, a file of the host in which all calls are
-// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone it is only
-// read, as it is at this moment: on its drive, which then nobody can open to write, or through the
-// program that uses it, which goes on. What would change it fails with `FURROW_READ_ONLY`.
+// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone the store
+// is only read, in its present state: from its drive, which no program can then open for writing,
+// or through the program that uses it, which keeps working. Functions that would change it fail
+// with `FURROW_READ_ONLY`.
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,
@@ -181,7 +183,8 @@ int32_t furrow_store_open(const char *device,
 // if the drive holds data. `label` may be null; it has at most 63 bytes.
 int32_t furrow_store_format(const char *device, const char *label, struct furrow_error *error);
 
-// Closes a store. The last user, open files included, makes it durable and ends it.
+// Closes a store. When the last user closes it (open files count as users), it is made durable
+// and ends.
 int32_t furrow_store_close(struct furrow_store *store, struct furrow_error *error);
 
 // Makes all names durable: everything created, renamed and removed until now.
@@ -190,12 +193,12 @@ int32_t furrow_store_sync(const struct furrow_store *store, struct furrow_error 
 // Makes all names durable, and all files in their present state.
 int32_t furrow_store_sync_all(const struct furrow_store *store, struct furrow_error *error);
 
-// The space of a store.
+// Returns the space of a store.
 int32_t furrow_store_space(const struct furrow_store *store,
                            struct furrow_space *space,
                            struct furrow_error *error);
 
-// What a store has done since it was opened.
+// Returns the counts of a store's work since it was opened.
 int32_t furrow_store_counters(const struct furrow_store *store,
                               struct furrow_counters *counters,
                               struct furrow_error *error);
@@ -212,7 +215,7 @@ int32_t furrow_link(const struct furrow_store *store,
                     const char *to,
                     struct furrow_error *error);
 
-// Removes a file's name; the file itself goes once it is open nowhere.
+// Removes a file's name; the file itself is dropped once no handle has it open.
 int32_t furrow_remove(const struct furrow_store *store,
                       const char *path,
                       struct furrow_error *error);
@@ -240,8 +243,8 @@ int32_t furrow_list(const struct furrow_store *store,
                     void *argument,
                     struct furrow_error *error);
 
-// States the column family of the blob file with this name, or of the next one made by this name:
-// blob files of one family are collected apart from those of others.
+// States the column family of the blob file with this name, or of the next file created with this
+// name: blob files of one family are collected apart from those of others.
 int32_t furrow_set_family(const struct furrow_store *store,
                           const char *path,
                           const char *family,
@@ -249,8 +252,8 @@ int32_t furrow_set_family(const struct furrow_store *store,
 
 // For the family of the database in `directory`: the smallest of the numbers of the youngest blob
 // files, one for each full zone with blob files of the family (YBIZ). The file with that number
-// may be gone, while others of the zone exist. `zones` is the number of such zones; if it is 0, so
-// is `youngest`.
+// may be gone while other files of the zone exist. `zones` is the number of such zones; if it is
+// 0, so is `youngest`.
 int32_t furrow_smallest_youngest(const struct furrow_store *store,
                                  const char *directory,
                                  const char *family,
@@ -259,16 +262,16 @@ int32_t furrow_smallest_youngest(const struct furrow_store *store,
                                  struct furrow_error *error);
 
 // States that these bytes of a file will not be read again. Until their zones are cleaned they
-// read as they were written, then as zeros, and take no space. Offsets stay. For a file with
-// several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the file's
-// end.
+// read as they were written, then as zeros, and take no space. Offsets do not change. For a file
+// with several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the
+// file's end.
 int32_t furrow_forget(const struct furrow_store *store,
                       const char *path,
                       uint64_t offset,
                       uint64_t len,
                       struct furrow_error *error);
 
-// Locks a name against all others in this process; the drive is locked against other processes as
+// Locks a name against other callers in this process. Other processes cannot open the drive as
 // long as the store is open. Fails with `FURROW_BUSY` if the name is locked.
 int32_t furrow_lock(const struct furrow_store *store, const char *path, struct furrow_error *error);
 
@@ -292,7 +295,7 @@ int32_t furrow_open(const struct furrow_store *store,
                     struct furrow_error *error);
 
 // Appends bytes. They can be read at once, through any handle; they are durable after
-// `furrow_file_sync`. With `FURROW_NO_SPACE` none of them was appended.
+// `furrow_file_sync`. If it fails with `FURROW_NO_SPACE`, no byte was appended.
 int32_t furrow_file_append(const struct furrow_file *to,
                            const void *bytes,
                            uintptr_t len,
@@ -337,13 +340,14 @@ int32_t furrow_file_set_lifetime(const struct furrow_file *of,
                                  struct furrow_error *error);
 
 // States who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log.
-// The last two may use reserved space: they can complete, and what they replace can be removed,
-// when there is no space for others.
+// The last two may use reserved space, so that they can complete, and the files they replace can
+// be removed, when others find no space.
 int32_t furrow_file_set_claim(const struct furrow_file *of,
                               int32_t claim,
                               struct furrow_error *error);
 
-// Reads up to `len` bytes from `offset` on; `got` is their number: less only at the file's end.
+// Reads `len` bytes from `offset` on; `got` gets the number of bytes read, which is less only at
+// the file's end.
 int32_t furrow_file_read(const struct furrow_file *of,
                          uint64_t offset,
                          void *buffer,

@@ -1,10 +1,10 @@
 //! Standing: which of an array's state records count. Every way to assemble an array uses
 //! this decision.
 //!
-//! A record says with which drives its array goes on. If these are fewer drives than before, the
-//! record counts once all of them have it: until then nothing was acknowledged without the drives
-//! that were left out. The left-out drives are *stale*, unless they have gone on without the
-//! others, too. That is a *split*, and the user has to say which history counts.
+//! A record says with which drives its array continues. If these are fewer drives than before, the
+//! record counts once all of them have it: until then no write was acknowledged without the drives
+//! that were left out. The left-out drives are *stale*. But if they also continued without the
+//! others, the array is *split*, and the user has to say which history counts.
 
 use crate::examine::Examined;
 use crate::level::Level;
@@ -12,18 +12,19 @@ use crate::member::MemberState;
 use furrow_log::Uuid;
 use std::collections::BTreeSet;
 
-/// What a drive is in the newest state of its array.
+/// The role of a drive in the newest state of its array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The member with this number.
     Member(u32),
     /// A spare, which waits for a member to fail.
     Spare,
-    /// A former member, with its number: the array went on without it.
+    /// A former member, with its number: the array continued without it.
     TakenOut(u32),
     /// A former member, with its number: another drive has its place.
     Replaced(u32),
-    /// An older image of a member: the array went on with the drive, which then had newer records.
+    /// An older image of a member: the array continued with the drive, which then had newer
+    /// records.
     Behind {
         /// Number of the member.
         member: u32,
@@ -36,14 +37,14 @@ pub enum Standing {
     Copy(u32),
 }
 
-/// What the records of an array's drives say together.
+/// The common result of the records of an array's drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// Index of the drive with the newest state; with a split, of one part's.
+    /// Index of the drive with the newest state; with a split, the newest of one part.
     pub newest: usize,
     /// The standing of each drive in the newest state.
     pub standings: Vec<Standing>,
-    /// The parts of a split, as indices of drives: each part has gone on without the others. Empty
+    /// The parts of a split, as indices of drives: each part continued without the others. Empty
     /// without a split.
     pub split: Vec<Vec<usize>>,
 }
@@ -67,7 +68,7 @@ struct All<'a> {
     drives: &'a [Examined],
 }
 
-/// What a record says of another drive.
+/// The state of a drive according to another drive's record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
     InService,
@@ -125,8 +126,8 @@ impl All<'_> {
     }
 
     /// The drive with the newest state: the one with the most events, then with the newest record.
-    /// An exception, however many events the drives have: drive A is older than drive B if B has
-    /// recorded A as failed, and A counts B as a member or has not gone on without B.
+    /// There is one exception, whatever the numbers of events. Drive A is older than drive B if B
+    /// has recorded A as failed, and A counts B as a member or has not continued without B.
     fn newest(&self) -> Option<usize> {
         let speaking = (0..self.drives.len()).filter(|index| self.speaks(*index));
         let is_behind = |one: usize| {
@@ -141,7 +142,7 @@ impl All<'_> {
             (0..self.drives.len()).any(|other| self.speaks(other) && ahead(other))
         };
         let rank = |index: usize| (self.drives[index].events, self.drives[index].record);
-        // Of two equal states, the one counts whose drives all know of it.
+        // Of two equal states, the one that all of its drives know counts.
         let agreed = |index: usize| {
             let of = &self.drives[index].members;
             let in_service = |at: &usize| {
@@ -154,9 +155,9 @@ impl All<'_> {
         speaking.max_by_key(|index| (!is_behind(*index), rank(*index), agreed(*index)))
     }
 
-    /// Whether `one` has gone on without `other`: `one` says so, and so does every present drive
-    /// with which it goes on. If one of these lacks the record, nothing was acknowledged with it;
-    /// the record before it, which that drive has, then decides.
+    /// Whether `one` continued without `other`: `one` says so, and so does every present drive with
+    /// which it continues. If one of these lacks the record, nothing was acknowledged with it; the
+    /// record before it, which that drive has, then decides.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {
@@ -167,9 +168,9 @@ impl All<'_> {
         let mut there = with.map(|(uuid, _)| {
             (0..self.drives.len()).find(|at| self.speaks(*at) && self.drives[*at].device == *uuid)
         });
-        // A drive that the record of `one` does not name may be newer than that record. It is not
-        // if all drives of the record are there and agree with it, or if it saw `one` leave and
-        // `one` has gone on since.
+        // A drive that the record of `one` does not name may be newer than that record. It is older
+        // if all drives of the record are present and agree with the record, or if it recorded that
+        // `one` left and `one` continued since.
         let left = self.left(other, one).is_some_and(|served| served < self.drives[one].events);
         there.all(|at| match at {
             None => view == View::Failed || left,
@@ -199,14 +200,14 @@ impl All<'_> {
         in_service(one).any(|uuid| in_service(other).any(|common| common == uuid))
     }
 
-    /// The parts of the array that have each gone on without the others; empty without a split.
+    /// The parts of the array that each continued without the others; empty without a split.
     fn split(&self) -> Vec<Vec<usize>> {
         if !self.drives.first().is_some_and(|drive| can_split(drive.level, drive.drives)) {
             return Vec::new();
         }
         let apart = |one: usize, other: usize| {
             let both = self.went_on_without(one, other) && self.went_on_without(other, one);
-            // An older image of a drive does not have the drive's last word.
+            // An older image does not have the newest record of its drive.
             let older = self.least(one, other).or(self.least(other, one)).is_some();
             let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
             both && !older
@@ -238,8 +239,8 @@ impl All<'_> {
         parts
     }
 
-    /// Drives that count each other as members but have different records with one number: one of
-    /// the two histories began with older images of drives.
+    /// Drives that count each other as members but have different records with the same number: one
+    /// of the two histories began with older images of drives.
     fn forked(&self, newest: usize) -> Vec<Vec<usize>> {
         let content = |index: usize| {
             let drive = &self.drives[index];
@@ -261,9 +262,9 @@ impl All<'_> {
         parts
     }
 
-    /// The drive with the newest state, and a drive that knows more events, if neither has ever
-    /// known the other. The second one was a member of a state from which the newest does not come.
-    /// The members of that state may have recorded each other as failed since, each on its own.
+    /// The drive with the newest state, and a drive with more events, if neither knows the other.
+    /// The second drive was a member in another history, from which the newest state does not come.
+    /// The members of that history may have recorded each other as failed since.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
             self.speaks(*index)
@@ -295,8 +296,8 @@ impl All<'_> {
         }
     }
 
-    /// The number of a record that the drive of `on` must have had, if the record of `of` shows
-    /// that `on` is an older image of the drive.
+    /// The number of a record that drive `on` must have had, if the record of drive `of` shows that
+    /// `on` is only an older image.
     fn least(&self, of: usize, on: usize) -> Option<u64> {
         let (of, on) = (&self.drives[of], &self.drives[on]);
         let seat = of.members.iter().position(|(uuid, _)| *uuid == on.device)?;
@@ -311,8 +312,8 @@ impl All<'_> {
     }
 }
 
-/// Whether two parts of an array can each have all data. In all other arrays a part that can go on
-/// has more than half of the drives, so only one part can.
+/// Whether two parts of an array can each have all data. In all other arrays, a part that can
+/// continue has more than half of the drives, so only one part can.
 fn can_split(level: Level, drives: u32) -> bool {
     match level {
         Level::Raid0 => false,
@@ -322,8 +323,8 @@ fn can_split(level: Level, drives: u32) -> bool {
     }
 }
 
-/// Why a split array is not assembled: the state of each part, and what the user can do. `names`
-/// are the names of the drives; `utc` formats a time in seconds since 1970.
+/// The reason why a split array is not assembled: the state of each part, and what the user can do.
+/// `names` are the names of the drives; `utc` formats a time in seconds since 1970.
 pub fn split_refusal(
     drives: &[Examined],
     names: &[String],

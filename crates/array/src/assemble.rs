@@ -21,7 +21,7 @@ pub struct Gathered {
     candidates: Vec<Candidate>,
     unrecorded: Vec<Unrecorded>,
     spares: Vec<Given>,
-    /// Why a drive could not be read; of several, the last error.
+    /// The last error of a drive that could not be read.
     unread: Option<Error>,
     matched: Option<Matched>,
 }
@@ -229,9 +229,9 @@ struct Unrecorded {
 struct Matched {
     /// Index of the candidate with the latest state of the array.
     newest: usize,
-    /// For each candidate, the number of the member that it is.
+    /// For each candidate, its member number.
     order: Vec<usize>,
-    /// The drives without a whole record, each with the number of the member that it is.
+    /// The drives without a whole record, each with its member number.
     unrecorded: Vec<(usize, Unrecorded)>,
 }
 
@@ -350,7 +350,7 @@ fn match_members(
 
 /// Fails if the newest whole state record had a successor that is damaged on every member: blocks
 /// that the older record names may have been overwritten since. A successor with the same
-/// checkpoint changes nothing, and a successor that one member lacks was never acknowledged.
+/// checkpoint makes no difference, and one that some member lacks was never acknowledged.
 fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: bool) -> Result<()> {
     let newest = &candidates[matched.newest].says;
     let last = candidates.iter().filter(|c| c.says.record == newest.record);

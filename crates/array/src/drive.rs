@@ -154,7 +154,7 @@ impl Drive {
     /// durable. A zone that cannot be reset leaves the pool.
     ///
     /// # Errors
-    /// If the drive does not answer; the zone then stays full.
+    /// An error if the drive does not answer; the zone then stays full.
     pub async fn empty(&self, zone: ZoneId) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);
@@ -168,7 +168,7 @@ impl Drive {
     /// zone's content is not needed.
     ///
     /// # Errors
-    /// If the drive does not answer; the zone then stays full.
+    /// An error if the drive does not answer; the zone then stays full.
     pub async fn empty_by(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-/// Most events kept until a listener takes them; more events displace the oldest.
+/// Maximum number of events kept until a listener takes them; more events displace the oldest.
 const KEPT: usize = 256;
 
 /// Something that happened to the array.
@@ -40,7 +40,7 @@ pub enum Event {
         /// Number of the zone on the member's drive.
         zone: u32,
     },
-    /// A scrub found a damaged state record, and wrote it again.
+    /// A scrub found a damaged state record, and rewrote it.
     RecordMended {
         /// Number of the member.
         member: u32,
@@ -143,7 +143,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Most ranges that [`show_ranges`] writes out.
+/// Maximum number of ranges that [`show_ranges`] writes out.
 const SHOWN: usize = 32;
 
 /// Ranges of blocks as text: the first and the last block of each.

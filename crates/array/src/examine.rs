@@ -1,5 +1,5 @@
-//! What a drive's records say of its array, and the signs of an array on a drive with
-//! damaged records.
+//! Reads what a drive's records say about its array, and looks for signs of an array on a drive
+//! with damaged records.
 
 use crate::drive::reports;
 use crate::format::{MemberEntry, RING_ZONES, kind};
@@ -15,7 +15,7 @@ use furrow_rt::{Boxed, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 
-/// What the payload of a state record says, for reports about a drive.
+/// The content of a state record's payload, for reports about a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Number of blocks that the array's user serves.
@@ -30,14 +30,14 @@ pub struct Told {
 /// wrong with the payload.
 pub type ReadPayload = fn(&Record) -> std::result::Result<Told, &'static str>;
 
-/// What a drive's newest state record says of its array.
+/// The content of a drive's newest state record.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// UUID of the array.
     pub array: Uuid,
     /// UUID of the drive in the array.
     pub device: Uuid,
-    /// Number of the member that the drive is; `None` for a spare.
+    /// The drive's member number; `None` for a spare.
     pub member: Option<u32>,
     /// Number of members.
     pub drives: u32,
@@ -45,19 +45,20 @@ pub struct Examined {
     pub level: Level,
     /// Name of the array.
     pub label: String,
-    /// Number of events that the drive knows of.
+    /// Number of events that the drive has recorded.
     pub events: u64,
     /// Size of the volume in blocks.
     pub blocks: u64,
     /// When the array was made, seconds since 1970.
     pub created: i64,
-    /// Whether the array was stopped in order.
+    /// Whether the array was stopped cleanly.
     pub clean: bool,
     /// The members as this drive knows them; a spare knows none.
     pub members: Vec<(Uuid, MemberState)>,
     /// Number of the newest whole state record on the drive.
     pub record: u64,
-    /// For each member, the number of a state record that the member has at least; 0: not known.
+    /// For each member, the number of the newest state record that the member certainly has; 0:
+    /// not known.
     pub known: Vec<u64>,
     /// For each member, the array's count of events when the member was last in service.
     pub served: Vec<u64>,
@@ -71,8 +72,7 @@ pub struct Examined {
     pub written_blocks: u64,
     /// Number of segments begun up to that checkpoint.
     pub segments: u64,
-    /// A record that was newer than this one is damaged: its number, as far as the damage lets it
-    /// be read; 0: it cannot be read.
+    /// If a newer record is damaged: its number, or 0 if the number cannot be read.
     pub damaged: Option<u64>,
 }
 
@@ -92,8 +92,8 @@ pub struct Damaged {
 }
 
 impl Damaged {
-    /// What the newest state of the array says of this drive, as if the drive had said it. `None`
-    /// if that state does not name the drive as a member.
+    /// What the newest state of the array says of this drive, as if the drive had recorded it.
+    /// `None` if that state does not name the drive as a member.
     pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
         let known = |(array, device): &(Uuid, Uuid)| {
             let seat = newest.members.iter().position(|(uuid, _)| uuid == device)?;
@@ -106,7 +106,7 @@ impl Damaged {
     }
 }
 
-/// A state record that was found on a drive, and what its payload says.
+/// Decodes a state record that was found on a drive, and its payload.
 ///
 /// # Errors
 /// `Corrupt` if the record is not an array's.
@@ -116,7 +116,7 @@ pub(crate) fn open(found: &Found, name: &str, read: ReadPayload) -> Result<(Reco
     read.map_err(|what| Error::new(ErrorKind::Corrupt, format!("{name}: state record: {what}")))
 }
 
-/// What a state record and its payload say, in the form for reports.
+/// The content of a state record and its payload, in the form for reports.
 pub(crate) fn says(record: &Record, told: Told, found: &Found, ring: &RingRead) -> Examined {
     let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
     let number = |damage: &Damage| damage.header.map_or(0, |header| header.sequence.get());
@@ -144,7 +144,7 @@ pub(crate) fn says(record: &Record, told: Told, found: &Found, ring: &RingRead) 
     }
 }
 
-/// Reads what `device` records of its array.
+/// Reads what `device` records about its array.
 ///
 /// # Errors
 /// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
@@ -165,7 +165,7 @@ pub fn examine(device: &dyn ZonedDevice, read: ReadPayload) -> Boxed<'_, Result<
 ///
 /// # Errors
 /// `Corrupt` if the drive shows that it is a member or spare with damaged records, `NotFound` if it
-/// shows nothing of the kind.
+/// shows no such sign.
 pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error {
     let Some((array, device)) = damaged.signs.first() else {
         let what = format!(
@@ -190,7 +190,7 @@ pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error
 /// the drive has a whole record, or no such sign.
 ///
 /// # Errors
-/// As [`examine`].
+/// The errors of [`examine`].
 #[inline(never)]
 pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damaged>>> {
     Box::pin(async move {
@@ -233,7 +233,7 @@ async fn signs(device: &dyn ZonedDevice, ring: &RingRead, zones: &[ZoneReport]) 
 /// The newest record of a drive, the rest of its state ring, and the reports of its zones.
 ///
 /// # Errors
-/// As [`examine`].
+/// The errors of [`examine`].
 pub async fn find(device: &dyn ZonedDevice) -> Result<(Found, RingRead, Vec<ZoneReport>)> {
     match look(device).await? {
         Looked::Record(found, ring, zones) => Ok((found, ring, zones)),
@@ -241,7 +241,7 @@ pub async fn find(device: &dyn ZonedDevice) -> Result<(Found, RingRead, Vec<Zone
     }
 }
 
-/// What a drive's state ring was found to hold.
+/// The content that was found in a drive's state ring.
 pub(crate) enum Looked {
     /// The drive has a whole record.
     Record(Found, RingRead, Vec<ZoneReport>),

@@ -1,4 +1,4 @@
-//! Format version 1 of the array: the records in its members' state rings, defined once, here.
+//! Format version 1 of the array: the records in its members' state rings.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive a ring of two zones for *state
 //! records* comes first. A state record has the array's own fields and the payload of the array's
@@ -59,13 +59,13 @@ layout! {
         pub events: U64,
         /// Blocks of the volume.
         pub blocks: U64,
-        /// Least sequence number of the next block.
+        /// Lower bound of the sequence number of the next block.
         pub next_sequence: U64,
-        /// Least sequence number of the next segment.
+        /// Lower bound of the sequence number of the next segment.
         pub next_segment: U64,
         /// RAID level: 0, 1 (for 01), 4, 5 or 6.
         pub level: u8,
-        /// Bit 0: stopped in order; nothing came after this record.
+        /// Bit 0: stopped cleanly; nothing came after this record.
         pub flags: u8,
         /// Zeros.
         pub reserved: [u8; 2],
@@ -79,7 +79,7 @@ layout! {
         pub zone_capacity: U32,
         /// Data rows of a segment.
         pub rows: U32,
-        /// Most segments, which is the number of slots.
+        /// Maximum number of segments, which is the number of slots.
         pub segments: U32,
         /// Mapping blocks.
         pub mappings: U32,
@@ -141,7 +141,8 @@ layout! {
     }
 }
 
-/// The features are read at the same offset, before it is known which of the two records it is.
+/// The features are at the same offset in both records, so they can be read before it is known
+/// which record it is.
 const _: () = assert!(
     core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
 );

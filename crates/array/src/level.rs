@@ -9,7 +9,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// Fewest and most members of an array.
+/// Minimum and maximum number of members of an array.
 pub const DRIVES: std::ops::RangeInclusive<u32> = 2..=32;
 
 /// A RAID level.
@@ -49,7 +49,7 @@ impl Level {
         Level::ALL.into_iter().find(|level| *level as u8 == byte)
     }
 
-    /// Fewest drives for the level.
+    /// Minimum number of drives for the level.
     pub fn drives_min(self) -> u32 {
         match self {
             Level::Raid0 | Level::Raid4 | Level::Raid5 => 2,
@@ -83,7 +83,7 @@ impl FromStr for Level {
     }
 }
 
-/// On which drives the chunks of an array's stripes are.
+/// The placement of chunks: the drive that has each chunk of an array's stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// RAID level.
@@ -100,8 +100,8 @@ impl Placement {
     /// The placement of `level` on `drives` drives.
     ///
     /// # Errors
-    /// `Invalid` if the level does not work with this number of drives; the message says what
-    /// would.
+    /// `Invalid` if the level does not work with this number of drives; the message says which
+    /// number would.
     pub fn new(level: Level, drives: u32) -> Result<Placement> {
         let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         if drives < level.drives_min() || !DRIVES.contains(&drives) {

@@ -6,10 +6,10 @@
 //!
 //! Invariants
 //! - The array reads only the state rings of its members. If a ring is damaged, it also reads the
-//!   headers of zones, which say whose they are.
+//!   headers of zones, which name their array and member.
 //! - A state record is durable on a member before any acknowledgement that relies on it.
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
-//!   devices.
+//! devices.
 
 pub mod admission;
 pub mod assemble;

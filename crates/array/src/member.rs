@@ -150,7 +150,7 @@ impl Member {
         entry.events = served.into();
         let recorded = self.recorded.get();
         // Entries of failed members have this number as well: an older image of such a member must
-        // not look as if it had gone on.
+        // not look as if it had continued.
         if recorded > 0 {
             let behind = u32::try_from(record.saturating_sub(recorded));
             entry.behind = behind.unwrap_or(0).into();

@@ -216,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// At every level parity is as defined. Every chunk can be reconstructed from any
-        /// sufficient set of others, and not from fewer.
+        /// At every level, parity matches its definition, and every chunk can be reconstructed from
+        /// any sufficient set of others, and not from fewer.
         #[test]
         fn what_is_lost_comes_back(
             level in prop::sample::select(Level::ALL.to_vec()),

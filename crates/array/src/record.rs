@@ -11,14 +11,14 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Where format 1 has the first bytes of the payload: among the array's fields. The rest follows
-/// the members.
+/// Byte ranges of the record that hold the beginning of the payload in format 1, among the array's
+/// fields. The rest of the payload follows the members.
 const AMONG: [Range<usize>; 2] = [
     offset_of!(ArrayBody, blocks)..offset_of!(ArrayBody, level),
     offset_of!(ArrayBody, zones)..offset_of!(ArrayBody, recorded),
 ];
 
-/// Most members of an array.
+/// Maximum number of members of an array.
 const MEMBERS: u32 = *crate::level::DRIVES.end();
 
 /// A state record, as it is on one member.
@@ -32,13 +32,13 @@ pub struct Record {
     pub member: u32,
     /// The array's count of events.
     pub events: u64,
-    /// Whether the array was stopped in order, so that nothing came after this record.
+    /// Whether the array was stopped cleanly, so that nothing came after this record.
     pub clean: bool,
     /// When the record was written, seconds since 1970; 0: not known.
     pub recorded: i64,
     /// The members' entries, in order.
     pub members: Vec<MemberEntry>,
-    /// What the user of the array records.
+    /// The payload of the array's user.
     pub payload: Rc<[u8]>,
 }
 
@@ -74,7 +74,7 @@ impl Record {
     /// Reads the record in `bytes`, which is of the array `uuid`.
     ///
     /// # Errors
-    /// What is wrong with the record.
+    /// A description of what is wrong with the record.
     pub fn decode(bytes: &[u8], uuid: Uuid) -> Result<Record, &'static str> {
         let (body, rest) = ArrayBody::read_from_prefix(bytes).map_err(|_| "too short")?;
         let drives = body.drives.get();

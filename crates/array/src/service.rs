@@ -32,7 +32,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// On which drives the chunks of its stripes are.
+    /// The placement of its chunks.
     ///
     /// # Errors
     /// `Invalid` if the level does not allow this number of drives.
@@ -52,16 +52,16 @@ pub struct Counts {
     pub records: u64,
 }
 
-/// What the user of an array adds to a state record.
+/// The part of a state record that the array's user provides.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Features an older version must refuse.
     pub incompat: u64,
     /// Number of the checkpoint in the payload.
     pub checkpoint: u64,
-    /// Whether the array is being stopped in order.
+    /// Whether the array is being stopped cleanly.
     pub clean: bool,
-    /// What the user records.
+    /// The payload of the array's user.
     pub payload: Rc<[u8]>,
 }
 
@@ -153,15 +153,15 @@ impl Array {
         &self.members[index as usize]
     }
 
-    /// Number of events so far: each is a change of a member's drive. The number also serves as the
-    /// time at which a command is sent ([`Member::is_former`]).
+    /// Number of events so far: each event is a change of a member's drive. The number also serves
+    /// as the time at which a command is sent ([`Member::is_former`]).
     #[inline]
     pub fn events(&self) -> u64 {
         self.events.get()
     }
 
     /// Sends a new state record to the drive of every member but `but`. Returns the record's
-    /// number, and for each member the result to wait for. When a result is a success, the caller
+    /// number, and for each member the result to wait for. For each success, the caller
     /// calls [`Member::note_recorded`].
     pub fn send_records(&self, rt: &Rt, pages: &Pool, but: Option<u32>, state: &State) -> Sent {
         let number = self.records.replace(self.records.get() + 1);
@@ -210,7 +210,7 @@ impl Array {
         placement.recoverable(|chunk| up(placement.drive(0, chunk)))
     }
 
-    /// Changes a member's state; the only place that does.
+    /// Changes a member's state; all changes go through this function.
     pub fn set_state(&self, index: u32, state: MemberState) {
         self.member(index).set_state(state);
         self.lacking.set(match state {
@@ -219,8 +219,8 @@ impl Array {
         });
     }
 
-    /// Takes a member out of service, and reports that. Its drive is closed when the last command
-    /// has ended. The caller counts the event, by [`Array::raise_events`].
+    /// Takes a member out of service, and reports this event. Its drive is closed when the last
+    /// command has ended. The caller counts the event, by [`Array::raise_events`].
     pub fn take_out(&self, index: u32, why: String) {
         self.set_state(index, MemberState::Failed);
         if let Some(drive) = self.member(index).leave(self.events.get()) {
@@ -292,8 +292,8 @@ impl Array {
         self.noting.get()
     }
 
-    /// Notes that a failure is to be recorded. True if the caller has to start the task that does;
-    /// false if it runs.
+    /// Requests that a failure be recorded. Returns true if the caller must start the recording
+    /// task, false if the task already runs.
     pub fn begin_noting(&self) -> bool {
         !self.noting.replace(true)
     }

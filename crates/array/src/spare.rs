@@ -1,8 +1,8 @@
 //! Spares: drives that wait to replace a failed member.
 //!
-//! A spare holds one record, in its state ring: the array that it is for, and the UUID that it will
-//! have as a member. The record stays until the drive has a state record of its own. So at any
-//! moment the drive is a member for those drives that have recorded it as one, and a spare for the
+//! A spare holds one record, in its state ring: its array, and the UUID that it will have as a
+//! member. The record stays until the drive has its own state record. So at any moment the drive is
+//! a member according to the drives that have recorded it as one, and a spare according to the
 //! others. After a crash in between, the next assembly completes the change.
 
 use crate::examine::{Examined, Given, check_empty, find};
@@ -64,8 +64,8 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
 }
 
 /// The number of the member that a drive with a spare's record has become, if a crash prevented its
-/// own state record. `None`: the drive is a spare. `array` is the UUID of the other drives' array,
-/// with the name of one of them.
+/// own state record. `None` if the drive is still a spare. `array` is the UUID of the other drives'
+/// array, with the name of one of them.
 ///
 /// # Errors
 /// `WrongFormat` if the drive is a spare of another array, `Invalid` if it is stale.

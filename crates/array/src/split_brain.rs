@@ -1,23 +1,23 @@
 //! Split brain: whether the given drives can know that they have the newest state.
 //!
 //! Missing drives may have continued without the given ones, if the missing drives alone were
-//! enough. The given drives cannot tell. This concerns mirrors (arrays of two drives, the halves of
-//! RAID-01) and RAID-6 on three or four drives. In all other arrays, a part that can start has more
-//! than half of the drives, so the rest cannot start.
+//! enough. The given drives cannot know whether they did. This concerns mirrors (arrays of two
+//! drives, the halves of RAID-01) and RAID-6 on three or four drives. In all other arrays, a part
+//! that can start has more than half of the drives, so the rest cannot start.
 
 use crate::admission::newest;
 use crate::examine::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
 
-/// Why an array should not be started from these drives without a confirmation. `None` if they
-/// are certainly the newest, or too few to start. [`assemble`](crate::assemble()) checks
-/// everything else.
+/// The reason why an array should not be started from these drives without a confirmation. `None`
+/// if they certainly have the newest state, or are too few to start.
+/// [`assemble`](crate::assemble()) checks everything else.
 pub fn split_brain(drives: &[Examined]) -> Option<String> {
     let newest = newest(drives)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
     let here = |index: u32| drives.iter().any(|drive| drive.member == Some(index));
-    // Members that the newest state has as failed are older: they took no part in later writes.
+    // Members that are failed in the newest state are older: they took no part in later writes.
     let may_be_ahead = |index: u32| {
         let state = newest.members.get(index as usize).map(|(_, state)| *state);
         !here(index) && state == Some(MemberState::Active)
@@ -46,8 +46,8 @@ mod tests {
     use crate::level::Level;
     use furrow_log::Uuid;
 
-    /// The state records of the members `here` of an array in which the members `failed`
-    /// had failed.
+    /// State records for tests: those of the members `here` of an array in which the members
+    /// `failed` had failed.
     fn say(level: Level, drives: u32, here: &[u32], failed: &[u32]) -> Vec<Examined> {
         let state = |member| match failed.contains(&member) {
             true => MemberState::Failed,

@@ -1,9 +1,8 @@
-//! Stale members: they come back older than they were, as a restored backup, or as a drive that
-//! lost writes which it had acknowledged.
+//! Stale members: drives that come back in an older state, as a restored backup does, or a drive
+//! that lost acknowledged writes.
 //!
-//! Each state record says, for each member, which state record that member certainly has: the last
-//! that its drive acknowledged. An older image of a member lacks the record that the other members
-//! know it had.
+//! Each state record names, for each member, the last state record that its drive acknowledged. An
+//! older image of a member lacks the record that the other members know it had.
 
 use crate::format::MemberEntry;
 use furrow_log::Uuid;
@@ -19,7 +18,7 @@ pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
     }
 }
 
-/// A member whose newest state record is older than one that it had.
+/// A member whose newest state record is older than one that it once had.
 pub(crate) struct Stale {
     /// Name of the drive.
     pub(crate) name: String,
@@ -31,8 +30,8 @@ pub(crate) struct Stale {
     pub(crate) least: u64,
 }
 
-/// Why `array` is not started with the stale members `behind`; `enough`: whether it could start
-/// without them.
+/// The reason why `array` is not started with the stale members `behind`; `enough`: whether it
+/// could start without them.
 pub(crate) fn refusal(array: Uuid, behind: &[Stale], newest: &str, enough: bool) -> Error {
     let Stale { name, index, record, least } = &behind[0];
     let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();

@@ -1,9 +1,9 @@
 //! The state ring: how a drive's state records are read and written.
 //!
 //! Invariants
-//! - The zone with the newest whole record is never emptied, only a [`Spare`]. That zone becomes a
-//!   spare when the drive has acknowledged a newer record in the other zone. So the last record
-//!   stays, however often the drive refuses new ones.
+//! - Only a [`Spare`] is ever emptied, never the zone with the newest whole record. That zone
+//!   becomes a spare when the drive has acknowledged a newer record in the other zone. So the last
+//!   record stays, however often the drive refuses new ones.
 //! - Records are written one at a time, with FUA, so only the last one of a zone can be torn.
 
 use crate::drive::Drive;
@@ -71,7 +71,7 @@ pub struct RingRead {
     pub newest: Option<Found>,
     /// Damaged records, not counting the torn end of a write that was never acknowledged.
     pub damage: Vec<Damage>,
-    /// Why a block could not be read; of several, one of the errors.
+    /// One of the errors of blocks that could not be read.
     pub unread: Option<Error>,
 }
 
@@ -130,8 +130,8 @@ pub async fn read_ring(
                 Place::Empty => bad.certain |= !rest && at >= bad.end,
                 Place::Damaged(header, blocks) => {
                     bad.certain |= at >= bad.end;
-                    // Of several headers the last is the newest record's. Blocks inside a record do
-                    // not have a header.
+                    // If there are several headers, the last is the newest record's. Blocks inside
+                    // a record have none.
                     if at >= bad.end || header.is_some() {
                         bad.damage.header = header;
                     }
@@ -268,8 +268,8 @@ fn is_torn(pages: &Pages, bytes: &[u8], geometry: &Geometry) -> bool {
     missing || record::may_be_cut_off(bytes, geometry.block_size.0 as usize)
 }
 
-/// The header of a damaged block, if enough of it is intact to tell that it is a member's or
-/// spare's record.
+/// The header of a damaged block, if enough of it is intact to recognize the record of a member
+/// or spare.
 fn looks_like_ours(bytes: &[u8]) -> Option<RecordHeader> {
     let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
     let signs = [
@@ -298,7 +298,7 @@ fn check_features(body: &[u8]) -> Result<()> {
     }
 }
 
-/// What a drive's state ring holds, and so how it is continued.
+/// The content of a drive's state ring, which decides how the ring is continued.
 #[derive(Clone, Copy, Debug)]
 pub enum Holds {
     /// The ring has no whole record.
@@ -341,7 +341,7 @@ struct Spare {
 }
 
 impl StateRing {
-    /// The ring of a drive that was found to hold `holds`; `reports` are those of the ring's zones.
+    /// The ring of a drive, with the content `holds`; `reports` are those of the ring's zones.
     pub fn new(holds: Holds, reports: &[ZoneReport]) -> StateRing {
         let used = |ring: usize| reports.get(ring).is_some_and(|r| r.state != ZoneState::Empty);
         let (current, closed, newest) = match holds {
@@ -391,7 +391,8 @@ impl Drive {
     /// Writes a state record, which is durable when the call returns.
     ///
     /// # Errors
-    /// If both zones of the ring refuse the record; the drive then still has the record before.
+    /// An error if both zones of the ring refuse the record; the drive then still has the record
+    /// before it.
     pub async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;

@@ -89,8 +89,8 @@ async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
 }
 
 impl State {
-    /// The drives that have not answered a command within the limit, and the time until another
-    /// drive may be among them, in nanoseconds.
+    /// The drives that have not answered a command within the limit, and the number of nanoseconds
+    /// until another drive may reach it.
     fn look(&self) -> (Vec<Rc<dyn ZonedDevice>>, u64) {
         let now = self.rt.now();
         let (mut hung, mut next) = (Vec::new(), self.limit);

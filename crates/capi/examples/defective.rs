@@ -1,6 +1,6 @@
-//! The library for C and C++ with a defect of the store that its user chooses: the test that
-//! cuts the power under programs (`plugins/rocksdb/kill.cc`) must find the defect, or that test
-//! is blind.
+//! The library for C and C++, with a defect of the store that its user chooses. The test that
+//! cuts power under programs (`plugins/rocksdb/kill.cc`) must find the defect; otherwise that
+//! test is blind.
 
 #![allow(unsafe_code, reason = "an interface for C takes pointers")]
 

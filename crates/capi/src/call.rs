@@ -34,7 +34,7 @@ impl Call<'_> {
         Ok(result?)
     }
 
-    /// As [`Call::engine`], for a function that does not wait for the drive.
+    /// Like [`Call::engine`], for a function that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
@@ -44,7 +44,7 @@ impl Call<'_> {
 }
 
 impl Shared {
-    /// As [`recorded`], for a call that takes the engine.
+    /// Like [`recorded`], for a call that runs on the engine.
     pub(crate) fn record<T>(
         &self,
         what: Counted,

@@ -1,9 +1,9 @@
 //! The control socket of an open store, through which other programs query it.
 //!
-//! The requests are those of [`furrow_control::store`]. A separate thread serves them by an
-//! executor of its own; like any caller, it only calls the engine, and while it waits for one
-//! call it serves other clients. If the socket cannot be made, the store works without it, because
-//! a library has nobody to report that to.
+//! The requests are those of [`furrow_control::store`]. A separate thread serves them on its own
+//! executor; like any caller, it only calls the engine, and while it waits for one call it serves
+//! other clients. If the socket cannot be made, the store works without it, because a library
+//! cannot report that to a user.
 
 use crate::engine::{Source, ask};
 use crate::process::{check_fork, config};
@@ -77,11 +77,11 @@ fn serve(config: Config, listener: Listener, of: Source, ended: Arc<OwnedFd>) {
     rt.block_on(async move {
         let _ = either(engine.readable(ended), server.serve(handler)).await;
     });
-    // Ends the connections, and so their views.
+    // Ends the connections, and with them their views.
     rt.clear();
 }
 
-/// What answers for a store.
+/// Answers requests about a store.
 struct Open {
     of: Rc<Source>,
     views: Views,
@@ -121,7 +121,7 @@ impl Handler for Open {
         Ok(value.into())
     }
 
-    /// A client that reads a database may be busy with the data for long.
+    /// A client that reads a database may process data for a long time between two requests.
     fn may_rest(&self, view: &Option<View>) -> bool {
         view.is_some()
     }
@@ -160,7 +160,7 @@ async fn zones(of: &Source) -> Result<Value, String> {
     }))
 }
 
-/// Passes an order to the store, if there is one; returns the running scrub, or the last one, with
+/// Passes `order`, if there is one, to the store. Returns the running scrub, or the last one, with
 /// the same fields as the scrub of a mount.
 async fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
     let done = ask(&of.port, move |engine| {

@@ -1,4 +1,5 @@
-//! What the engine's thread owns, and calls of the engine that do not block their own thread.
+//! The values that the engine's thread owns, and calls of the engine that do not block the
+//! calling thread.
 
 use crate::error::{Failure, furrow_kind};
 use crate::process::lock;

@@ -14,9 +14,9 @@ pub enum furrow_kind {
     FURROW_NOT_FOUND = 1,
     /// The name exists already.
     FURROW_EXISTS = 2,
-    /// A path component that must be a directory is none.
+    /// A path component that must be a directory is not a directory.
     FURROW_NOT_DIRECTORY = 3,
-    /// A path that must not be a directory is one.
+    /// A path that must not be a directory is a directory.
     FURROW_IS_DIRECTORY = 4,
     /// The directory has entries.
     FURROW_NOT_EMPTY = 5,
@@ -26,9 +26,9 @@ pub enum furrow_kind {
     FURROW_NO_SPACE = 7,
     /// The drive failed; nothing more is written.
     FURROW_IO = 8,
-    /// Bytes on the drive are not what was written.
+    /// Bytes on the drive differ from those that were written.
     FURROW_CORRUPT = 9,
-    /// Another user has it.
+    /// In use by another program or caller.
     FURROW_BUSY = 10,
     /// Not supported.
     FURROW_UNSUPPORTED = 11,
@@ -45,12 +45,13 @@ pub enum furrow_kind {
 /// Bytes of a message, including the zero at its end.
 pub const FURROW_MESSAGE_BYTES: usize = 1020;
 
-/// Why a function failed. The caller provides it; a function that succeeds does not change it.
+/// The error of a function that failed. The caller provides it; a function that succeeds does not
+/// change it.
 #[repr(C)]
 pub struct furrow_error {
     /// A `furrow_kind`.
     pub kind: i32,
-    /// A sentence for people.
+    /// The error, as a sentence.
     pub message: [c_char; FURROW_MESSAGE_BYTES],
 }
 

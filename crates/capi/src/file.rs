@@ -106,7 +106,7 @@ impl furrow_file {
 }
 
 /// Appends bytes. They can be read at once, through any handle; they are durable after
-/// `furrow_file_sync`. With `FURROW_NO_SPACE` none of them was appended.
+/// `furrow_file_sync`. If it fails with `FURROW_NO_SPACE`, no byte was appended.
 ///
 /// # Safety
 /// As the crate's description says; `bytes` may be read for `len` bytes.
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn furrow_file_append(
 /// `FURROW_INVALID` if the file ends before `offset`.
 ///
 /// # Safety
-/// As [`furrow_file_append`].
+/// The rules of [`furrow_file_append`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn furrow_file_append_at(
     to: *const furrow_file,
@@ -292,8 +292,8 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
 }
 
 /// States who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log.
-/// The last two may use reserved space: they can complete, and what they replace can be removed,
-/// when there is no space for others.
+/// The last two may use reserved space, so that they can complete, and the files they replace can
+/// be removed, when others find no space.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn furrow_file_set_claim(
 /// Copies the bytes that were read to the caller's buffer; returns their number.
 ///
 /// # Safety
-/// `buffer` may be written for `len` bytes, by nobody else meanwhile.
+/// `buffer` may be written for `len` bytes, and no other thread uses it meanwhile.
 unsafe fn copy(data: &Data, buffer: *mut c_void, len: usize) -> Outcome<usize> {
     if data.len() > len {
         return Err(Failure::invalid("the buffer is shorter than what was asked for"));
@@ -341,7 +341,8 @@ unsafe fn copy(data: &Data, buffer: *mut c_void, len: usize) -> Outcome<usize> {
     Ok(data.len())
 }
 
-/// Reads up to `len` bytes from `offset` on; `got` is their number: less only at the file's end.
+/// Reads `len` bytes from `offset` on; `got` gets the number of bytes read, which is less only at
+/// the file's end.
 ///
 /// # Safety
 /// As the crate's description says; `buffer` may be written for `len` bytes.

@@ -6,7 +6,7 @@ use furrow_kv::Options;
 /// How to open a store.
 pub(crate) enum Chosen {
     ReadOnly,
-    /// Opens with these options, and records in this file if one is given.
+    /// Opens with these options; if a file is given, records all calls in it.
     Changed(Options, Option<String>),
 }
 

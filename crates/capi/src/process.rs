@@ -1,4 +1,4 @@
-//! This process: its forks, its priority, its configuration of engines, its locks.
+//! This process: its forks, its priority, its configuration for engines, its locks.
 
 use crate::error::{Failure, Outcome, furrow_kind};
 use furrow_rt::Config;

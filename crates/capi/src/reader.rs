@@ -1,9 +1,9 @@
 //! A store that is only read: on its drive, or through the program that uses it.
 //!
-//! Either way this process sees the store as it is at the moment of opening. On its drive, that is
+//! Either way this process sees the store as it is at the moment of opening. On the drive, that is
 //! the state that an opening would find, and no program can open the store for writing until this
 //! view is closed. A program that uses the store freezes a view for this process through its
-//! control socket, and goes on working.
+//! control socket, and keeps working.
 
 use crate::engine::stopped;
 use crate::error::{Failure, Outcome};
@@ -183,7 +183,7 @@ impl Reader {
 /// The control socket of the program that uses the store on the drive called `name`.
 ///
 /// # Errors
-/// If none answers as that program, but one speaks another version of the protocol.
+/// An error if no program answers, but one speaks another version of the protocol.
 fn program_with(name: &str) -> Result<Option<PathBuf>, Unanswered> {
     let mut other = None;
     for socket in Kind::Store.sockets().unwrap_or_default() {
@@ -197,7 +197,7 @@ fn program_with(name: &str) -> Result<Option<PathBuf>, Unanswered> {
     other.map_or(Ok(None), Err)
 }
 
-/// The error for a program that gives no answer, or an error.
+/// The error for a program that sends an error or no answer.
 fn broken(why: &Unanswered) -> Error {
     let message = match why {
         Unanswered::OtherVersion { .. } => {

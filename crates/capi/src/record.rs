@@ -1,7 +1,7 @@
 //! Records the calls to a store in a file of the host, in the format of `furrow_kv::trace`.
 //!
 //! A call takes its number while it has the engine, so that names change, and appends take their
-//! places, in the order of the numbers. A call that does not take the engine, and a read that was
+//! places, in the order of the numbers. A call that does not use the engine, and a read that was
 //! started, get their numbers when they are recorded. Recording adds a lock and about a microsecond
 //! to a call; this counts as the caller's own time. The child of a fork records nothing.
 

@@ -31,8 +31,8 @@ type Change = Box<dyn Fn(&mut Options) + Send + Sync>;
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
 /// Lets `change` modify the options of every store that is opened from now on. It is for tests that
-/// build a defect in, to show that another test notices it; nothing in this library calls it.
-/// Returns false if another change was set before.
+/// build in a defect, to show that another test notices it; this library never calls it. Returns
+/// false if another change was set before.
 pub fn change_options(change: impl Fn(&mut Options) + Send + Sync + 'static) -> bool {
     CHANGE.set(Box::new(change)).is_ok()
 }
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     control: Mutex<Option<Control>>,
 }
 
-/// A name that stays the same whichever name a drive is given by.
+/// A name for a drive that does not depend on the name by which it is given.
 fn name_of(spec: &DeviceSpec) -> String {
     let path = spec.path().and_then(|path| std::fs::canonicalize(path).ok());
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
@@ -117,8 +117,8 @@ impl Shared {
             port: None,
             reader: Some(reader),
             pages: Pool::new(0),
-            // Each read-only view is separate. The view has no name, since nobody may share it as
-            // if it were the open store.
+            // Each read-only view is separate. It has no name, since no other caller may share it
+            // as if it were the open store.
             name: String::new(),
             uuid,
             label,
@@ -137,8 +137,8 @@ impl Shared {
         self.port.as_ref().ok_or_else(failure)
     }
 
-    /// The store on `device`: the one that this process has open already, or else one opened now.
-    /// If it is opened now, its calls are recorded in the file `record`, if one is given.
+    /// The store on `device`, which is opened if this process does not have it open already. If it
+    /// is opened now and `record` names a file, its calls are recorded there.
     pub(crate) fn open(
         device: &str,
         options: Options,
@@ -194,7 +194,7 @@ impl Shared {
         }
         let mut open = lock(&OPEN);
         if Arc::strong_count(&shared) > 1 {
-            // Nobody else can change the count now, because the list of open stores is locked.
+            // No other thread can change the count now, because the list of open stores is locked.
             drop(shared);
             return Ok(());
         }
@@ -249,7 +249,7 @@ impl Shared {
         Ok(result?)
     }
 
-    /// As [`Shared::call`], for a function that does not wait for the drive.
+    /// Like [`Shared::call`], for a function that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,
         what: Counted,

@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// An open store.
 pub struct furrow_store(pub(crate) Arc<Shared>);
 
-/// What is known of a path.
+/// Attributes of a path.
 #[repr(C)]
 pub struct furrow_stat {
-    /// 1 of a directory, 0 of a file.
+    /// 1 for a directory, 0 for a file.
     pub is_directory: i32,
     /// Size of a file in bytes.
     pub size: u64,
@@ -30,29 +30,29 @@ pub struct furrow_stat {
 /// Space, in bytes unless stated otherwise.
 #[repr(C)]
 pub struct furrow_space {
-    /// The most that files can hold.
+    /// Number of bytes that files can hold.
     pub capacity: u64,
-    /// What files hold.
+    /// Number of bytes that files hold.
     pub used: u64,
-    /// What files can hold in addition, by cleaning alone. The reserves for compactions and for the
-    /// database's own state are left out.
+    /// Number of further bytes that files can hold without removals. Excludes the reserves for
+    /// compactions and for the database's own state.
     pub available: u64,
     /// Number of zones for content.
     pub zones: u64,
-    /// Number of these zones that hold nothing.
+    /// Number of zones for content that hold nothing.
     pub free_zones: u64,
-    /// The most of these zones that were in use at once since the store was opened.
+    /// Maximum number of zones for content in use at one time since the store was opened.
     pub peak_zones: u64,
     /// Capacity of a zone.
     pub zone_bytes: u64,
 }
 
-/// Calls that took the engine.
+/// Calls that used the engine.
 #[repr(C)]
 pub struct furrow_calls {
-    /// Their number.
+    /// Number of calls.
     pub calls: u64,
-    /// How many of them another thread carried out.
+    /// Number of calls that another thread carried out.
     pub hops: u64,
 }
 
@@ -62,7 +62,7 @@ impl From<Calls> for furrow_calls {
     }
 }
 
-/// What a store has done since it was opened.
+/// Counts of a store's work since it was opened.
 #[repr(C)]
 pub struct furrow_counters {
     /// Bytes that were appended.
@@ -73,7 +73,7 @@ pub struct furrow_counters {
     pub syncs: u64,
     /// Group commits, with one flush of the drive each.
     pub rounds: u64,
-    /// Times the record ring turned.
+    /// Number of times that the record ring turned.
     pub turns: u64,
     /// Zones that cleaning emptied.
     pub cleaned: u64,
@@ -85,11 +85,11 @@ pub struct furrow_counters {
     pub copied_tables: u64,
     /// Zones that were reset.
     pub resets: u64,
-    /// Extents that were written again because their zone failed.
+    /// Extents that were written elsewhere because their zone failed.
     pub relocated: u64,
-    /// Calls that took the engine.
+    /// Calls that used the engine.
     pub calls: u64,
-    /// How many of them another thread carried out.
+    /// Number of calls that another thread carried out.
     pub hops: u64,
     /// Calls that append or truncate.
     pub append: furrow_calls,
@@ -101,13 +101,13 @@ pub struct furrow_counters {
     pub open: furrow_calls,
     /// Calls on names and directories.
     pub names: furrow_calls,
-    /// Calls of threads of low priority, which leave them to others.
+    /// Calls that low-priority threads handed to other threads.
     pub handed: u64,
-    /// Times a writer waited for cleaning to free space.
+    /// Number of times that a writer waited for cleaning to free space.
     pub waits: u64,
-    /// Nanoseconds that writers waited for that.
+    /// Nanoseconds that writers waited for cleaning to free space.
     pub waited: u64,
-    /// Times there was no space.
+    /// Number of requests that were refused because there was no space.
     pub refused: u64,
 }
 
@@ -143,12 +143,13 @@ pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> 
 /// Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
 /// store that this process has open already is shared, with the options it was opened with.
 ///
-/// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
-/// of free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
+/// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share of
+/// free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
 /// generations), which files share zones; `record=FILE`, a file of the host in which all calls are
-/// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone it is only
-/// read, as it is at this moment: on its drive, which then nobody can open to write, or through the
-/// program that uses it, which goes on. What would change it fails with `FURROW_READ_ONLY`.
+/// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone the store
+/// is only read, in its present state: from its drive, which no program can then open for writing,
+/// or through the program that uses it, which keeps working. Functions that would change it fail
+/// with `FURROW_READ_ONLY`.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -199,7 +200,8 @@ pub unsafe extern "C" fn furrow_store_format(
     }
 }
 
-/// Closes a store. The last user, open files included, makes it durable and ends it.
+/// Closes a store. When the last user closes it (open files count as users), it is made durable
+/// and ends.
 ///
 /// # Safety
 /// As the crate's description says; `store` is not used after this.
@@ -267,7 +269,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     }
 }
 
-/// The space of a store.
+/// Returns the space of a store.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -296,7 +298,7 @@ pub unsafe extern "C" fn furrow_store_space(
     }
 }
 
-/// What a store has done since it was opened.
+/// Returns the counts of a store's work since it was opened.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -363,7 +365,7 @@ unsafe fn rename_like(
     }
 }
 
-/// As [`rename_like`], for a change of one path.
+/// Like [`rename_like`], for a change of one path.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -421,7 +423,7 @@ pub unsafe extern "C" fn furrow_link(
     }
 }
 
-/// Removes a file's name; the file itself goes once it is open nowhere.
+/// Removes a file's name; the file itself is dropped once no handle has it open.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -565,8 +567,8 @@ pub unsafe extern "C" fn furrow_list(
     }
 }
 
-/// States the column family of the blob file with this name, or of the next one made by this name:
-/// blob files of one family are collected apart from those of others.
+/// States the column family of the blob file with this name, or of the next file created with this
+/// name: blob files of one family are collected apart from those of others.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -592,8 +594,8 @@ pub unsafe extern "C" fn furrow_set_family(
 
 /// For the family of the database in `directory`: the smallest of the numbers of the youngest blob
 /// files, one for each full zone with blob files of the family (YBIZ). The file with that number
-/// may be gone, while others of the zone exist. `zones` is the number of such zones; if it is 0, so
-/// is `youngest`.
+/// may be gone while other files of the zone exist. `zones` is the number of such zones; if it is
+/// 0, so is `youngest`.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -621,9 +623,9 @@ pub unsafe extern "C" fn furrow_smallest_youngest(
 }
 
 /// States that these bytes of a file will not be read again. Until their zones are cleaned they
-/// read as they were written, then as zeros, and take no space. Offsets stay. For a file with
-/// several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the file's
-/// end.
+/// read as they were written, then as zeros, and take no space. Offsets do not change. For a file
+/// with several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the
+/// file's end.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -650,7 +652,7 @@ pub unsafe extern "C" fn furrow_forget(
     }
 }
 
-/// Locks a name against all others in this process; the drive is locked against other processes as
+/// Locks a name against other callers in this process. Other processes cannot open the drive as
 /// long as the store is open. Fails with `FURROW_BUSY` if the name is locked.
 ///
 /// # Safety

@@ -31,12 +31,12 @@ impl Counted {
     ];
 }
 
-/// Calls that took the engine.
+/// Calls that used the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calls {
-    /// Their number.
+    /// Number of calls.
     pub(crate) calls: u64,
-    /// How many of them another thread carried out.
+    /// Number of calls that another thread carried out.
     pub(crate) hops: u64,
 }
 

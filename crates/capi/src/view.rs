@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Maximum number of views at once.
+/// Maximum number of views at one time.
 const VIEWS: usize = 4;
 /// Maximum number of bytes that one request reads.
 const READ_MAX: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const PIECE: u64 = 256 << 10;
 #[derive(Default)]
 pub(crate) struct Views {
     next: Cell<u64>,
-    /// Each view shares this.
+    /// Each view holds a reference, so the count is the number of views.
     all: Rc<()>,
 }
 
@@ -90,7 +90,7 @@ fn entries(frozen: &Frozen) -> Vec<Entry> {
 }
 
 impl View {
-    /// Reads `len` bytes of a file: fewer at its end, or if they are very many.
+    /// Reads `len` bytes of a file; fewer at its end, or if `len` is very large.
     pub(crate) async fn read(&self, file: u64, offset: u64, len: u64) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let len = len.min(READ_MAX);

@@ -127,7 +127,7 @@ fn calls_are_recorded_in_their_order() {
     for kind in ["append-at", "flush", "range-sync", "read", "read-begin", "read-wait", "close"] {
         assert_eq!(count(kind), 3, "{kind}");
     }
-    // The calls of a thread follow each other, and the recording says which results each call
+    // The calls of a thread follow each other, and the recording shows which results each call
     // waited for.
     let mut ends = BTreeMap::new();
     let causes = found.causes();

@@ -113,7 +113,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert!(ended["blocks_done"].as_u64().unwrap() >= 24, "{ended}");
     assert!(scrub("begin".into())["error"].as_str().unwrap().contains("not a request"));
 
-    // Whatever the request was, the next one is answered.
+    // After any request, the next one is answered.
     let endless = vec![b'x'; 100_000];
     let deep = format!("{}\n", "[".repeat(4000));
     for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stat\"}\n", &endless] {
@@ -121,7 +121,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
         assert!(answer.is_empty() || answer.contains("not a request"), "{answer}");
     }
     assert!(said(&found[0], deep.as_bytes()).contains("not a request"));
-    // Clients that hang keep nobody waiting.
+    // Clients that hang do not delay others.
     let held: Vec<_> = (0..20).map(|_| UnixStream::connect(&found[0]).unwrap()).collect();
     held.iter().for_each(|mut one| one.write_all(b"{\"version\":").unwrap());
     drop(UnixStream::connect(&found[0]).unwrap());
@@ -143,13 +143,13 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     let after = counters(store);
     assert_eq!(after.handed - before.handed, 80);
     // Other threads carried out all calls of the thread with low priority. They carry out a call of
-    // this thread only by chance.
+    // the present thread only by chance.
     let hops = after.append.hops - before.append.hops;
     assert_eq!((after.append.calls - before.append.calls, hops), (20, 20));
     write(store, "mine");
     assert_eq!(counters(store).handed, after.handed);
 
-    // A silent client does not keep the store from closing; the socket is removed all the same.
+    // A silent client does not keep the store from closing; the socket is removed nevertheless.
     let silent = UnixStream::connect(&found[0]).unwrap();
     let begun = Instant::now();
     // SAFETY: the store is not used after this.

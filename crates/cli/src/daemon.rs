@@ -38,7 +38,7 @@ static NO_FLUSHER: AtomicBool = AtomicBool::new(false);
 /// this, so this function is called before the first thread is started.
 ///
 /// # Errors
-/// If the signals cannot be blocked.
+/// An error if the signals cannot be blocked.
 pub fn begin() -> Result<Signals> {
     // A daemon leads its own session, without a terminal that could hang up. To other daemons
     // SIGHUP means "read the configuration again"; here it must not end the process.
@@ -60,7 +60,7 @@ fn leads_session() -> bool {
     process.is_some() && process == session
 }
 
-/// Called once the server serves: warns if the kernel refused what [`begin`] asked for.
+/// Warns if the kernel refused a request of [`begin`]; called once the server serves.
 pub fn warn_of_refusals() {
     if NO_FLUSHER.load(Ordering::Relaxed) {
         log("the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where \
@@ -98,10 +98,10 @@ pub fn utc(seconds: u64) -> String {
 /// Tells the parent that the daemon serves, with a message for the operator, and closes the pipe.
 ///
 /// # Errors
-/// If the parent is gone, because the user gave up.
+/// An error if the parent is gone, because the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
-    // The directory is changed before the waiting command returns: the daemon must not keep the
-    // file system busy that the command was run from.
+    // The directory is changed before the waiting command returns, so that the daemon does not keep
+    // the file system busy from which the command was run.
     rustix::process::chdir("/").context("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     say(&format!("ready {}\n", message.replace('\n', END_OF_LINE)))
@@ -109,7 +109,7 @@ pub fn say_ready(message: &str) -> Result<()> {
     rustix::stdio::dup2_stdout(null).context("standard output")
 }
 
-/// Tells the parent why there is nothing to serve.
+/// Tells the parent why nothing is served.
 pub fn say_failed(status: u8, message: &str) {
     // If the parent is gone, nobody needs the message.
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
@@ -130,7 +130,7 @@ fn say(line: &str) -> std::io::Result<()> {
 /// it serves.
 ///
 /// # Errors
-/// If the daemon cannot be started.
+/// An error if the daemon cannot be started.
 pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<(u8, String)> {
     let program = std::env::current_exe().context("finding this program")?;
     keep_from_children().context("/proc/self/fd")?;
@@ -162,15 +162,16 @@ fn keep_from_children() -> std::io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         let Some(number) = number.filter(|number| *number > 2) else { continue };
-        // SAFETY: nothing closes it meanwhile, since this program has one thread here; if it is
-        // the listing's own, that is open until the end of the loop.
+        // SAFETY: the descriptor stays open meanwhile, since this program has only one thread here;
+        // the descriptor of the listing itself is open until the end of the loop.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
     }
     Ok(())
 }
 
-/// The target of the daemon's messages: the given file, else the journal, else nothing.
+/// The target of the daemon's messages: the given file, otherwise the journal if there is one,
+/// otherwise nothing.
 fn log_target(log: Option<&Path>) -> Result<Stdio> {
     if let Some(path) = log {
         crate::text_file::check_append(path)?;

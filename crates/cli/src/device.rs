@@ -1,8 +1,8 @@
 //! `furrow device`: creates images of emulated drives, shows drives and their models, and injects
 //! faults.
 //!
-//! Tables are for people; `--json` is for programs and carries a version. This file knows nothing
-//! of images beyond the library's interface.
+//! Tables are human-readable; `--json` is for programs and carries a version. This file knows
+//! images only through the library's interface.
 
 use crate::holds::Holds;
 use crate::in_use;
@@ -92,7 +92,7 @@ struct Create {
     /// Soft zones in a file that does not exist: its size.
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
-    /// Replace an existing file, or what a drive holds, and lose its content.
+    /// Replace an existing file, or a drive's content, which is then lost.
     #[arg(short, long)]
     force: bool,
     /// Print JSON.
@@ -108,8 +108,8 @@ struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print what the drive holds as properties of udev, as a rule of udev imports them; nothing if
-    /// that is nothing of Furrow.
+    /// Print the drive's content as udev properties, in the form that a udev rule imports; nothing
+    /// if the content is not Furrow's.
     #[arg(long, conflicts_with = "json")]
     udev: bool,
 }
@@ -124,7 +124,7 @@ struct Report {
     /// First zone to list.
     #[arg(long, value_name = "ZONE", default_value_t = 0)]
     first: u32,
-    /// How many zones to list.
+    /// Number of zones to list.
     #[arg(long, value_name = "N")]
     count: Option<u32>,
     /// Print a line for each zone.
@@ -159,7 +159,7 @@ fn option_help() -> String {
 /// Runs `furrow device` and prints to `out`.
 ///
 /// # Errors
-/// If the device is damaged or of the wrong kind, or cannot be used.
+/// An error if the device is damaged or of the wrong kind, or cannot be used.
 pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create(&args, out)?,
@@ -220,7 +220,7 @@ struct Made {
 }
 
 impl Made {
-    /// Prints what was made, with the capacity of each zone and of all.
+    /// Prints the properties of the new drive, with the capacity of each zone and of all zones.
     fn tell(
         &self,
         args: &Create,
@@ -335,7 +335,7 @@ fn model_name<'a>(run: &'a spec::Run, preset: &'a str) -> &'a str {
     run.model.as_deref().unwrap_or(preset)
 }
 
-/// Rows that describe the timing of a drive for people.
+/// Rows that describe the timing of a drive, as text.
 fn timing_rows(run: &spec::Run, preset: &str) -> Vec<(&'static str, String)> {
     let (model, scale) = (model_name(run, preset), run.time_scale.unwrap_or(1));
     let mut rows = match run.timing {
@@ -380,12 +380,12 @@ fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     match open(device, Access::ReadOnly) {
         Ok(opened) => {
             // The claim on the device ends here, so that a command that opens the device now does
-            // not fail: it only waits for the record lock, which ends with this read.
+            // not fail: it only waits for the record lock until this read ends.
             drop(furrow_linux::claim::hand_over(device.as_ref()));
             let drive = opened.drive.clone();
             all.extend(opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?);
         }
-        // A volume need not have zones, and may be in use, so the failure to open it is no error.
+        // A volume need not have zones, and may be in use, so failing to open it is not an error.
         Err(_) if !all.is_empty() => all.push(("FURROW_UNREAD", "1".to_owned())),
         Err(error) => {
             all = crate::tags::of_member(device);
@@ -465,7 +465,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(print_rows(out, rows)?)
 }
 
-/// Prints what is known of a drive: each name in a column, and its value.
+/// Prints the known properties of a drive: the names in a column, each followed by its value.
 fn print_rows(out: &mut dyn Write, rows: Vec<(&'static str, String)>) -> std::io::Result<()> {
     let longest = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     show::facts(out, (0, longest + 1), rows)
@@ -655,7 +655,7 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(print_table(out, &table)?)
 }
 
-/// An amount for people, in the largest unit that keeps at least one digit before the point.
+/// An amount as text, in the largest unit that keeps at least one digit before the point.
 fn size(bytes: ByteLen) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;

@@ -11,11 +11,11 @@ use std::io::Write;
 /// Show space, inodes and write counters
 ///
 /// The file system is mounted (give its directory or device) or on a device that is not mounted.
-/// "Free now" can be written before anything is cleaned; the rest of the available space is garbage
-/// that cleaning frees when it is needed. Counters count since the mount.
+/// "Free now" is the space that can be written before anything is cleaned; the other available
+/// space is garbage that cleaning frees when it is needed. Counters begin at the mount.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mount point, or device; without it a line for each mount
+    /// Mount point, or device (default: a line for each mount)
     #[arg(value_name = "DIR|DEVICE")]
     target: Option<OsString>,
     /// Print JSON
@@ -44,7 +44,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 struct Document<'a> {
     version: u32,
     mounts: Vec<Mount<'a>>,
-    /// The mounts that do not answer, and why.
+    /// The mounts that do not answer, each with the reason.
     dead: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()
     }
 }
 
-/// Prints what was written since the mount, by purpose.
+/// Prints the bytes written since the mount, by purpose.
 pub fn print_traffic(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     let head = ["written since the mount", "bytes", "share", "per user byte"];
     let mut table = show::table(&head);

@@ -22,19 +22,19 @@ pub struct Args {
 enum What {
     /// Manual pages: section 1 for commands, 8 for their other names, 7 for overviews
     Man {
-        /// Target directory, which is made
+        /// Target directory, which is created
         directory: PathBuf,
     },
     /// Words that completions offer
     Words {
-        /// Which words
+        /// Kind of words
         kind: words::Kind,
         /// The array whose members are listed
         array: Option<String>,
     },
     /// Completions for bash, zsh and fish
     Completions {
-        /// Target directory, which is made
+        /// Target directory, which is created
         directory: PathBuf,
     },
 }

@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 /// Show the structures of a file system
 ///
-/// They are those of the newest checkpoint on a device that is not mounted; nothing is written.
-/// Damaged structures are shown as far as they can be read; findings go to standard error (with
+/// Shows the structures of the newest checkpoint on a device that is not mounted; nothing is
+/// written. The readable parts of damaged structures are shown; findings go to standard error (with
 /// --json, to `findings`), and the exit status is 1.
 #[derive(clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -46,7 +46,7 @@ enum What {
         #[arg(value_name = "NODES", value_parser = range)]
         range: Option<RangeInclusive<u32>>,
     },
-    /// The segment information table: what is valid in each segment
+    /// The segment information table: the valid blocks of each segment
     Sit {
         #[arg(help = crate::target::DEVICE)]
         device: String,
@@ -58,7 +58,8 @@ enum What {
     Node {
         #[arg(help = crate::target::DEVICE)]
         device: String,
-        /// Its number (an inode's number is its node's), or the path of a file, from `/` on
+        /// Number of the node (an inode has the number of its node), or the path of a file, from
+        /// `/` on
         #[arg(value_name = "NODE|PATH", value_parser = which)]
         node: Which,
     },
@@ -70,11 +71,11 @@ enum What {
         #[arg(value_name = "INODE|PATH", default_value = "/", value_parser = which)]
         directory: Which,
     },
-    /// A segment: who owns its blocks, and which of them are valid
+    /// A segment: the owners of its blocks, and which blocks are valid
     Segment {
         #[arg(help = crate::target::DEVICE)]
         device: String,
-        /// Its number, as in the segment information table
+        /// Number of the segment, as in the segment information table
         #[arg(value_name = "SEGMENT")]
         segment: u32,
     },
@@ -200,7 +201,7 @@ fn cell(value: &Value) -> Option<String> {
     }
 }
 
-/// Bytes in hexadecimal without the zeros at their end, if there are many.
+/// Bytes in hexadecimal; if they end in many zeros, without these zeros.
 fn folded(text: &str) -> String {
     const MANY: usize = 64;
     let rest = text.trim_end_matches('0');

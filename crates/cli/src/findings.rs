@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Findings printed without -v.
+/// Number of findings printed without -v.
 pub const SHOWN: usize = 20;
 
 /// A violation that a check found. Damaged blocks of one file are many violations with one cause.
@@ -22,14 +22,14 @@ pub trait Violation: Display {
     type Counts: ?Sized;
 }
 
-/// What a repair did with the drive that was checked.
+/// The state of the checked drive with respect to a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
     /// There is no repair.
     Unchanged,
-    /// It comes after this check.
+    /// The repair comes after this check.
     ToRepair,
-    /// It came before this check.
+    /// The repair came before this check.
     Repaired,
 }
 
@@ -43,11 +43,11 @@ pub struct Findings<'a, T: Violation> {
     pub more: u64,
     /// Numbers of violations per file that were only counted.
     pub counts: &'a T::Counts,
-    /// Notes, which are no errors.
+    /// Notes, not counted as errors.
     pub notes: &'a [String],
     /// The plural noun for a violation.
     pub noun: &'a str,
-    /// What a repair did.
+    /// Whether the drive was or will be repaired.
     pub drive: Drive,
 }
 
@@ -66,10 +66,10 @@ pub fn groups<'a, T, K: Ord>(found: &'a [T], key: impl Fn(&'a T) -> Option<K>) -
 }
 
 impl<T: Violation> Findings<'_, T> {
-    /// Prints the notes and the violations, all that are kept if `verbose`.
+    /// Prints the notes and the violations; with `verbose`, all that are kept.
     ///
     /// # Errors
-    /// Errors of writing.
+    /// The error of writing.
     pub fn print(&self, out: &mut dyn Write, verbose: bool) -> io::Result<()> {
         let (device, noun) = (self.device, self.noun);
         let shown = if verbose { usize::MAX } else { SHOWN };

@@ -24,9 +24,9 @@ use std::rc::Rc;
 /// Check a file system, and repair it
 ///
 /// The file system must not be mounted. Without --repair, -y, -p or -a it is only read. A repair is
-/// first made on a copy-on-write view in memory and checked there. It is written to the device only
-/// if nothing is wrong then or, if you agree, less than before. Lost files and names are listed by
-/// path. Damaged content stays as it is: reading it fails.
+/// first made on a copy-on-write view in memory and checked there. The repair is written to the
+/// device only if that check finds no errors or, if you agree, fewer than before. Lost files and
+/// names are listed by path. Damaged content stays as it is: reading it fails.
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
 /// could not be made, 16 wrong usage, 32 cancelled by you.
@@ -34,28 +34,28 @@ use std::rc::Rc;
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Print every finding, and what was checked
+    /// Print every finding, and the counts of what was checked
     #[arg(short, long)]
     verbose: bool,
     /// Do not read the content of files
     #[arg(long)]
     metadata_only: bool,
-    /// Repair what can be repaired; ask before anything is given up
+    /// Repair what can be repaired; ask before any data is given up
     #[arg(long)]
     repair: bool,
-    /// Change nothing; with --repair, show what it would do
+    /// Change nothing; with --repair, show what the repair would do
     #[arg(short, long = "dry-run", conflicts_with_all = ["yes", "preen"])]
     n: bool,
-    /// Check even if it was unmounted cleanly: this is always done
+    /// Check even after a clean unmount: this is always done
     #[arg(short = 'f', long = "force")]
     _force: bool,
     /// Repair what can be repaired without asking
     #[arg(short, long, conflicts_with = "preen")]
     yes: bool,
-    /// Repair, but change nothing if anything would be given up or stay wrong (also -a)
+    /// Repair, but change nothing if data would be given up or an error would stay (also -a)
     #[arg(short, long, short_alias = 'a')]
     preen: bool,
-    /// If the newest checkpoint is damaged, use the one before; later changes are lost
+    /// If the newest checkpoint is damaged, use the checkpoint before it; later changes are lost
     #[arg(long)]
     older_checkpoint: bool,
     /// Turn damaged blocks of content into holes, which read as zeros instead of errors
@@ -127,7 +127,7 @@ struct Watched {
     /// `None` only while the drive is being reopened.
     drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     progress: Progress,
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     read: Cell<u64>,
 }
 
@@ -310,7 +310,7 @@ mod tests {
         let json = document("d.zns", &report);
         assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &0.into()));
         assert_eq!(json["findings"][0]["place"], "inode 1, links");
-        // "clean" in JSON means what it means in the text: no errors, not just a clean unmount.
+        // In JSON as in the text, "clean" means that there are no errors, not just a clean unmount.
         let unmounted = FsckReport { clean: true, ..report };
         assert!(!printed(&unmounted).contains("clean"));
         let json = document("d.zns", &unmounted);

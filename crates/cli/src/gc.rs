@@ -8,7 +8,7 @@ use furrow_fuse::report::{self, Cleaned};
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// Superzones cleaned at a time.
+/// Number of superzones cleaned at a time.
 const ROUND: u32 = 8;
 /// Maximum number of unreadable blocks that are named.
 const FAILURES_MAX: usize = 20;
@@ -23,7 +23,7 @@ pub struct Args {
     /// Mount point, or the device of a mount
     #[arg(value_name = "DIR|DEVICE")]
     target: OsString,
-    /// Most superzones to clean; without it all that are worth it
+    /// Maximum number of superzones to clean (default: all that are worth cleaning)
     #[arg(long, value_name = "COUNT", default_value_t = u32::MAX, hide_default_value = true)]
     superzones: u32,
     /// Print JSON
@@ -65,7 +65,7 @@ fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<C
         sum.failed_blocks += done.failed_blocks;
         let room = FAILURES_MAX.saturating_sub(sum.failures.len());
         sum.failures.extend(done.failures.into_iter().take(room));
-        // Nothing more is worth cleaning, or nothing more can be read.
+        // No further superzone is worth cleaning, or a block cannot be read.
         if done.superzones == 0 || done.failed_blocks > 0 {
             break;
         }

@@ -1,4 +1,4 @@
-//! The content of a drive, and what commands report about it.
+//! The content of a drive, and the reports of commands about it.
 //!
 //! This module is the only place that recognises content: a file system, a member of an array or a
 //! spare, a file store, data of another program, or bytes of an unknown kind. A command that makes
@@ -23,7 +23,7 @@ const RING_ZONES: u32 = 2;
 /// Kinds of records that file systems write.
 const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
 
-/// What a command needs on a drive.
+/// The content that a command needs on a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// A file system.
@@ -42,7 +42,7 @@ pub enum Holds {
     Store(Uuid, String),
     /// A member of an array, or a spare.
     Member(Box<Examined>),
-    /// Records of Furrow that this program cannot read, and why.
+    /// Records of Furrow that this program cannot read, and the reason.
     Unreadable(Error),
     /// Data of another program.
     Foreign(&'static str),
@@ -106,11 +106,11 @@ impl Holds {
         })
     }
 
-    /// UUID and label of what `device` holds; for a member of an array, the array's name is the
+    /// UUID and label of the content of `device`; for a member of an array, the array's name is the
     /// label. `None` if the content has no UUID.
     ///
     /// # Errors
-    /// If the drive does not answer, or the file system is of another format.
+    /// An error if the drive does not answer, or the file system is of another format.
     pub async fn identity(
         &self,
         device: &dyn ZonedDevice,
@@ -282,7 +282,7 @@ pub fn refuse_conventional(device: &dyn ZonedDevice) -> Result<(), Error> {
 /// Opens a drive, unless its image is larger than the files that this process may write.
 ///
 /// # Errors
-/// Those of [`limits::check`] and [`furrow_drives::open`].
+/// The errors of [`limits::check`] and [`furrow_drives::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<dyn ZonedDevice>, Error> {
     limits::check(spec, access)?;
     furrow_drives::open(rt, spec, access)

@@ -1,9 +1,9 @@
-//! Devices in use: who uses them, and waiting for them.
+//! Devices in use: finds their users, and waits for the devices.
 //!
 //! A process that has a drive's image open holds a lock on it. A mounted device is refused at once,
 //! as by other checkers. A device that is locked but not mounted usually becomes free soon: its
 //! daemon is writing its last checkpoint, for which umount(8) does not wait. So the functions here
-//! wait, and tell the user.
+//! wait, and tell the user so.
 
 use anyhow::{Result, anyhow};
 use furrow_emu::Holder;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a locked device, unless the user says otherwise.
+/// Default time to wait for a locked device.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// After this time a message names the device that the command waits for.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -25,10 +25,10 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens a device, and warns of damage that was found. A device in use is refused at once, unless
 /// it is an image that the daemon of its last mount is about to release: umount(8) does not wait
-/// for that daemon, so a script that unmounts and then checks has done nothing wrong.
+/// for that daemon, so a script may check right after an unmount.
 ///
 /// # Errors
-/// As [`crate::holds::open`]; `Busy` says which process uses the device and what to do.
+/// The errors of [`crate::holds::open`]; `Busy` says which process uses the device and what to do.
 pub fn open_now(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<dyn ZonedDevice>, Error> {
     let patience = match spec {
         DeviceSpec::Image(image) if is_left(Path::new(&image.path)) => PATIENCE,
@@ -47,7 +47,7 @@ pub fn warn(drive: &dyn ZonedDevice) {
     }
 }
 
-/// Warns that what was made on `spec` is lost when the command ends, if it is a drive in memory.
+/// Warns, if `spec` is a drive in memory, that the `made` content is lost when the command ends.
 pub fn warn_of_memory(spec: &DeviceSpec, made: &str) {
     if spec.path().is_none() {
         crate::complain(&format!(
@@ -65,7 +65,7 @@ pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     };
     match (used_by(path), spec) {
         (Some(refusal), _) => refusal,
-        // The kernel says who has a file locked, not who has a device open.
+        // The kernel reports which process has a file locked, but not which has a device open.
         (None, DeviceSpec::Image(_)) => {
             Error::new(ErrorKind::Busy, still_in_use(path, Duration::ZERO))
         }
@@ -79,7 +79,8 @@ fn used_by(path: &Path) -> Option<Error> {
     known.map(|refusal| Error::new(ErrorKind::Busy, refusal))
 }
 
-/// `error` of making a drive at `path`; if it is `Busy`, with what uses the drive and what to do.
+/// Adds to the `error` of making a drive at `path`, if it is `Busy`, the user of the drive and what
+/// to do.
 pub fn explain_path(path: &Path, error: Error) -> Error {
     let refusal = (error.kind() == ErrorKind::Busy).then(|| used_by(path)).flatten();
     refusal.unwrap_or(error)
@@ -89,7 +90,7 @@ pub fn explain_path(path: &Path, error: Error) -> Error {
 /// gets a line if that takes longer than a moment.
 ///
 /// # Errors
-/// As [`crate::holds::open`]; `Busy` names the process, if known.
+/// The errors of [`crate::holds::open`]; `Busy` names the process, if known.
 pub fn open(
     rt: &Rt,
     spec: &DeviceSpec,
@@ -105,7 +106,7 @@ pub fn open(
             (Err(error), DeviceSpec::Image(_)) if error.kind() == ErrorKind::Busy => {}
             (done, _) => return Some(done),
         }
-        // A daemon that does not answer delays the question about arrays: it is asked only when
+        // A daemon that does not answer delays the question about arrays, so it is asked only when
         // there is time to wait.
         let has_time = std::mem::replace(&mut again, true);
         let array = || if has_time { assembled(path) } else { None };
@@ -114,8 +115,8 @@ pub fn open(
     opened.unwrap_or_else(|| busy(still_in_use(path, patience)))
 }
 
-/// Tries until `attempt` returns something, for `patience`; `say` gets a line if that takes longer
-/// than a moment.
+/// Tries until `attempt` returns a result, for at most `patience`; `say` gets a line if that takes
+/// longer than a moment.
 fn wait<T>(
     path: &Path,
     patience: Duration,
@@ -136,11 +137,12 @@ fn wait<T>(
     }
 }
 
-/// Waits until no process has the image at `path` open for writing. Anything but a file counts
-/// as free.
+/// Waits until no process has the image at `path` open for writing. Anything other than a file
+/// counts as free.
 ///
 /// # Errors
-/// If the image is not free after `patience`; the error names the process that has it open.
+/// An error if the image is not free after `patience`; the error names the process that has
+/// it open.
 pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
     let free = || (!is_locked(path)).then_some(());
     wait(path, patience, crate::complain, free).ok_or_else(|| anyhow!(still_in_use(path, patience)))
@@ -151,7 +153,7 @@ fn is_left(path: &Path) -> bool {
     mounted(path).is_none() && furrow_emu::holder(path).is_some_and(|holder| is_mount(&holder))
 }
 
-/// Why the file store on the locked image at `path` cannot be used now.
+/// The reason why the file store on the locked image at `path` cannot be used now.
 pub fn of_store(path: &Path) -> String {
     mounted(path).or_else(|| assembled(path)).unwrap_or_else(|| {
         format!(

@@ -81,7 +81,7 @@ enum Action {
 /// Runs the command.
 ///
 /// # Errors
-/// If the command fails.
+/// An error if the command fails.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Mkfs(args) => mkfs::run(args, out),

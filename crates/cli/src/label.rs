@@ -1,4 +1,4 @@
-//! `furrow label`: the name of a file system.
+//! `furrow label`: shows or changes the label of a file system.
 
 use crate::holds::{self, Holds, Needs};
 use crate::in_use;
@@ -16,9 +16,9 @@ use std::rc::Rc;
 
 /// Show or change the label of a file system
 ///
-/// fstab and furrow mount find a file system by LABEL=NAME. To be changed, it must not be mounted;
-/// the change is durable when the command returns, and a power failure leaves the old label or the
-/// new one.
+/// fstab and furrow mount find a file system by LABEL=NAME. To change the label, unmount the file
+/// system. The change is durable when the command returns; a power failure leaves the old label or
+/// the new one.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device; to show the label, also a mount point

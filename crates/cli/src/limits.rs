@@ -14,8 +14,8 @@ pub fn make_errors() {
     let _ = set.thread_block();
 }
 
-/// Lifts limits on file size and CPU time: those of the program that started a daemon must not
-/// apply to the daemon.
+/// Lifts the limits on file size and CPU time: the limits of the program that started a daemon must
+/// not apply to the daemon.
 pub fn lift() {
     lift_one(Resource::Fsize);
     lift_one(Resource::Cpu);

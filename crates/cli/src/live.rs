@@ -1,5 +1,5 @@
 //! Output that is repeated: on a terminal in place and as large as the screen, until `q` or Ctrl-C;
-//! elsewhere one after the other, until the program is ended.
+//! elsewhere one frame after another, until the program is ended.
 
 use crate::show::{self, Screen};
 use anyhow::{Context as _, Result};
@@ -25,7 +25,7 @@ pub struct Live {
 
 /// A terminal in which frames replace each other. It is restored at the end.
 struct Terminal {
-    /// The state of the terminal before keys were read; `None` if they are not.
+    /// The state of the terminal before this program began to read keys; `None` if it reads none.
     before: Option<Termios>,
     /// Readable once a signal has asked this program to end.
     ended: UnixStream,
@@ -36,7 +36,7 @@ impl Live {
     /// Begins repeated output; `in_place` is false for output that programs read.
     ///
     /// # Errors
-    /// If signals cannot be received.
+    /// An error if signals cannot be received.
     pub fn begin(in_place: bool) -> Result<Live> {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = match in_place && !dumb && std::io::stdout().is_terminal() {
@@ -54,7 +54,7 @@ impl Live {
     /// Shows a frame. On a terminal, lines below the last one of the screen are only counted.
     ///
     /// # Errors
-    /// If writing fails.
+    /// An error if writing fails.
     pub fn show(&mut self, out: &mut dyn Write, lines: &[String]) -> std::io::Result<()> {
         let first = std::mem::replace(&mut self.first, false);
         match &mut self.terminal {
@@ -73,7 +73,7 @@ impl Live {
     /// Shows a frame of lines that may be wider than the screen.
     ///
     /// # Errors
-    /// If writing fails.
+    /// An error if writing fails.
     pub fn show_text(&mut self, out: &mut dyn Write, text: &[u8]) -> std::io::Result<()> {
         self.show(out, &folding::lines(&String::from_utf8_lossy(text), show::width()))
     }
@@ -81,7 +81,7 @@ impl Live {
     /// Waits; returns false if the user wants to end.
     ///
     /// # Errors
-    /// If the keys cannot be read.
+    /// An error if the keys cannot be read.
     pub fn wait(&mut self, time: Duration) -> Result<bool> {
         let Some(terminal) = &mut self.terminal else {
             std::thread::sleep(time);

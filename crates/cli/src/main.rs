@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
     let mut words = words.filter(|argument| !argument.starts_with('-'));
     let words = (words.next(), words.next());
-    // Others print the bytes of a file, or what a program or a shell reads.
+    // Other commands print the bytes of a file, or text for a program or a shell.
     let text = !matches!(words, (Some("kv"), Some("get")) | (Some("docs" | "run"), _))
         && !arguments.iter().any(|argument| {
             ["--json", "--prometheus", "--toml", "--svg"].iter().any(|form| argument == form)
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_letter_has_one_meaning_in_all_commands() {
-        // These short options mean what they mean in umount(8), fsck(8) and rm(1).
+        // These short options have the meaning that they have in umount(8), fsck(8) and rm(1).
         let familiar = [
             ('l', "lazy", "furrow umount"),
             ('p', "preen", "furrow fsck"),

@@ -13,7 +13,7 @@ use std::fs;
 use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
-/// Show which zone holds what
+/// Show the content of each zone
 ///
 /// A picture with one cell per zone, in the order of the drive: a letter for its use, which the
 /// table below explains, a capital if at least half of the zone is valid. If the picture would not
@@ -97,7 +97,7 @@ pub fn titled(device: &str, label: &str) -> String {
 /// Shows `map` as text or as an SVG, but not as JSON. A text is followed by `below`.
 ///
 /// # Errors
-/// Errors of writing; a file that exists and is no SVG.
+/// The error of writing; an error if the file exists and is not an SVG file.
 pub fn show(
     out: &mut dyn Write,
     map: &MapPage,

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How often the file is written.
+/// Interval between two writes of the file.
 const EVERY: Duration = Duration::from_secs(10);
 /// Time limit for a client to send its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Service {
     /// Binds the address or writes the file. If that is impossible, the daemon fails at once.
     ///
     /// # Errors
-    /// If the address is taken, or the file cannot be written.
+    /// An error if the address is taken, or the file cannot be written.
     pub fn prepare(metrics: &Metrics) -> Result<Service> {
         match metrics {
             Metrics::Address(address) => {
@@ -84,7 +84,7 @@ impl Service {
     /// Starts a thread that serves the text from `page`, until `page` returns `None`.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// An error if no thread can be started.
     pub fn start(self, page: impl Fn() -> Option<String> + Send + 'static) -> Result<()> {
         let give = move || match self {
             Service::Listener(listener) => listen(&listener, &page),
@@ -98,13 +98,13 @@ impl Service {
 /// Removes the file of metrics when the daemon ends.
 pub fn end(metrics: &Metrics) {
     if let Metrics::File(path) = metrics {
-        // If that fails, a reader sees that the file is old.
+        // If the removal fails, readers notice that the file is old.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Writes `text` to a file in the directory of `path` and renames that file to `path`, so that
-/// nobody reads half of the text.
+/// Writes `text` to a file in the directory of `path` and renames that file to `path`, so that no
+/// reader finds half of the text.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     // Collectors read only files that end in .prom.
@@ -138,7 +138,7 @@ struct Client {
     answer: Option<(Vec<u8>, usize)>,
 }
 
-/// Serves several connections at once: a silent or slow one does not delay the others.
+/// Serves several connections at once: a silent or slow connection does not delay the others.
 fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
     let mut clients: VecDeque<Client> = VecDeque::new();
     // With a blocking socket, `accept` would wait and stop all connections.
@@ -163,7 +163,7 @@ fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
 }
 
 /// Adds a new connection. If there are too many, it replaces the oldest connection without a whole
-/// request, or else the oldest connection.
+/// request, or, if there is none, the oldest connection.
 fn admit(clients: &mut VecDeque<Client>, stream: TcpStream) {
     if stream.set_nonblocking(true).is_err() {
         return;

@@ -23,13 +23,13 @@ pub struct Args {
     /// Volume label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL")]
     label: Option<String>,
-    /// UUID; drawn at random if absent
+    /// UUID (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
     /// Overwrite a device that holds a file system or other data
     #[arg(short, long)]
     force: bool,
-    /// Zones per superzone; without it chosen from the drive's channels and limits
+    /// Number of zones per superzone (default: chosen from the drive's channels and limits)
     #[arg(long, value_name = "ZONES")]
     width: Option<u32>,
     /// Print JSON
@@ -37,7 +37,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was made, as JSON; the text shows the same.
+/// The new file system, as JSON; the text shows the same.
 #[derive(serde::Serialize)]
 struct Document {
     version: u32,

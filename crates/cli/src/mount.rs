@@ -35,13 +35,13 @@ pub struct Args {
     /// Options, separated by commas: those below, and those of mount(8)
     #[arg(short, long, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
-    /// Stay in the foreground, messages on standard error
+    /// Stay in the foreground, with messages on standard error
     #[arg(long, short_alias = 'f')]
     foreground: bool,
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     log: Option<PathBuf>,
-    /// Report on standard output when the mount works: how the daemon is started.
+    /// Report on standard output when the mount works; the daemon is started with this option.
     #[arg(long, hide = true, requires = "foreground")]
     ready: bool,
     /// Check the arguments only (mount -f).
@@ -102,7 +102,8 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     };
     match daemon::serve(plan, ready) {
         Ok(()) => Ok(0),
-        // After `ready` nobody reads the pipe any more, and standard output is /dev/null.
+        // After `ready` the parent does not read the pipe any more, and standard output is
+        // /dev/null.
         Err(error) => Ok(refuse(FAILURE, error)),
     }
 }

@@ -33,7 +33,7 @@ impl Progress {
         });
     }
 
-    /// Shows `line`, unless one was shown a moment ago.
+    /// Shows `line`, unless another line was shown a moment ago.
     pub fn tell(&self, line: impl FnOnce() -> String) {
         if self.shown && Instant::now() >= self.next.get() {
             self.next.set(Instant::now() + EVERY);

@@ -82,9 +82,9 @@ struct Answered<T: clap::Args> {
 #[derive(serde::Serialize)]
 struct Answer<'a> {
     version: u32,
-    /// Its messages, a line each.
+    /// The messages of the command, one line each.
     said: Vec<&'a str>,
-    /// The state of the array now; `None` if it does not run.
+    /// The state of the array now; `None` if the array does not run.
     array: Option<status::Status>,
 }
 
@@ -114,7 +114,7 @@ impl<T: clap::Args> Answered<T> {
 /// Runs the command.
 ///
 /// # Errors
-/// If the command fails; then nothing is half done.
+/// An error if the command fails; then no change is half done.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create::run(&args, out),

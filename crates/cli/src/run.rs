@@ -22,12 +22,12 @@ const LIBRARY: &str = "libfurrow_rocksdb.so";
 /// Run a program that uses RocksDB on a file store
 ///
 /// The program's databases are in the store, and their paths are paths of the store. The program
-/// must be linked to RocksDB's shared library, as Debian's db_bench and ldb are; it needs no change
-/// and no option. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
-/// --store.
+/// must be linked to RocksDB's shared library, as Debian's db_bench and ldb are; it needs no
+/// change and no option. Programs with an option --fs_uri also accept furrow://DEVICE there, in
+/// place of --store.
 ///
-/// A program on a Java virtual machine brings its own RocksDB, in a jar rocksdbjni-VERSION.jar. Its
-/// plugin is built for that version: make rocksdb-jni VERSION=...
+/// A program on a Java virtual machine brings its own RocksDB, in a jar rocksdbjni-VERSION.jar. The
+/// plugin must be built for that version: make rocksdb-jni VERSION=...
 ///
 /// Exit status: that of the program. If it does not begin: 127 if there is no program of this name,
 /// 126 if it cannot be run (as of env, nice and timeout), 1 if the store or the plugin cannot be
@@ -39,33 +39,33 @@ pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
-    /// Only read the store, as it is when the program first looks at it: also while another
-    /// program has it open, which goes on. The files it removes keep their space until this one
-    /// ends. For RocksDB's OpenForReadOnly, as in 'ldb scan' and 'db_bench --readonly'
+    /// Only read the store, in its state when the program first reads it. Another program may have
+    /// it open and keep working; files that it removes keep their space until this program ends.
+    /// For RocksDB's OpenForReadOnly, as in 'ldb scan' and 'db_bench --readonly'
     #[arg(long, requires = "store")]
     #[arg(conflicts_with_all = ["policy", "clean_below", "same_victim", "record"])]
     read_only: bool,
     /// The program is a script that starts a Java virtual machine; java itself is recognised
     #[arg(long, requires = "store")]
     java: bool,
-    /// A database follows its directory on the host: once the program has removed the directory, as
-    /// Kafka Streams does, the next opening of a database removes that database from the store
+    /// Make a database follow its directory on the host: if the program has removed the directory,
+    /// as Kafka Streams does, the next opening of a database removes that database from the store
     #[arg(long, requires = "store", conflicts_with = "read_only")]
     follow_directories: bool,
-    /// Which files share zones; without it as for baza
+    /// Which files share zones (default: baza)
     #[arg(long, value_name = "NAME", requires = "store", value_parser = policies())]
     policy: Option<Policy>,
-    /// Zone cleaning begins when less than this share of the zones is free, in percent
+    /// Percentage of free zones below which zone cleaning begins
     #[arg(long, value_name = "PERCENT", requires = "store")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=90))]
     clean_below: Option<u32>,
-    /// RocksDB collects the files whose zones cleaning would take; as-printed: by equation 1 of the
-    /// paper as printed
+    /// Let RocksDB collect the files whose zones cleaning would take; as-printed: by equation 1 of
+    /// the paper as printed
     #[arg(long, value_name = "HOW", value_parser = ["on", "as-printed"])]
     #[arg(num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     same_victim: Option<String>,
-    /// Append a line to FILE for each compaction: family, job, files collected, files, and both as
-    /// they should have been
+    /// Append a line to FILE for each compaction: family, job, number of files collected, number of
+    /// files, and the expected values of both
     #[arg(long, value_name = "FILE", requires = "same_victim")]
     same_victim_log: Option<PathBuf>,
     /// When the program ends, write the store's figures to FILE, as JSON
@@ -84,7 +84,7 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// The placement policies, each with what it does.
+/// The placement policies, each with a description.
 fn policies() -> impl TypedValueParser<Value = Policy> {
     let named = Policy::NAMES.map(|(name, policy)| {
         PossibleValue::new(name).help(match policy {
@@ -147,8 +147,8 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
 /// Makes `command` load `library` first, before libraries that are preloaded already.
 ///
 /// # Errors
-/// If the dynamic linker would not load `library`: the linker would only warn, and the program
-/// would put its databases on the host.
+/// An error if the dynamic linker would not load `library`: the linker would only warn, and the
+/// program would put its databases on the host.
 fn preload(command: &mut Command, library: &Path) -> Result<()> {
     if !library.is_file() {
         bail!("{}: no such file", library.display());
@@ -210,7 +210,7 @@ fn is_usable(device: &DeviceSpec) -> Result<()> {
     Ok(())
 }
 
-/// Checks the URIs in the arguments: RocksDB's tools crash without a message if nothing handles a
+/// Checks the URIs in the arguments: RocksDB's tools crash without a message if no plugin handles a
 /// URI's scheme.
 fn check_uris(program: &[OsString]) -> Result<()> {
     let mut words = program.iter().skip(1).filter_map(|word| word.to_str());
@@ -245,9 +245,9 @@ fn library() -> Result<PathBuf> {
     find("FURROW_ROCKSDB", LIBRARY, &[&format!("../lib/{LIBRARY}")], "make rocksdb builds it")
 }
 
-/// Finds a part of Furrow that is built separately: at the path in the variable `named`,
-/// else as `name` in this program's directory, else at one of the paths `others` relative to
-/// that directory.
+/// Finds a part of Furrow that is built separately: at the path in the variable `named`, as `name`
+/// in this program's directory, or at one of the paths `others` relative to that directory, in
+/// this order.
 fn find(named: &str, name: &str, others: &[&str], how: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(named).map(PathBuf::from) {
         if !path.exists() {

@@ -19,24 +19,25 @@ use std::time::{Duration, Instant};
 
 /// Version of the JSON document.
 const VERSION: u32 = 1;
-/// How often the progress is polled.
+/// Interval between two queries of the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often the progress is printed without a terminal.
+/// Interval between two lines of progress without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Longest time for a store to answer.
+/// Longest time that a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Read everything that counts and verify it, while it is in use
+/// Read and verify everything in use, without interrupting its use
 ///
-/// Of a mounted file system: all nodes and all content of files against the checksums that their
-/// pointers have, and what a mount needs: both superblocks, checkpoint, tables, delta logs, sync
-/// log. Of a file store: the record ring, and all content against its checksums; if no program uses
-/// the store, its drive is read by this command. Each damaged file is named, with the range of
-/// bytes. The scrub runs in the background, at low priority: it rests while requests are served.
-/// Without other options this command waits for its end; interrupting the command does not end the
-/// scrub. Needs root for a mount, and the user of the program for a store.
+/// In a mounted file system, verifies all nodes and all content of files against the checksums in
+/// their pointers, and the structures that a mount needs: both superblocks, checkpoint, tables,
+/// delta logs, sync log. In a file store, verifies the record ring, and all content against its
+/// checksums; if no program uses the store, this command reads the drive itself. Each damaged file
+/// is named, with the range of bytes. The scrub runs in the background, at low priority: it pauses
+/// while requests are served. Without other options this command waits for the end of the scrub;
+/// interrupting the command does not end the scrub. Needs root for a mount, and the user of the
+/// program for a store.
 ///
-/// Exit status: 0 if nothing is left damaged, 1 if something is, or if the scrub ended early.
+/// Exit status: 0 if no damage is left, 1 if some is, or if the scrub ended early.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, the device of a mount, or the drive of a file store
@@ -47,12 +48,12 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["target", "wait", "background", "status"])]
     #[arg(conflicts_with_all = ["pause", "resume", "stop", "json"])]
     all: bool,
-    /// Write again what is damaged and still known: blocks that are in memory, tables and
+    /// Rewrite damaged structures that are still known: blocks that are in memory, tables and
     /// checkpoints, the record ring. Damaged content that only the drive had is never changed
     #[arg(short, long)]
     repair: bool,
-    /// Show the progress until it ends, and the findings; this is what happens anyway, but with
-    /// this option also for a scrub that runs already
+    /// Show the progress until the scrub ends, and the findings. This is the default for a new
+    /// scrub; the option also follows one that already runs
     #[arg(short, long)]
     wait: bool,
     /// Begin a scrub and return
@@ -61,10 +62,10 @@ pub struct Args {
     /// Show the running scrub, or the last one
     #[arg(long, conflicts_with_all = ["repair", "wait", "background"])]
     status: bool,
-    /// Let the running scrub rest
+    /// Pause the running scrub
     #[arg(long, conflicts_with_all = ["repair", "wait", "background", "status"])]
     pause: bool,
-    /// Resume a scrub that rests
+    /// Resume a paused scrub
     #[arg(long, conflicts_with_all = ["repair", "background", "status", "pause"])]
     resume: bool,
     /// Stop the running scrub
@@ -76,7 +77,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Where the scrub runs.
+/// The file system or store that is scrubbed.
 enum Place {
     Mount(PathBuf),
     /// The control socket of the program that uses the store.
@@ -84,7 +85,7 @@ enum Place {
 }
 
 impl Place {
-    /// Sends an order, or only asks without one; returns the running scrub, or the last one.
+    /// Sends `order`; without an order, only asks. Returns the running scrub, or the last one.
     fn ask(&self, order: Option<&str>) -> Result<Option<Scrub>> {
         match self {
             Place::Mount(directory) => report::ask_scrub(directory, order),
@@ -101,7 +102,7 @@ impl Place {
     fn tell(&self, name: &str, order: &str) -> Result<Option<Scrub>> {
         let told = self.ask(Some(order));
         match self {
-            // Errors of a mount name it already.
+            // Errors of a mount already name the mount.
             Place::Mount(_) => told,
             Place::Store(_) => told.with_context(|| name.to_owned()),
         }
@@ -111,7 +112,7 @@ impl Place {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is nothing to scrub there, or the order does not fit.
+/// An error if there is nothing to scrub there, or the order does not fit.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let Some(target) = args.target.as_ref().filter(|_| !args.all) else {
         return all::run(args.repair, out);
@@ -153,7 +154,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     finish(&place, &name, args.json, out)
 }
 
-/// Begins a scrub. With `joins` it leaves a scrub alone that runs already, and returns `None`.
+/// Begins a scrub. With `joins`, returns `None` if a scrub runs already, which then continues.
 fn begin(place: &Place, name: &str, repair: bool, joins: bool) -> Result<Option<Scrub>> {
     if joins && place.ask(None)?.is_some_and(|scrub| scrub.is_under_way()) {
         return Ok(None);
@@ -179,7 +180,7 @@ fn scrub_to_the_end(place: &Place, name: &str, repair: bool, out: &mut dyn Write
     finish(place, name, false, out)
 }
 
-/// Whether something is left damaged, or not everything was read.
+/// Whether damage is left, or not everything was read.
 fn is_bad(scrub: &Scrub) -> bool {
     scrub.damaged > scrub.repaired || matches!(scrub.state.as_str(), "failed" | "stopped")
 }
@@ -188,7 +189,7 @@ fn is_bad(scrub: &Scrub) -> bool {
 /// scrub runs already, its end is waited for.
 ///
 /// # Errors
-/// If the program does not begin the scrub or does not report it.
+/// An error if the program does not begin the scrub or does not report it.
 pub fn of_store_in_use(socket: &Path, name: &str, quiet: bool) -> Result<Scrub> {
     let place = Place::Store(socket.to_owned());
     if place.ask(None)?.is_none_or(|scrub| scrub.state != "running") {
@@ -293,11 +294,11 @@ pub fn describe(scrub: &Scrub) -> String {
     }
 }
 
-/// Prints what is damaged, each line after `prefix`: of each file the first place, and the number
-/// of the others.
+/// Prints the damage, each line after `prefix`: for each file the first place, and the number of
+/// other places.
 ///
 /// # Errors
-/// If writing fails.
+/// An error if writing fails.
 pub fn print_damage(
     out: &mut dyn Write,
     prefix: &str,
@@ -317,7 +318,7 @@ pub fn print_damage(
     Ok(())
 }
 
-/// Names what is damaged, and what is wrong with it.
+/// Names the damaged structure, and the damage.
 pub fn describe_damage(damage: &ScrubDamage) -> String {
     let file = match (&damage.path, damage.inode) {
         (Some(path), _) => format!("{path}: "),

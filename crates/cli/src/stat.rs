@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Show figures of a mounted file system
 ///
-/// Streams and their quotas, active zones, what was written and why, cleaning, latencies of the
-/// kernel's requests. All counters count since the mount. For a collector, mount with
-/// -o metrics=ADDRESS:PORT or -o metrics=/FILE.
+/// Shows streams and their quotas, active zones, bytes written by purpose, cleaning, and latencies
+/// of the kernel's requests. All counters begin at the mount. For a collector, mount with -o
+/// metrics=ADDRESS:PORT or -o metrics=/FILE.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device of a mount
@@ -163,7 +163,7 @@ fn print_operations(out: &mut dyn Write, operations: &[Operation]) -> io::Result
     show::plain(out, &head, rows)
 }
 
-/// A duration for people.
+/// A duration as text.
 fn duration(seconds: f64) -> String {
     let whole = seconds as u64;
     let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);

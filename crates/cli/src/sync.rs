@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 /// Make everything written to a mounted file system durable
 ///
-/// Returns when everything is durable. sync(1) and syncfs(2) do the same where a block device is
-/// mounted on Linux 6.18 or later; of images, and on older kernels, the kernel does not pass them
-/// on.
+/// Returns when everything is durable. sync(1) and syncfs(2) do the same for a mounted block device
+/// on Linux 6.18 or later; for images, and on older kernels, the kernel does not pass them on.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point

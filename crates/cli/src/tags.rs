@@ -1,5 +1,5 @@
-//! Labels and UUIDs of what drives hold, as udev and fstab(5) use them: `LABEL=data`, `UUID=…`; and
-//! names of volumes, `/dev/furrow/NAME`.
+//! Labels and UUIDs of the content of drives, as udev and fstab(5) use them: `LABEL=data`,
+//! `UUID=…`; and names of volumes, `/dev/furrow/NAME`.
 //!
 //! libblkid does not know Furrow, and its list of file systems cannot be extended from outside. So
 //! a rule of udev asks this program ([`properties`]), and `furrow mount` finds such names itself.
@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 /// The type of a member of an array.
 const MEMBER: &str = "furrow_raid_member";
 
-/// What a drive holds, as properties of udev: `ID_FS_TYPE=furrow` and so on, in the forms that
-/// blkid(8) gives other file systems. Empty if the drive holds nothing of Furrow.
+/// The content of a drive, as properties of udev: `ID_FS_TYPE=furrow` and so on, in the forms that
+/// blkid(8) uses for other file systems. Empty if the content is not Furrow's.
 ///
 /// # Errors
-/// If the drive does not answer.
+/// An error if the drive does not answer.
 pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, String)>> {
     let holds = Holds::of(device).await?;
     let Some((uuid, label)) = holds.identity(device).await? else { return Ok(Vec::new()) };
@@ -56,7 +56,7 @@ fn names(usage: &str, kind: &str, uuid: &str, label: &str) -> Vec<(&'static str,
     all
 }
 
-/// Properties of a drive that is one of several of an array.
+/// Properties of a drive of an array.
 fn of_drive(uuid: &str) -> [(&'static str, String); 2] {
     ["ID_FS_UUID_SUB", "ID_FS_UUID_SUB_ENC"].map(|name| (name, uuid.to_owned()))
 }
@@ -93,11 +93,11 @@ pub fn of_volume(device: &str) -> Vec<(&'static str, String)> {
     vec![("FURROW_ARRAY_UUID", uuid.clone()), ("FURROW_ARRAY_ENC", encode(name))]
 }
 
-/// The block device of the volume that `path` names. For a path that does not exist, because
-/// without udev nobody makes the link.
+/// The block device of the volume that `path` names. For a path that does not exist because there
+/// is no udev to make the link.
 ///
 /// # Errors
-/// If no such array runs, or it has no block device.
+/// An error if no such array runs, or it has no block device.
 fn volume(path: &str, name: &str) -> Result<String> {
     let running = client::running();
     let Some(array) = running.iter().find(|array| encode(&array.status.array) == name) else {
@@ -169,7 +169,8 @@ impl<'a> Tag<'a> {
 /// name itself.
 ///
 /// # Errors
-/// If no block device has the label or UUID, or several have; if the array does not run.
+/// An error if no block device has the label or UUID, or several have, or if the array does
+/// not run.
 pub fn device_of(name: &str) -> Result<String> {
     if let Some(volume_name) = name.strip_prefix(VOLUMES).filter(|_| !Path::new(name).exists()) {
         return volume(name, volume_name);

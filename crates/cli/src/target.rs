@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub const DEVICE: &str = "Zoned drive (/dev/nvme0n2), any drive or file with soft zones, or image \
                           of an emulated drive (disk.zns)";
 
-/// The place of a file system that a command asks about.
+/// The place of the file system that a command queries.
 pub enum Target {
     /// The file system is mounted at this directory.
     Mounted(PathBuf),
@@ -29,7 +29,8 @@ impl Target {
     /// system that is mounted or on a block device.
     ///
     /// # Errors
-    /// If the mount table cannot be read, or a mount is dead; if nothing has the label or UUID.
+    /// An error if the mount table cannot be read, if a mount is dead, or if no file system has the
+    /// label or UUID.
     pub fn find(name: &OsStr) -> Result<Target> {
         let path = Path::new(name);
         let mounted = endpoint::mounted()?;
@@ -71,7 +72,7 @@ impl Target {
     /// The status of the file system.
     ///
     /// # Errors
-    /// If this is not a file system of Furrow's, or it cannot be read.
+    /// An error if this is not a file system of Furrow, or if it cannot be read.
     pub fn status(&self) -> Result<Status> {
         match self {
             Target::Mounted(directory) => report::ask_status(directory),
@@ -84,7 +85,7 @@ impl Target {
     /// The zones of the file system's drive.
     ///
     /// # Errors
-    /// As [`Target::status`].
+    /// The errors of [`Target::status`].
     pub fn map(&self) -> Result<MapPage> {
         match self {
             Target::Mounted(directory) => report::ask_map(directory),
@@ -120,7 +121,7 @@ pub fn tagged<'a>(mounted: &'a [Mounted], tag: &tags::Tag<'_>) -> Vec<&'a Mounte
 /// The device that `name` stands for, for commands whose file system must not be mounted.
 ///
 /// # Errors
-/// As [`Target::find`]; if `name` is mounted, or only a directory.
+/// The errors of [`Target::find`]; also an error if `name` is mounted, or only a directory.
 pub fn unmounted(name: &OsStr) -> Result<String> {
     match Target::find(name)? {
         Target::Device(device) => Ok(device),
@@ -128,8 +129,8 @@ pub fn unmounted(name: &OsStr) -> Result<String> {
     }
 }
 
-/// Why a command for devices refuses `name`, for which [`Target::find`] has found `directory`: the
-/// device is mounted there, or `name` is only a directory.
+/// The error of a command for devices that refuses `name`, for which [`Target::find`] has found
+/// `directory`: the device is mounted there, or `name` is only a directory.
 pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
     let (name, at) = (name.display(), directory.display());
     match endpoint::mounted() {
@@ -158,8 +159,8 @@ fn without_touching(path: &Path) -> PathBuf {
     }
 }
 
-/// The name of `device` in the mount table: for an image the full path of its file, else the name
-/// as given.
+/// The name of `device` in the mount table: for an image the full path of its file, otherwise the
+/// given name.
 pub fn source_name(device: &str) -> String {
     let spec: Option<DeviceSpec> = device.parse().ok();
     let Some(path) = spec.as_ref().and_then(DeviceSpec::path) else { return device.to_owned() };
@@ -172,7 +173,7 @@ pub fn source_name(device: &str) -> String {
 /// `name` as text.
 ///
 /// # Errors
-/// If the name is not UTF-8.
+/// An error if the name is not UTF-8.
 pub fn text(name: &OsStr) -> Result<String> {
     name.to_str()
         .map(str::to_owned)

@@ -1,5 +1,5 @@
-//! Files that users name for text of a daemon: logs, events, metrics. A user may name a drive there
-//! by mistake; that must not destroy the content of the drive.
+//! Files that users name for text of a daemon: logs, events, metrics. A user may name a drive by
+//! mistake; the check here keeps the content of the drive from being destroyed.
 
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
@@ -7,13 +7,13 @@ use std::io::Read as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Bytes at the front of a file that are checked for text.
+/// Number of bytes at the front of a file that are checked for text.
 const FRONT: u64 = 4096;
 
 /// Checks that text may be appended to `path`.
 ///
 /// # Errors
-/// If `path` is a block device, or a file that does not hold text.
+/// An error if `path` is a block device, or a file that does not hold text.
 pub fn check_append(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.file_type().is_block_device() => {
@@ -30,7 +30,7 @@ pub fn check_append(path: &Path) -> Result<()> {
 /// Checks that `path` may be replaced by metrics.
 ///
 /// # Errors
-/// If `path` is anything else than a file that is empty or holds metrics.
+/// An error if `path` is anything other than a file that is empty or holds metrics.
 pub fn check_metrics(path: &Path) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let ours = |front: &[u8]| front.is_empty() || front.starts_with(b"# HELP ");

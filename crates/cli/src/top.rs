@@ -1,6 +1,6 @@
-//! `furrow top`: mounts and arrays at work, again and again.
+//! `furrow top`: shows mounts and arrays at work, again and again.
 //!
-//! A frame is made of two samples some time apart: it shows the differences of counters, and the
+//! A frame is made of two samples some time apart. It shows the differences of counters, and the
 //! state at the second sample. The sources are the same as for other commands: `report` for a
 //! mount, the daemon for an array. No query causes I/O on a drive.
 
@@ -28,16 +28,16 @@ const SHOWN: [&str; 3] = ["read", "write", "fsync"];
 
 /// Show what mounts and arrays are doing
 ///
-/// Throughput, latency, cleaning, zones by state, members; as many columns as the terminal has room
-/// for. On a terminal it is redrawn until q or Ctrl-C; elsewhere frames follow each other, with
-/// --json a document per line. Rates and times are averages since the previous frame. Exit status
-/// with --once: 1 if something gave no answer.
+/// Throughput, latency, cleaning, zones by state, members; as many columns as fit the terminal. On
+/// a terminal the frame is redrawn until q or Ctrl-C; elsewhere frames follow each other, with
+/// --json one document per line. Rates and times are averages since the previous frame. Exit status
+/// with --once: 1 if a mount or array gave no answer.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mounts (directory or device) and arrays (name or UUID); without it all of them
+    /// Mounts (directory or device) and arrays (name or UUID) (default: all)
     #[arg(value_name = "DIR|DEVICE|ARRAY")]
     targets: Vec<OsString>,
-    /// One frame, after the time of --every
+    /// Print one frame, after the time of --every
     #[arg(long)]
     once: bool,
     /// Seconds between frames
@@ -61,7 +61,7 @@ struct Sample {
     at: Instant,
     mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
     arrays: Vec<Status>,
-    /// Why arrays could not be asked.
+    /// The reasons why arrays could not be queried.
     unasked: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ struct Frame {
     seconds: f64,
     mounts: Vec<Mount>,
     arrays: Vec<Array>,
-    /// What could not be queried, and why.
+    /// Mounts and arrays that could not be queried, each with the reason.
     unasked: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ struct Mount {
     drive_bytes_per_second: f64,
     /// Requests by name.
     requests: BTreeMap<&'static str, Requests>,
-    /// Superzones cleaned per second, and bytes per second moved for that.
+    /// Superzones cleaned per second, and bytes per second moved by cleaning.
     cleaned_per_second: f64,
     moved_bytes_per_second: f64,
     used_bytes: u64,
@@ -102,7 +102,7 @@ struct Mount {
 #[derive(Serialize)]
 struct Requests {
     per_second: f64,
-    /// Average in nanoseconds; none if there was no request.
+    /// Average duration in nanoseconds; none if there was no request.
     mean_ns: Option<u64>,
 }
 
@@ -119,9 +119,9 @@ impl Requests {
 #[derive(Default, Serialize)]
 struct Zones {
     empty: u64,
-    /// Being written to.
+    /// Zones that are being written.
     open: u64,
-    /// Partly written, not being written to.
+    /// Zones that are partly written and not being written.
     partial: u64,
     full: u64,
     retired: u64,
@@ -143,7 +143,7 @@ struct Array {
     mean_wait_ns: Option<u64>,
     /// Segments by state: free, open, sealed, truncated, releasing.
     segments: BTreeMap<String, u64>,
-    /// Segments emptied per second, and bytes per second moved for that.
+    /// Segments emptied per second, and bytes per second moved by cleaning.
     cleaned_per_second: f64,
     moved_bytes_per_second: f64,
     used_bytes: u64,
@@ -157,7 +157,7 @@ struct Array {
 /// Runs the command.
 ///
 /// # Errors
-/// If a name is neither a mount nor a running array.
+/// An error if a name is neither a mount nor a running array.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let wanted = Wanted::of(&args.targets)?;
     let mut live = Live::begin(!args.json && !args.once)?;
@@ -283,7 +283,7 @@ fn mount(
     map: &MapPage,
     seconds: f64,
 ) -> Mount {
-    // A mount that was made again counts from 0.
+    // A new mount, with another daemon, counts from 0.
     let before = before.filter(|before| before.status.info.pid == now.status.info.pid);
     let (old, new) = (before.map(|stat| stat.status.counters), now.status.counters);
     let rate = |count: fn(&report::Traffic) -> u64| {

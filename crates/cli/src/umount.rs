@@ -20,20 +20,20 @@ const LOOK_EVERY: i64 = 2;
 
 /// Unmount a file system
 ///
-/// Returns when the daemon has ended: everything is durable and the device is free. Where that
-/// takes long it says what it waits for; if another mount namespace still has the mount, it says so
-/// after two seconds and fails. Also removes a dead mount that a crashed daemon left. umount(8)
-/// works too, but waits for the daemon only where a block device is mounted by its own name.
+/// Returns when the daemon has ended: everything is durable and the device is free. If that takes
+/// long, it says what it waits for; if another mount namespace still has the mount, it says so
+/// after two seconds and fails. Also removes the dead mount of a crashed daemon. umount(8) works
+/// too, but waits for the daemon only if a block device is mounted by its own name.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mount point, or the device mounted, also as LABEL= or UUID=
+    /// Mount point, or the mounted device, also as LABEL= or UUID=
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
-    /// Detach it now, even if it is in use; it ends when its last user is gone
+    /// Detach the mount now, even if it is in use; it ends when its last user is gone
     #[arg(short, long)]
     lazy: bool,
-    /// Cut it off now, also from a drive that does not answer: programs that use it get errors, and
-    /// what is not durable may be lost
+    /// Cut the mount off now, also from a drive that does not answer: programs that use it get
+    /// errors, and changes that are not durable may be lost
     #[arg(short, long, conflicts_with = "lazy")]
     force: bool,
 }
@@ -41,10 +41,10 @@ pub struct Args {
 /// Times for messages while the command waits until everything is durable: before the first
 /// message, and between later messages.
 const SILENT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
-/// How long the daemon of a mount that was cut off may take to end.
+/// Time that the daemon of a mount that was cut off may take to end.
 const ENDS_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// How often to retry a busy mount, every [`TRY_EVERY`], before an error.
+/// Number of retries for a busy mount, one each [`TRY_EVERY`], before an error.
 const BUSY_TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(25);
 

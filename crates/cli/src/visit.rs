@@ -10,10 +10,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 /// Opens the drive `device` for a command that needs a file system or a store on it. The error of a
-/// drive in use says who uses it and what to do.
+/// drive in use names the user of the drive and what to do.
 ///
 /// # Errors
-/// As [`in_use::open_now`].
+/// The errors of [`in_use::open_now`].
 pub fn open(rt: &Rt, device: &str, access: Access, needs: Needs) -> Result<Rc<dyn ZonedDevice>> {
     let spec: DeviceSpec = device.parse()?;
     if needs == Needs::FileSystem {
@@ -36,7 +36,7 @@ pub fn open(rt: &Rt, device: &str, access: Access, needs: Needs) -> Result<Rc<dy
 /// what it needs, the error says what the drive holds.
 ///
 /// # Errors
-/// As [`open`]; errors of `work`.
+/// The errors of [`open`] and of `work`.
 pub fn visit<T: 'static>(
     device: &str,
     access: Access,

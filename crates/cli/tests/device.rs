@@ -254,7 +254,7 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
     let missing = furrow(&["device", "check", "/dev/no-such-drive"]);
     assert_eq!(missing.status, 1);
     assert!(missing.out.contains("/dev/no-such-drive: No such file"), "{}", missing.out);
-    // Even for a drive that does not exist, the command names what the machine lacks.
+    // Even for a drive that does not exist, the command names the missing parts of the machine.
     assert_eq!(missing.out.matches("(ublk): ").count(), 2, "{}", missing.out);
     assert!(missing.out.contains("file system: not tried"), "{}", missing.out);
 }

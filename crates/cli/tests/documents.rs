@@ -1,5 +1,6 @@
-//! Documents that must agree with the code: the floors and the code map of the architecture, and
-//! the glossary. Also tests what readers see first: README is short, and every page can be reached.
+//! Documents that must agree with the code: the floors and the code map of the architecture,
+//! and the glossary. Also tests what readers see first: the README is short, and every page can
+//! be reached.
 
 #![allow(
     clippy::disallowed_methods,
@@ -261,7 +262,7 @@ fn the_glossary_is_the_codes() {
     assert!(problems.is_empty(), "docs/inside/glossary.md:\n{}", problems.join("\n"));
 }
 
-/// Most words of pages that are read before a decision.
+/// Maximum number of words of pages that are read before a decision.
 const SHORT: [(&str, usize); 2] = [("README.md", 700), ("docs/use/comparison.md", 500)];
 
 #[test]

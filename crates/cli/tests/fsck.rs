@@ -97,7 +97,7 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
     let json: serde_json::Value = serde_json::from_str(&fsck(&path, &["--json"]).1).unwrap();
     assert_eq!(json["findings"][1]["path"], "/dir/fh");
     let holes = "--zero-bad-data";
-    // There is no terminal to ask, and nobody has agreed to a loss.
+    // There is no terminal to ask, and no user has agreed to a loss.
     let changing_nothing =
         [&["--repair"][..], &["-y"], &["-p"], &["-a"], &["-p", holes], &["--repair", holes]];
     for args in changing_nothing {
@@ -162,7 +162,7 @@ fn a_file_with_much_damage_hides_no_other() {
     assert_eq!(json["not_listed"][0]["path"], "/big", "{text}");
     assert_eq!(json["repair"]["not_listed"][0]["count"], 1_000, "{text}");
     assert_eq!(json["repair"]["verdict"], "sound", "{text}");
-    // Later checks list the blocks that were only counted before; these are no new damage.
+    // Later checks list the blocks that were only counted before; they do not count as new damage.
     let (status, text) = fsck(&path, &["-y", "--metadata-only", holes]);
     assert_eq!(status, 0, "{text}");
     let (status, text) = fsck(&path, &["-y", holes]);
@@ -183,7 +183,8 @@ fn what_contradicts_itself_is_refused() {
     }
 }
 
-/// fsck says the same as the mount: with this zone offline, nobody can tell what the drive holds.
+/// fsck says the same as the mount: with this zone offline, the content of the drive cannot
+/// be known.
 #[test]
 fn an_offline_zone_is_named_where_a_superblock_may_have_been() {
     let path = filled("fsck-offline.zns");

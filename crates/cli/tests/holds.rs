@@ -1,4 +1,4 @@
-//! Every command recognises what a drive holds, and no advice destroys it.
+//! Every command recognises the content of a drive, and no advice destroys it.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -137,8 +137,8 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     assert!(text.contains("all of its 24 zones are conventional"), "{text}");
 }
 
-/// `furrow label` shows and changes the label of a file system; for content without a label it
-/// says so.
+/// `furrow label` shows and changes the label of a file system; for content without a label, it
+/// says that there is none.
 #[test]
 fn a_label_is_shown_and_changed() {
     let place = Place::new("label", 3);

@@ -338,7 +338,7 @@ const OF_MOUNTS: &str = "Fields of `counters`, explained in [metrics.md](metrics
 const OF_ARRAYS: &str = "Fields of `counters`, explained in [metrics.md](metrics.md#arrays), which \
                          has bytes for blocks, and seconds for nanoseconds";
 
-/// Names of fields, and what stands before them on the page.
+/// Names of fields, and the text before them on the page.
 type Names = (&'static str, Vec<String>);
 
 /// The rows of a document, its counters that are metrics, and its fields without a meaning.
@@ -365,7 +365,7 @@ fn document(parts: &[(&str, &[&str])]) -> (Vec<Row>, Names, Vec<String>) {
                 }
                 let meaning = meaning.replace(['[', ']'], "");
                 let row = (field.clone(), meaning.trim_end_matches('.').to_owned());
-                // Its own part of the page says that each document has a version.
+                // A separate part of the page says that each document has a version.
                 if field != "version" && !rows.contains(&row) {
                     rows.push(row);
                 }

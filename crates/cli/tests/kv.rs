@@ -242,10 +242,11 @@ fn a_damaged_image_is_no_panic() {
                 assert!(out.stdout == content, "{record}+{at}");
                 continue;
             }
-            // The store is refused unless the user accepts the loss; then what is left can be used.
+            // The store is refused unless the user accepts the loss; then the remaining content can
+            // be used.
             refused += 1;
             place.ok(&["kv", "ls", "--accept-loss", &damaged]);
-            // There is no terminal to ask, and nobody has agreed to the loss.
+            // There is no terminal to ask, and no user has agreed to the loss.
             let before = fs::read(&damaged).unwrap();
             for (args, why) in [(&["--repair"][..], "-y agrees"), (&["-n", "--repair"], "as -n")] {
                 let out = place.furrow(&[&["kv", "fsck", &damaged], args].concat());

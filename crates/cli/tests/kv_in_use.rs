@@ -1,5 +1,5 @@
-//! `furrow kv` for a store that a program uses: the command reads through that program, and nobody
-//! else can change the store.
+//! `furrow kv` for a store that a program uses: the command reads through that program, and no
+//! other program can change the store.
 //!
 //! The program is this test program, started again: it opens the store by the library for C, and
 //! carries out orders from its input.
@@ -54,7 +54,8 @@ fn a_program_that_uses_a_store() {
     };
     let drive = CString::new(drive.into_encoded_bytes()).unwrap();
     let (mut store, mut files) = (null_mut(), Vec::<(String, *mut furrow_file)>::new());
-    // SAFETY: strings with zeros, a place for the answer; handles are used until they are closed.
+    // SAFETY: strings end with zeros, there is a place for the answer, and handles are not used
+    // after they are closed.
     unsafe {
         assert_eq!(furrow_store_open(drive.as_ptr(), null(), &raw mut store, null_mut()), 0);
         println!("open");
@@ -120,7 +121,7 @@ impl Program {
 
     fn answers(&mut self, word: &str) {
         let mut line = String::new();
-        // The test harness prints lines of its own, and may print on the line of the first answer.
+        // The test harness also prints lines, and may print on the line of the first answer.
         while !line.trim_end().ends_with(word) {
             line.clear();
             assert!(self.output.read_line(&mut line).unwrap() > 0, "it has ended");
@@ -156,7 +157,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
     let mut program = Program::start(&place);
     program.does("append db/1.sst 1 2000000");
     program.does("sync db/1.sst");
-    // These bytes are neither synced, nor is the file closed.
+    // These bytes are not synced, and the file is not closed.
     program.does("append db/2.log 2 70001");
     assert_eq!(place.ok(&["kv", "ls", "-R", &d]), "db/\ndb/1.sst\ndb/2.log\ndb/old/\n");
     let long = place.ok(&["kv", "ls", "-l", &d, "/db"]);
@@ -291,7 +292,7 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     };
     let (table, log) = (id("db/1.sst"), id("db/2.log"));
     let front = client.reads(table, 0, 1_000_000);
-    // The program goes on changing its files.
+    // The program keeps changing its files.
     program.does("remove db/1.sst");
     program.does("cut db/2.log 100");
     program.does("append db/2.log 3 90000");
@@ -307,7 +308,7 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     };
     assert_eq!(client.asks(&read(log, 50_000))["ok"]["bytes"], 0);
     assert!(client.asks(&read(999, 0))["error"].is_string());
-    // What is no request ends a connection, and so its view.
+    // A line that is not a request ends the connection, and so its view.
     for wrong in [
         json!({ "version": 2, "request": "read", "file": log }),
         json!({ "version": 2, "request": "write" }),
@@ -318,7 +319,7 @@ fn a_view_of_a_store_in_use_is_of_one_moment() {
     }
     // Meanwhile other clients are served, up to a limit, and see the present state of the store.
     assert_eq!(place.ok(&["kv", "ls", &place.drive(), "db"]), "2.log\n3.sst\n");
-    // The program notices some time later that the command above has gone.
+    // The program notices only later that the command above has ended.
     let begun = std::time::Instant::now();
     let begin = |_| loop {
         let client = Client::begins(&socket);

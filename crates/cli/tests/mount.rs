@@ -31,7 +31,7 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     }
     // umount(8) does not wait for the daemon; the next mount does.
     place.mount();
-    // The daemon does not keep the directory busy that the command was run from.
+    // The daemon does not keep the directory busy from which the command was run.
     let cwd = fs::read_link(format!("/proc/{}/cwd", place.pid())).unwrap();
     assert_eq!(cwd.to_str(), Some("/"));
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
@@ -460,7 +460,7 @@ fn a_remount_changes_what_the_kernel_allows() {
     let late = ["mount", "-o", "remount,commit=9,cache=1GiB", &place.image(), &place.dir()];
     refused(&late, 32, "cache=1GiB cannot come into force");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
-    // Options that mount(8) repeats from fstab are no change.
+    // Options that mount(8) repeats from fstab do not count as a change.
     remount("remount,rw,noatime,commit=0.2,user_id=0");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
     // The new interval is in force: unsynced changes become durable soon.

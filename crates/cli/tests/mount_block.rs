@@ -48,8 +48,8 @@ impl Block {
         self.run(&["mount", &self.device, &dir, "--log", &log, "-o", "commit=600"])
     }
 
-    /// By umount(8). It finds the mount busy while a command of another test, which lists all
-    /// mounts of this machine, asks this one.
+    /// Unmounts with umount(8). The mount may be busy for a moment, while a command of another test
+    /// that lists all mounts of this machine queries this one.
     fn umount(&self, arguments: &[&str]) {
         wait_until("the mount is not busy", || {
             let umount = Command::new("umount").args(arguments).arg(self.place.dir()).output();

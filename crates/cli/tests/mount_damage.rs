@@ -82,7 +82,7 @@ fn one_damaged_inode_hides_no_other_name() {
 }
 
 /// A mount without a root directory would show nothing, so it is refused. A read-only mount shows
-/// what is left, as a repair would leave it.
+/// the remaining files, as a repair would leave them.
 #[test]
 fn a_file_system_without_a_root_directory_is_not_mounted_in_silence() {
     if skip("a_file_system_without_a_root_directory_is_not_mounted_in_silence") {

@@ -1,4 +1,4 @@
-//! Old drives of arrays are recognised as what they are, and the space of drives is accounted for.
+//! Old drives of arrays are recognised, with their kind, and the space of drives is accounted for.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -54,7 +54,7 @@ fn below(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The path of a copy of the command in a directory of its own, without the RocksDB plugin.
+/// The path of a copy of the command in a separate directory, without the RocksDB plugin.
 /// Installation of the plugin is tested where it is built (scripts/rocksdb.sh).
 fn alone(directory: &Path) -> String {
     let binary = directory.join("furrow");
@@ -166,7 +166,7 @@ fn the_mail_hook_sends_what_an_operator_needs() {
     }
     let text = told(&["unit-failed", "furrow-raid@tank.service"]).unwrap();
     assert!(text.contains("how furrow-raid@tank.service is"), "{text}");
-    // An event that is no trouble causes no mail, unless the settings ask for it.
+    // A harmless event causes no mail, unless the settings ask for it.
     let hook = fs::read_to_string(root().join("scripts/hooks/mail")).unwrap();
     let events = fs::read_to_string(root().join("docs/use/volumes.md")).unwrap();
     let quiet = hook.lines().find_map(|line| line.strip_prefix("QUIET=\"")).unwrap();
@@ -232,7 +232,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
         let name = unit.file_name().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&unit).unwrap();
         assert!(!text.contains("DIR@"), "{text}");
-        // Every service that may fail sends mail about that.
+        // Every service that may fail sends mail about its failure.
         let fails = name.ends_with(".service") && !name.starts_with("furrow-mail");
         assert_eq!(text.contains("OnFailure=furrow-mail@%n.service"), fails, "{name}");
     }

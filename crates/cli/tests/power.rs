@@ -19,7 +19,7 @@ const BLOCKS: u64 = 600;
 /// Number of requests in flight.
 const DEPTH: usize = 32;
 
-/// The versions of a block that a client knows of.
+/// The versions of a block that a client knows.
 #[derive(Clone, Default)]
 struct Known {
     /// The last version that was sent.

@@ -1,5 +1,5 @@
 //! `furrow raid assemble --wait`, as at boot: drives that appear late, drives that are gone, and
-//! drives without which the array has gone on.
+//! drives without which the array continued.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -66,7 +66,7 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
 }
 
 /// After replacements the list of drives in the boot configuration is outdated; the new members are
-/// used all the same, wherever they are.
+/// used nevertheless, wherever they are.
 #[test]
 fn members_that_no_list_names_are_found_at_boot() {
     let place = Place::new("boot-list", 6);

@@ -1,4 +1,4 @@
-//! `furrow raid` with the real binary: halves of an array that went on without each other, and
+//! `furrow raid` with the real binary: halves of an array that continued without each other, and
 //! members with damaged state records.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
@@ -23,8 +23,8 @@ fn damage(place: &Place, drive: usize, last: bool) {
     }
 }
 
-/// Drives may be given by name, directory or pattern, with --wait or --degraded: no assembly starts
-/// one half as if the other did not exist. Only --choose does.
+/// Whether drives are given by name, directory or pattern, with --wait or --degraded, no assembly
+/// starts one half as if the other did not exist. Only --choose does.
 #[test]
 fn halves_that_went_on_alone_are_refused_by_every_way_to_assemble() {
     for (level, one, other) in [

@@ -1,5 +1,5 @@
-//! What `furrow raid` reports is true: rebuilds that fail, drives that die in them, clients that
-//! are refused.
+//! Tests that the reports of `furrow raid` are true: rebuilds that fail, drives that die in them,
+//! clients that are refused.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -52,7 +52,7 @@ fn a_rebuild_that_lost_blocks_is_a_failure_everywhere() {
 
 /// The new drive fails during its rebuild. A command that waits for the rebuild says so, even if it
 /// begins to wait later. A spare takes the drive's place and starts without the drive's errors; a
-/// command that waited for the drive says that, too.
+/// command that waited for the drive reports this, too.
 #[test]
 fn whoever_waits_for_a_drive_that_dies_is_told() {
     let place = Place::new("dies", 6);
@@ -127,8 +127,8 @@ fn clients_that_are_refused_are_reported() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// A daemon that was started before an upgrade speaks an older protocol: every command says that it
-/// is to be restarted, and how.
+/// A daemon that was started before an upgrade speaks an older protocol: every command says that
+/// the daemon has to be restarted, and how.
 #[test]
 fn a_daemon_of_an_older_version_is_to_be_restarted() {
     let place = Place::new("older", 1);

@@ -363,7 +363,8 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     assert_eq!((lost(&status).len(), &status["state"]), (0, &"online".into()), "{status:#}");
     assert_eq!(shown(&place).0, Some(0));
 
-    // Damaged blocks that have been overwritten are no error, however often they are read.
+    // Damaged blocks that have been overwritten do not count as errors, however often they
+    // are read.
     place.ok(&["raid", "clear", "a"]);
     for _ in 0..2 {
         let text = place.ok(&["raid", "scrub", "a", "--wait"]);

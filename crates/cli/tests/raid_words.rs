@@ -1,5 +1,5 @@
-//! What `furrow raid` tells its users: it claims nothing that it does not know, commands in
-//! messages can be pasted, and everything fits the screen.
+//! The messages of `furrow raid`: they claim only what is known, their commands can be pasted, and
+//! they fit the screen.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -30,7 +30,7 @@ fn read_errors(status: &Value) -> Vec<u64> {
 }
 
 /// The hint after a scrub is a command that works, and its number counts only blocks that can be
-/// mended. The drives do not record lost blocks: `raid stop` names the losses, and after the next
+/// repaired. The drives do not record lost blocks: `raid stop` names the losses, and after the next
 /// start `raid status` does not claim that all blocks are there.
 #[test]
 fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
@@ -91,7 +91,7 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
 }
 
 /// A member that was found but not named is stale as soon as the array has started without it. The
-/// answer, the event and the status name its drive, and the command that takes it back.
+/// answer, the event and the status name its drive, and the command that takes the drive back.
 #[test]
 fn a_member_that_nobody_named_is_told_by_name() {
     let place = Place::new("unnamed", 3);
@@ -196,7 +196,7 @@ fn a_refused_replacement_is_told_what_to_do() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// If the daemon of an array has died or does not answer, the array's name is known all the same.
+/// If the daemon of an array has died or does not answer, the array's name is still known.
 #[test]
 fn an_array_without_a_daemon_keeps_its_name() {
     let place = Place::new("named", 2);
@@ -264,7 +264,7 @@ fn a_status_fits_the_screen() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// Options that would open the volume to everybody cause a warning; options that cannot be meant
+/// Options that would open the volume to everyone cause a warning; contradictory options
 /// are refused.
 #[test]
 fn dangerous_options_are_told() {

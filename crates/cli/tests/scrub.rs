@@ -43,14 +43,14 @@ fn a_mount_is_scrubbed_while_it_is_used() {
     refused(&["df", &deep], 1, &format!("mounted on {dir}: name that"));
     let (status, text) = scrub(&["--status", &dir]);
     assert!(status == Some(0) && text.contains("no scrub was begun"), "{text}");
-    // Other users see everything, and order nothing.
+    // Other users may see the scrub, but not give orders.
     let as_user = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "12345", "--clear-groups", env!("CARGO_BIN_EXE_furrow")]);
         let out = command.args(arguments).output().unwrap();
         (out.status.code(), said(&out))
     };
-    // They may not reach the program in the developer's directory.
+    // Other users may be unable to reach the program in the developer's directory.
     let reach_it = as_user(&["--version"]).0 == Some(0);
     for (arguments, status, words) in [
         (&["stat", &dir][..], 0, ""),
@@ -66,7 +66,7 @@ fn a_mount_is_scrubbed_while_it_is_used() {
             "{arguments:?}: {text}"
         );
     }
-    // What is no request gets an error, and the mount goes on.
+    // A value that is not a request gets an error, and the mount keeps running.
     for request in ["", "{}", "[[[[", "{\"request\":\"gc\"}", "{\"version\":9}", "\\\"\n\u{1}"] {
         let mut value = [0; 1000];
         let name = format!("furrow.ask.{request}");

@@ -94,7 +94,7 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.refused(&["fsck", &drive], &["first block is damaged", "device check --repair"]);
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("device check --repair") && !told.contains("--soft"), "{told}");
-    // A repair refuses a drive on whose first block another program has written meanwhile.
+    // A repair refuses a drive whose first block another program has overwritten meanwhile.
     file.write_at(b"\x53\xef", 1080).unwrap();
     place.refused(&["device", "check", "--repair", &drive], &["no soft zones"]);
     file.write_at(&[0; 2], 1080).unwrap();
@@ -151,8 +151,8 @@ fn flip(file: &fs::File, block: u64) {
     file.write_all_at(&[byte[0] ^ 4], block * 4096 + 120).unwrap();
 }
 
-/// A damaged record of the journal has a copy in the record behind it. Two damaged records are
-/// refused until the user accepts the loss, and nothing is written before that.
+/// A damaged record of the journal has a copy in the next record. Two damaged records are refused
+/// until the user accepts the loss, and nothing is written before that.
 #[test]
 fn damage_of_the_journal_is_mended_or_refused_and_named() {
     let place = Place::empty("soft-journal");

@@ -246,7 +246,7 @@ fn unexplained_dependencies(manifest: &str, reasons: &str) -> Vec<String> {
     missing.chain(stale).collect()
 }
 
-/// Crates that the code map of docs/ARCHITECTURE.md lacks, and names there that are no crates.
+/// Crates that the code map of docs/ARCHITECTURE.md lacks, and names there that are not crates.
 fn unmapped_crates(folders: &BTreeSet<&str>, architecture: &str) -> Vec<String> {
     let map = architecture.split_once("## Code map\n").map_or("", |(_, rest)| rest);
     let map = map.split("\n## ").next().unwrap_or_default();

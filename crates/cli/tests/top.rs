@@ -214,8 +214,8 @@ fn top_and_df_show_all_mounts() {
     assert!(String::from_utf8_lossy(&out.stdout).contains(&here));
 }
 
-/// One command scrubs all running arrays and mounts and names their damage. It goes on after one
-/// that it cannot scrub.
+/// One command scrubs all running arrays and mounts and names their damage. If it cannot scrub one
+/// of them, it continues with the others.
 #[test]
 fn a_scrub_of_all_reads_arrays_and_mounts() {
     if place::skip("a_scrub_of_all_reads_arrays_and_mounts") {
@@ -243,7 +243,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("nothing damaged"), "{text}{said}");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.lines().filter(|mount| mount.contains(" fuse.furrow")).count();
-    // Mounts that belong to others may be damaged, or disappear in the meantime.
+    // Mounts of other tests may be damaged, or disappear in the meantime.
     assert!(mounts > 1 || status == Some(0), "{text}{said}");
     // Flips one bit in the image.
     let content = fs::read(mount.image()).unwrap();
@@ -256,7 +256,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("1 DAMAGED") && text.contains("/mnt/file: "), "{text}{said}");
     assert!(said.contains("its daemon has died without a stop"), "{said}");
     arrays.refused(&["scrub", "--all", &mount.dir()], &["cannot be used with"]);
-    // On a read-only mount the scrub finds damage all the same.
+    // On a read-only mount the scrub still finds damage.
     assert!(place::furrow(&["umount", &mount.dir()]).status.success());
     mount.mount_with("ro");
     let out = arrays.furrow(&["scrub", "--all", "--repair"]);

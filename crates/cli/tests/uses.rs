@@ -1,5 +1,5 @@
-//! How commands behave for those who use them: other users, closed pipes, full outputs, programs
-//! that read JSON, and the first example of the manual.
+//! Tests how commands behave in use: other users, closed pipes, full outputs, programs that read
+//! JSON, and the first example of the manual.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -182,7 +182,7 @@ fn one_outcome_has_one_status() {
     let place = Place::new("outcomes", 3);
     place.create("5", &[0, 1, 2]);
     place.assemble(&[0, 1, 2], &[]);
-    // It is no failure if there is nothing to do, with --wait and without.
+    // Having nothing to do is not a failure, with --wait and without.
     let nothing = "a: nothing is left to rebuild\n";
     assert_eq!(place.ok(&["raid", "rebuild", "a"]), nothing);
     assert_eq!(place.ok(&["raid", "rebuild", "a", "--wait"]), nothing);
@@ -197,7 +197,8 @@ fn one_outcome_has_one_status() {
         assert!(text.contains("melt") && text.contains("device fault"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
-    // A target that is named must exist: the error is one reason, on standard error only.
+    // A named target must exist; if it does not, the error is a single reason, on standard
+    // error only.
     let folder = place.at("folder");
     fs::create_dir(&folder).unwrap();
     for arguments in [&["top", &folder, "--once"][..], &["stat", &folder], &["df", &folder]] {

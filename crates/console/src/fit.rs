@@ -1,5 +1,5 @@
-//! Tables that fit a screen: columns of lower rank are left out where the width does not suffice,
-//! and a column of names is shortened. No row is longer than the screen is wide.
+//! Tables that fit a screen: columns of higher rank are left out if the width does not suffice, and
+//! a column of names is shortened. No row is longer than the screen is wide.
 
 /// Blanks between two columns of a table.
 const GAP: usize = 2;
@@ -110,7 +110,7 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> Vec<
         }
     }
     shown.sort_unstable();
-    // The remaining width is shared equally by the columns of names, as far as they need it.
+    // The columns of names share the remaining width equally, up to the width that each needs.
     let mut spare = width.saturating_sub(needed(&shown, LEAST));
     let mut widths: Vec<usize> = shown.iter().map(|at| at_least(*at, LEAST)).collect();
     loop {
@@ -131,7 +131,7 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> Vec<
             let gap = if line.is_empty() { 0 } else { GAP };
             let text = shortened(&text, *width);
             line.extend(std::iter::repeat_n(' ', gap));
-            // Not by a width of `format!`, which must be below 65,536: names can be longer.
+            // `format!` allows widths only below 65,536, and names can be longer.
             let blanks = " ".repeat(width.saturating_sub(length(&text)));
             line += &match columns[*at].kind {
                 Kind::Amount => blanks + &text,

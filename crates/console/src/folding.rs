@@ -4,19 +4,19 @@ use crate::fit;
 use crate::show::{self, Screen};
 use std::io::{self, IsTerminal as _, Write};
 
-/// Blanks before what continues a line, in addition to those before the line itself.
+/// Number of blanks before the continuation of a line, in addition to those before the line itself.
 const INDENT: usize = 2;
 
 /// A text on its way to a screen: its lines fit the screen, as [`lines`] makes them.
 pub struct Folding<W: Write> {
     out: W,
-    /// Columns of the screen; `None` if there is none: all lines stay as they are.
+    /// Number of columns of the screen; `None` without a screen: all lines stay as they are.
     width: Option<usize>,
     /// The line that has not ended.
     line: Vec<u8>,
 }
 
-/// Text for standard output, as it is if `text` is false.
+/// Text for standard output; its lines stay as they are if `text` is false.
 pub fn stdout(text: bool) -> Folding<io::StdoutLock<'static>> {
     let width = if text { show::width() } else { usize::MAX };
     Folding::new(io::stdout().lock(), Some(width).filter(|width| *width < usize::MAX))

@@ -1,5 +1,5 @@
-//! How the project's programs speak to people: answers to command lines, and the printing of
-//! amounts and tables.
+//! The interface of the project's programs to their users: answers to command lines, and the
+//! printing of amounts and tables.
 //!
 //! Invariant: this crate does not depend on what a program does.
 

@@ -1,4 +1,4 @@
-//! From a command line to an exit status: parsing, running, and errors in one line each.
+//! From a command line to an exit status: parsing, running, and each error in one line.
 
 use crate::{folding, show};
 use anyhow::Result;
@@ -22,8 +22,8 @@ impl Statuses {
     pub const USUAL: Statuses = Statuses { usage: 2, failure: 1 };
 }
 
-/// Parses `arguments`, the program's name first, by `command`, which is that of `P` or one with
-/// more help, and calls `run` with the result. Returns the exit status of `run`. An error is
+/// Parses `arguments`, the program's name first, with `command` (the command of `P`, perhaps with
+/// more help), and calls `run` with the result. Returns the exit status of `run`. An error is
 /// printed on standard error, after the program's name. If the program prints `text`, its lines are
 /// made to fit the screen.
 pub fn answer<P: Parser>(
@@ -61,7 +61,7 @@ pub fn misused(why: &str) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ArgumentConflict, why).into()
 }
 
-/// Prints what went wrong in the program of this name: one line, unless a terminal is narrower.
+/// Prints the error of the program of this name: one line, unless a terminal is narrower.
 pub fn complain(program: &str, message: &str) {
     let line = format!("{program}: {}", one_line(message));
     show::say(&format!("{}\n", folding::message(&line)));
@@ -86,7 +86,7 @@ pub fn help_of(mut command: Command, arguments: &[OsString]) -> String {
 fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: Statuses) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // It is no failure if the help cannot be written.
+            // Failing to write the help is not an error.
             let _ = error.print();
             0
         }
@@ -126,9 +126,9 @@ fn meant(error: &clap::Error) -> String {
     format!(" (did you mean {}?)", named.join(" or "))
 }
 
-/// For each short letter, the long names that it stands for in `command` and all commands below,
-/// each with its commands. Hidden options are left out. A letter with only one long name has only
-/// one meaning.
+/// For each short letter, the long names that it stands for in `command` and its subcommands, each
+/// with the commands that have it. Hidden options are left out. A letter with only one long name
+/// has only one meaning.
 pub fn letters(command: &Command) -> BTreeMap<char, BTreeMap<String, Vec<String>>> {
     let mut all = BTreeMap::new();
     add_letters(command, command.get_name(), &mut all);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-/// Bytes for people: three digits and a binary unit.
+/// Bytes as text: three digits and a binary unit.
 pub fn bytes(amount: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if amount < 1024 {
@@ -29,7 +29,7 @@ pub fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Nanoseconds for people: three digits and a unit. The unit is ASCII, because a terminal may know
+/// Nanoseconds as text: three digits and a unit. The unit is ASCII, because a terminal may know
 /// nothing else.
 pub fn time(nanoseconds: u64) -> String {
     let (value, unit) = match nanoseconds {
@@ -55,7 +55,7 @@ pub fn bar(percent: f64) -> String {
 /// Parses a number of seconds between two outputs.
 ///
 /// # Errors
-/// If the text is not a number from 0.1 to the seconds of a day.
+/// An error if the text is not a number from 0.1 to the seconds of a day.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -63,8 +63,8 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. A part above nothing is not shown
-/// as 0, and a part below all is not shown as 100 %.
+/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. Only a `part` of 0 is shown as 0
+/// %, and only the whole as 100 %.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
@@ -105,7 +105,7 @@ fn of_tenths(part: u64, tenths: u64) -> String {
 /// Prints a JSON document.
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn json(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     Ok(writeln!(out)?)
@@ -114,7 +114,7 @@ pub fn json(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Result<()
 /// Prints a JSON document in one line, for a command that prints one after another.
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn json_line(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Result<()> {
     serde_json::to_writer(&mut *out, document)?;
     Ok(writeln!(out)?)
@@ -124,7 +124,7 @@ pub fn json_line(out: &mut dyn Write, document: &impl Serialize) -> anyhow::Resu
 /// beginning; commands in it stay whole.
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn fact(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
     let (indent, text) = (label.chars().count(), format!("{label}{text}"));
     let lines = fit::folded_around_commands(&text, indent, width());
@@ -135,7 +135,7 @@ pub fn fact(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
 /// `indent` blanks.
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn facts<'a>(
     out: &mut dyn Write,
     (indent, room): (usize, usize),
@@ -148,7 +148,7 @@ pub fn facts<'a>(
 /// Prints a table that is as wide as the screen: see [`fit::table`].
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn rows(
     out: &mut dyn Write,
     columns: &[Column<'_>],
@@ -171,7 +171,7 @@ pub fn table<'a>(head: &[&'a str]) -> Table<'a> {
 /// Prints a plain table of `rows` under `head`, in full: see [`table`].
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn plain<T: Into<String>>(
     out: &mut dyn Write,
     head: &[&str],
@@ -185,12 +185,12 @@ pub fn plain<T: Into<String>>(
 /// Prints `table` in full, even if the screen is narrower.
 ///
 /// # Errors
-/// If writing fails.
+/// The error of writing.
 pub fn print_table(out: &mut dyn Write, table: &Table<'_>) -> io::Result<()> {
     table.lines(usize::MAX).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// The width of the screen to which texts and tables are made to fit. If standard output is no
+/// The width of the screen to which texts and tables are made to fit. If standard output is not a
 /// terminal, nothing is broken or left out, whatever COLUMNS says: a program may read it.
 pub fn width() -> usize {
     match io::stdout().is_terminal() {
@@ -255,7 +255,7 @@ pub fn say(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Shows progress on standard error: on a terminal in place of the previous line, else as a
+/// Shows progress on standard error: on a terminal in place of the previous line, elsewhere as a
 /// new line.
 pub fn redraw(line: &str, terminal: bool) {
     if terminal {
@@ -277,9 +277,9 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// The present abilities of standard output: 80 columns, 24 lines and no colour if it is no
-    /// terminal; no colour with NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS and
-    /// LINES override the size.
+    /// The present abilities of standard output: 80 columns, 24 lines and no colour if it is not a
+    /// terminal; no colour with NO_COLOR (if not empty) or TERM=dumb. COLUMNS and LINES override
+    /// the size.
     pub fn of_stdout() -> Screen {
         let size = rustix::termios::tcgetwinsize(std::io::stdout());
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -13,16 +13,16 @@ use std::time::Duration;
 /// Longest line of an answer in bytes, unless the client expects longer ones.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// Why there is no result.
+/// The reason why a request has no result.
 #[derive(Debug)]
 pub enum Error {
-    /// The server has refused, for this reason.
+    /// The server refused the request for this reason.
     Refused(String),
     /// The server speaks another version of the protocol.
     OtherVersion {
-        /// The server's version, if it says so.
+        /// The server's version, if its answer contains it.
         theirs: Option<u32>,
-        /// The server's process, if the kernel tells.
+        /// The server's process, if the kernel knows it.
         process: Option<u32>,
     },
     /// No answer came in time.
@@ -82,12 +82,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the server at `socket`, which must take the connection, and later give each
-    /// answer, within `limit`; without one, answers may take any time, and the connection ten
-    /// seconds.
+    /// Connects to the server at `socket`. The server must take the connection, and later send
+    /// each answer, within `limit`. Without a limit, answers may take any time, and the connection
+    /// ten seconds.
     ///
     /// # Errors
-    /// As [`socket::open`].
+    /// The errors of [`socket::open`].
     pub fn open(socket: &Path, limit: Option<Duration>) -> io::Result<Connection> {
         let stream = socket::open(socket, limit.unwrap_or(Duration::from_secs(10)))?;
         stream.set_read_timeout(limit)?;
@@ -100,7 +100,7 @@ impl Connection {
         Connection { answer_max: bytes, ..self }
     }
 
-    /// The process that listens at the other end, if the kernel tells.
+    /// The process that listens at the other end, if the kernel knows it.
     pub fn process(&self) -> Option<u32> {
         Peer::of(self.stream.get_ref()).ok()?.process
     }
@@ -108,11 +108,11 @@ impl Connection {
     /// Sends a request and returns the answer, which may be an error.
     ///
     /// # Errors
-    /// If there is none of this version.
+    /// An error if no answer of this version comes.
     pub fn exchange(&mut self, request: &impl Serialize) -> Result<Answer, Error> {
         let mut line = envelope::write(request).map_err(Error::Unsent)?;
         line.push(b'\n');
-        // A server that refuses the connection has said why before it reads.
+        // A server that refuses the connection has sent the reason before reading.
         let sent = self.stream.get_mut().write_all(&line);
         let mut line = Vec::new();
         (&mut self.stream).take(self.answer_max).read_until(b'\n', &mut line)?;
@@ -123,7 +123,7 @@ impl Connection {
                 false => Error::Ended,
             });
         }
-        // What tells the version of an answer, whatever else it has.
+        // Only the version of an answer, so that it can be read from an answer of any version.
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
@@ -138,7 +138,7 @@ impl Connection {
     /// Sends a request and returns its result.
     ///
     /// # Errors
-    /// As [`Connection::exchange`], and the server's error.
+    /// The errors of [`Connection::exchange`], and the server's error.
     pub fn ask(&mut self, request: &impl Serialize) -> Result<Value, Error> {
         result(self.exchange(request)?)
     }
@@ -151,7 +151,7 @@ impl Connection {
     /// Reads the bytes that follow an answer's line.
     ///
     /// # Errors
-    /// If they do not come.
+    /// An error if they do not come.
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes)?;

@@ -1,7 +1,7 @@
 //! Requests and answers as JSON, and the version that both name.
 //!
-//! A request is an object with the `version` of the protocol, the name of the `request`, and what
-//! belongs to it: `{"version":2,"request":"fail","member":"1"}`. An answer is an object with the
+//! A request is an object with the `version` of the protocol, the name of the `request`, and its
+//! arguments: `{"version":2,"request":"fail","member":"1"}`. An answer is an object with the
 //! version and either the result, `ok`, or an `error`: `{"version":2,"ok":{}}`. On a socket each is
 //! a line. Requests of another version are refused, as clients refuse answers of another version:
 //! after an upgrade a server has to be restarted.
@@ -26,7 +26,7 @@ pub struct Answer {
     /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The server ends after this answer.
+    /// Whether the server ends after this answer.
     #[serde(default, skip_serializing_if = "is_false")]
     pub last: bool,
 }
@@ -56,7 +56,7 @@ impl Answer {
 /// The request as a line, without its line end.
 ///
 /// # Errors
-/// If the request is no JSON object, or is longer than [`REQUEST_MAX`].
+/// An error if the request is not a JSON object, or is longer than [`REQUEST_MAX`].
 pub fn write<T: Serialize>(request: &T) -> Result<Vec<u8>, String> {
     let mut request = serde_json::to_value(request).map_err(|error| error.to_string())?;
     let Some(fields) = request.as_object_mut() else {
@@ -73,7 +73,8 @@ pub fn write<T: Serialize>(request: &T) -> Result<Vec<u8>, String> {
 /// Reads the request in `line`.
 ///
 /// # Errors
-/// Why the line is no request of this version. The message begins with `not a request`.
+/// The reason why the line is not a request of this version. The message begins with `not a
+/// request`.
 pub fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     if line.len() > REQUEST_MAX {
         return Err(too_long());

@@ -1,7 +1,8 @@
-//! How commands speak with what runs: arrays, stores, and, through another carrier, mounts.
+//! Communication of commands with running arrays and stores and, through another carrier,
+//! with mounts.
 //!
 //! A client connects to a control socket ([`place`] says where it lies) and sends requests, each a
-//! line of JSON; each is answered by a line of JSON, which bytes may follow ([`envelope`]). A
+//! line of JSON; the answer to each is a line of JSON, which bytes may follow ([`envelope`]). A
 //! server is a [`Handler`] of one type of requests, served by tasks of an executor ([`Server`]).
 //! Only the user that runs the server, and root, are answered.
 //!

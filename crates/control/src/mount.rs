@@ -21,18 +21,18 @@ const NAME_MAX: usize = 255;
 pub enum Request {
     /// Ask for the running or last scrub.
     Scrub {
-        /// Before that, carry out this order: start, repair, pause, resume or stop.
+        /// An order to carry out before: start, repair, pause, resume or stop.
         #[serde(default)]
         order: Option<String>,
     },
-    /// Clean.
+    /// Clean superzones.
     Gc {
-        /// The most superzones to be cleaned.
+        /// Maximum number of superzones to clean.
         superzones: u32,
     },
-    /// Put mount options into force.
+    /// Change mount options.
     Remount {
-        /// The options, as after `-o`.
+        /// The options, in the form that `-o` takes.
         options: String,
     },
 }
@@ -41,7 +41,7 @@ impl Request {
     /// The name of the attribute that makes this request.
     ///
     /// # Errors
-    /// If the name is longer than the kernel allows.
+    /// An error if the name is longer than the kernel allows.
     pub fn attribute(&self) -> Result<String, Error> {
         let request = envelope::write(self).map_err(Error::Unsent)?;
         let name = format!("{PREFIX}{}", String::from_utf8_lossy(&request));
@@ -54,7 +54,7 @@ impl Request {
     /// Reads the request in the name of an attribute, which begins with [`PREFIX`].
     ///
     /// # Errors
-    /// Why it is no request of this version.
+    /// The reason why it is not a request of this version.
     pub fn of(name: &str) -> Result<Request, String> {
         envelope::read(name.strip_prefix(PREFIX).unwrap_or_default().as_bytes())
     }
@@ -63,7 +63,7 @@ impl Request {
 /// The result in the value of an attribute.
 ///
 /// # Errors
-/// The daemon's error, or that it speaks another version of the protocol.
+/// The daemon's error, or an error if it speaks another version of the protocol.
 pub fn result(value: &[u8]) -> Result<Value, Error> {
     match serde_json::from_slice::<Answer>(value) {
         Ok(answer) if answer.version == VERSION => crate::client::result(answer),

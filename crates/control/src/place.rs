@@ -1,10 +1,11 @@
-//! Where control sockets lie: in the runtime directory, called by the UUID of what they control.
+//! Places of control sockets: in the runtime directory, under the UUID of the array or store that
+//! they control.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// What a control socket controls.
+/// The kind of object that a control socket controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The daemon of an array.
@@ -29,8 +30,10 @@ impl Kind {
 
     /// All sockets of this kind.
     ///
+    /// If there is no runtime directory, there are no sockets.
+    ///
     /// # Errors
-    /// If this user may not list the runtime directory. If there is none, there are no sockets.
+    /// An error if this user may not list the runtime directory.
     pub fn sockets(self) -> io::Result<Vec<PathBuf>> {
         let entries = match std::fs::read_dir(directory()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,7 +44,8 @@ impl Kind {
     }
 }
 
-/// The name of what a socket controls: the name of the socket's file without the ending.
+/// The name of the array or store that a socket controls: the name of the socket's file without
+/// the ending.
 pub fn name_of(socket: &Path) -> String {
     socket.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -62,7 +66,7 @@ pub fn directory() -> PathBuf {
 /// Makes the runtime directory, for this user alone, if it is missing.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn make_directory() -> io::Result<PathBuf> {
     let path = directory();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;

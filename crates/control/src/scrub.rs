@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 /// The running scrub, or the last one since the mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// running, paused, finished, stopped (before it had read everything), failed.
+    /// State: running, paused, finished, stopped (before it had read everything), or failed.
     pub state: String,
-    /// Whether it writes again what is damaged and known from elsewhere.
+    /// Whether the scrub rewrites damaged blocks of which another copy exists.
     pub repair: bool,
-    /// When it began, in seconds since 1970.
+    /// When the scrub began, in seconds since 1970.
     pub begun: i64,
-    /// Seconds that it took so far, pauses included.
+    /// Seconds that the scrub took so far, pauses included.
     pub seconds: f64,
     /// Percent of the blocks read.
     pub percent: f64,
-    /// Blocks of 4 KiB that files had when it began.
+    /// Blocks of 4 KiB that files had when the scrub began.
     pub blocks: u64,
     /// Blocks read and compared with their checksums.
     pub blocks_done: u64,
@@ -24,38 +24,38 @@ pub struct Scrub {
     pub records: u64,
     /// Damaged blocks and records found.
     pub damaged: u64,
-    /// Those of them that were written again, from a copy that was whole.
+    /// Damaged blocks and records that were rewritten from an intact copy.
     pub repaired: u64,
-    /// The first of them, of each file one at least as long as there is room.
+    /// The first findings, with at least one for each damaged file while the list has space.
     pub findings: Vec<ScrubDamage>,
-    /// Findings beyond those.
+    /// Number of findings that the list lacks.
     pub more_findings: u64,
-    /// Damaged files that no finding names.
+    /// Number of damaged files that no finding names.
     #[serde(default)]
     pub more_files: u64,
-    /// Why it ended early.
+    /// The reason why the scrub ended early.
     pub error: Option<String>,
 }
 
 /// Something damaged that a scrub found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubDamage {
-    /// The kind of the damaged structure: data for content of a file, node, or the name that the
-    /// format has for it.
+    /// The kind of the damaged structure: `data` for content of a file, `node`, or the structure's
+    /// name in the format.
     pub structure: String,
-    /// The inode number of the file concerned.
+    /// The inode number of the damaged file.
     pub inode: Option<u32>,
-    /// A path of that file, if one was found.
+    /// A path of the damaged file, if one was found.
     pub path: Option<String>,
     /// The first damaged byte of the file.
     pub offset: Option<u64>,
-    /// Bytes damaged from there on.
+    /// Number of damaged bytes from there on.
     pub bytes: Option<u64>,
-    /// Where on the drive, the first block of several.
+    /// Place of the damage on the drive. If several blocks are damaged, the place of the first.
     pub place: String,
-    /// What is wrong.
+    /// Description of the damage.
     pub what: String,
-    /// It was written again.
+    /// Whether the damage was repaired.
     pub repaired: bool,
 }
 

@@ -15,18 +15,19 @@ use std::sync::Arc;
 
 /// Maximum number of connections at a time.
 const CONNECTIONS: u32 = 64;
-/// Nanoseconds within which a request must arrive, and a short answer be taken.
+/// Nanoseconds within which a request must arrive, and the client must take a short answer.
 const PATIENCE: u64 = 30 * Nanos::SECOND;
-/// Nanoseconds that a client may take for each byte of an answer in addition: 64 KiB a second.
+/// Additional nanoseconds that a client may take for each byte of an answer: 64 KiB a second.
 const SLOWEST: u64 = Nanos::SECOND / (64 << 10);
-/// Nanoseconds between attempts to accept while the system refuses, for want of descriptors.
+/// Nanoseconds between attempts to accept while the system refuses, because descriptors are
+/// lacking.
 const PAUSE: u64 = 100 * Nanos::MILLI;
 
-/// What answers the requests to a server.
+/// Answers the requests to a server.
 pub trait Handler: 'static {
-    /// A request. Type and names are the protocol of the server.
+    /// A request, whose type and names are the protocol of the server.
     type Request: DeserializeOwned;
-    /// What a connection keeps from request to request.
+    /// The state that a connection keeps between requests.
     type Session: Default;
 
     /// Answers a request.
@@ -36,7 +37,7 @@ pub trait Handler: 'static {
         session: &mut Self::Session,
     ) -> impl Future<Output = Result<Reply, String>>;
 
-    /// True if no more requests are accepted: the connection ends after the answer.
+    /// Whether no more requests are accepted, so that a connection ends after its answer.
     fn is_over(&self) -> bool {
         false
     }
@@ -53,7 +54,7 @@ pub trait Handler: 'static {
 pub struct Reply {
     /// The result.
     pub value: Value,
-    /// The bytes. The result says how many there are.
+    /// Bytes sent after the line of the result, which contains their number.
     pub bytes: Vec<u8>,
 }
 
@@ -77,7 +78,7 @@ pub struct Open {
     fewer: Notify,
 }
 
-/// A connection as one of the open ones.
+/// A place among the open connections, for one connection.
 struct Seat(Rc<Open>);
 
 impl Seat {
@@ -135,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Begins to serve a client, or tells it why not.
+    /// Begins to serve a client, or sends the reason for refusing it.
     fn admit<H: Handler>(&self, socket: OwnedFd, handler: &Rc<H>) {
         let seat = match Peer::of(&socket) {
             Ok(peer) if peer.may_ask() => {
@@ -153,7 +154,7 @@ impl Server {
                     drop(seat);
                 });
             }
-            // A new connection has room for this line.
+            // This line fits into the buffer of a new connection.
             Err(why) => drop(send(&socket, &Answer::of(Err(why)).line(), QUIETLY)),
         }
     }

@@ -3,7 +3,7 @@
 //! A socket's address holds 107 bytes of a path. A longer path is reached through a descriptor of
 //! its directory or of the socket itself, as `/proc/self/fd/N`. Because sockets lie in the file
 //! system, a client in another mount namespace reaches them wherever the runtime directory is
-//! mounted there, and else through `/proc/PID/root`.
+//! mounted there, and otherwise through `/proc/PID/root`.
 
 use furrow_zone::{Error, ErrorKind as Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Longest path that fits an address, in bytes.
 const ADDRESS_MAX: usize = 107;
-/// What the kernel says in place of a user id that a user namespace does not know
+/// The id that the kernel reports for a user whom a user namespace does not know
 /// (`/proc/sys/kernel/overflowuid`).
 const UNKNOWN_USER: u32 = 65534;
 /// How often a client asks again if the server's queue of connections is full.
@@ -38,11 +38,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. The socket of a dead server is replaced; a socket in use, or anything
-    /// else, is not touched.
+    /// Listens at `path`. The socket of a dead server is replaced; a socket in use, or a file of
+    /// another kind, is not touched.
     ///
     /// # Errors
-    /// `Busy` if another server answers there, `Exists` if something other than a socket is there.
+    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there.
     pub fn bind(path: &Path) -> Result<Listener> {
         let at = format!("unix:{}", path.display());
         clear(path, &at)?;
@@ -53,7 +53,7 @@ impl Listener {
             Ok((bound, std::fs::symlink_metadata(path)?))
         };
         let bound = listen(path).and_then(|bound| {
-            // Nobody listens at a socket that could not be restricted.
+            // No server listens at a socket that could not be restricted.
             restrict(bound).inspect_err(|_: &io::Error| drop(std::fs::remove_file(path)))
         });
         let advice = "expected a path in a directory that can be written to";
@@ -129,7 +129,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(through(&folder).join(name))
 }
 
-/// The path by which this process reaches what `descriptor` stands for.
+/// The path by which this process reaches the file of `descriptor`.
 fn through(descriptor: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
 }
@@ -166,7 +166,7 @@ pub fn open(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Whether nobody listens at a socket any more.
+/// Whether no server listens at a socket any more.
 pub fn is_dead(path: &Path) -> bool {
     let dead = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
     open(path, Duration::ZERO).is_err_and(|error| dead.contains(&error.kind()))
@@ -175,9 +175,9 @@ pub fn is_dead(path: &Path) -> bool {
 /// The process at the other end of a connection, at the time when it connected or listened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process id; `None` of a process in a PID namespace that this process cannot see.
+    /// The peer's process id; `None` for a process in a PID namespace that this process cannot see.
     pub process: Option<u32>,
-    /// Its user id; 65534 if the user does not exist in this process's user namespace.
+    /// The peer's user id; 65534 if the user does not exist in this process's user namespace.
     pub user: u32,
 }
 
@@ -185,7 +185,7 @@ impl Peer {
     /// The peer of a connected Unix socket.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     #[allow(unsafe_code, reason = "rustix cannot hold the process id 0 of a foreign namespace")]
     pub fn of(socket: impl AsFd) -> io::Result<Peer> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -210,8 +210,8 @@ impl Peer {
     }
 
     /// Whether this is a process of root, or of the user who runs this process. A user whom this
-    /// process's user namespace does not know may be root of the host; whether that user may
-    /// connect was decided by the socket's mode, which admits only its owner and root.
+    /// process's user namespace does not know may be root of the host; such a user is admitted,
+    /// because the socket's mode lets only its owner and root connect.
     pub fn may_ask(&self) -> bool {
         let own = rustix::process::geteuid().as_raw();
         [0, UNKNOWN_USER, own].contains(&self.user)

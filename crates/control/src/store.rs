@@ -1,8 +1,9 @@
 //! The requests to a store that a program uses, and the view of its files for other programs.
 //!
-//! A `freeze` is answered with the names and files of a view of the store, which lives as long as
-//! the connection. Each `read` of a file of the view is answered with the number of bytes that
-//! follow the line: fewer than were asked for only at the file's end, or if they are very many.
+//! The answer to `freeze` has the names and files of a view of the store; the view lives as long
+//! as the connection. The answer to `read` of a file of the view has the number of bytes that
+//! follow the line. There are fewer bytes than requested only at the file's end, or if very many
+//! were requested.
 
 use crate::client::{Connection, Error};
 use serde::{Deserialize, Serialize};
@@ -10,9 +11,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest time for the program to answer about a view.
+/// Longest time that the program may take to answer about a view.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest line with a view. The names of a store fit its record ring, which is smaller.
+/// Longest line with a view, in bytes. The names of a store fit its record ring, which is smaller.
 const VIEW_MAX: u64 = 1 << 30;
 
 /// A request to the program that uses a store.
@@ -25,7 +26,7 @@ pub enum Request {
     Zones,
     /// Ask for the running or last scrub.
     Scrub {
-        /// Before that, carry out this order: start, repair, pause, resume or stop.
+        /// An order to carry out before: start, repair, pause, resume or stop.
         #[serde(default)]
         order: Option<String>,
     },
@@ -35,9 +36,9 @@ pub enum Request {
     Read {
         /// The file's number.
         file: u64,
-        /// Where to begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// The most bytes that are wanted.
+        /// Maximum number of bytes to return.
         bytes: u64,
     },
 }
@@ -62,7 +63,7 @@ pub struct Frozen {
 pub struct Entry {
     /// The path.
     pub path: String,
-    /// The file that it names; `None` of a directory.
+    /// The file that the path names; `None` for a directory.
     #[serde(flatten)]
     pub file: Option<File>,
 }
@@ -70,17 +71,17 @@ pub struct Entry {
 /// A file in a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// Its number.
+    /// Number of the file.
     pub file: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// Time of the last write in seconds since 1970.
     pub modified: i64,
-    /// The number of its lifetime.
+    /// The number that stands for the file's expected lifetime.
     pub lifetime: u8,
     /// Number of extents.
     pub extents: u32,
-    /// Blocks on the drive.
+    /// Number of blocks that the file takes on the drive.
     pub blocks: u64,
     /// Number of names.
     pub names: u32,
@@ -94,7 +95,7 @@ impl View {
     /// Lets the program at `socket` freeze a view.
     ///
     /// # Errors
-    /// If the program refuses, or does not answer.
+    /// An error if the program refuses, or does not answer.
     pub fn begin(socket: &Path) -> Result<(View, Frozen), Error> {
         let mut connection = Connection::open(socket, Some(PATIENCE))?.expecting(VIEW_MAX);
         let frozen = connection.ask(&Request::Freeze)?;
@@ -102,11 +103,11 @@ impl View {
         Ok((View(connection), frozen))
     }
 
-    /// Reads at most `bytes` bytes of a file: fewer at its end, or if the program sends fewer at
-    /// once.
+    /// Reads at most `bytes` bytes of a file: fewer at its end, or if the program sends fewer in
+    /// one answer.
     ///
     /// # Errors
-    /// If a block is not as it was written, or the program has ended.
+    /// An error if a block is not as it was written, or the program has ended.
     pub fn read(&mut self, file: u64, offset: u64, bytes: u64) -> Result<Vec<u8>, Error> {
         let answer: Value = self.0.ask(&Request::Read { file, offset, bytes })?;
         let come = answer["bytes"].as_u64().filter(|come| *come <= bytes);

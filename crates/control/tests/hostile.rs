@@ -1,4 +1,4 @@
-//! A control socket and whatever may come over it: the server goes on, and says what is wrong.
+//! Arbitrary input to a control socket: the server keeps running, and says what is wrong.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a socket")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -29,11 +29,11 @@ enum Request {
     Add {
         number: u64,
     },
-    /// Returns that many bytes.
+    /// Returns this number of bytes.
     Bytes {
         count: usize,
     },
-    /// Waits, as for a drive.
+    /// Waits, like a request that needs the drive.
     Wait,
     Fail,
 }
@@ -136,7 +136,7 @@ fn requests_are_answered_in_order_and_a_connection_keeps_its_state() {
     assert_eq!(client.ask(&Request::Bytes { count: 3_000_000 }).unwrap()["bytes"], 3_000_000);
     assert!(client.bytes(3_000_000).unwrap().iter().all(|byte| *byte == 7));
     assert_eq!(client.process(), Some(std::process::id()));
-    // Another client has a sum of its own, and is served while this one waits.
+    // The sum of another client is separate, and that client is served while this one waits.
     let waits = std::thread::spawn(move || client.ask(&Request::Wait).map(drop));
     server.check();
     waits.join().unwrap().unwrap_err();
@@ -201,13 +201,13 @@ fn clients_that_never_read_or_never_end_a_line_keep_nobody_waiting() {
     let mut held = Vec::new();
     for index in 0..60 {
         let mut stream = UnixStream::connect(&server.socket).unwrap();
-        // Half of them ask for more than they take, the others send half a line.
+        // Half of the clients ask for more than they take; the others send half a line.
         let bytes = if index % 2 == 0 { many.repeat(20) } else { many[..20].to_owned() };
         stream.write_all(bytes.as_bytes()).unwrap();
         held.push(stream);
     }
     server.check();
-    // Beyond the limit a client is told so.
+    // Beyond the limit of connections, a client gets an error.
     let mut refused = false;
     for _ in 0..10 {
         let stream = UnixStream::connect(&server.socket).unwrap();
@@ -234,7 +234,7 @@ fn a_socket_may_have_a_long_path_and_be_seen_from_another_mount_namespace() {
     let deep = folder("deep");
     let long = deep.join("d".repeat(100)).join("e".repeat(100));
     std::fs::create_dir_all(&long).unwrap();
-    // The socket of a dead server is replaced, that of a living one is not.
+    // The socket of a dead server is replaced, but not that of a living one.
     let socket = long.join("socket");
     let server = Running::start(&socket);
     server.check();
@@ -288,7 +288,7 @@ fn only_root_and_the_owner_may_ask() {
 fn a_server_of_another_version_is_to_be_restarted() {
     let socket = folder("version").join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
-    // What the daemons of version 1 answer, and what a later one might.
+    // Answers of daemons of version 1, and possible answers of later versions.
     let lines = [
         r#"{"version":1,"error":"not a request: unknown field `version`","last":false}"#,
         r#"{"version":7,"result":[]}"#,

@@ -29,10 +29,10 @@ const PATIENCE_TIMED: u64 = 3600 * Nanos::SECOND;
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
                          volatile-cache=on";
 
-/// Dirty bytes at which the kernel makes writers wait (`vm.dirty_bytes`).
+/// Number of dirty bytes at which the kernel makes writers wait (`vm.dirty_bytes`).
 pub const DIRTY: u64 = 32 << 20;
 
-/// Dirty bytes at which the kernel begins to write back (`vm.dirty_background_bytes`).
+/// Number of dirty bytes at which the kernel begins to write back (`vm.dirty_background_bytes`).
 pub const BACKGROUND: u64 = 16 << 20;
 
 /// The drive whose model is slowed down to measure times.

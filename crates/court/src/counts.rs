@@ -1,4 +1,4 @@
-//! What a drive was told to do, counted.
+//! Counts of the commands and bytes that a drive was given.
 
 use furrow_zone::{Action, Command, Geometry, Target, ZoneId};
 
@@ -9,11 +9,11 @@ pub struct Counts {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Writes to conventional zones.
+    /// Number of writes to conventional zones.
     pub conventional_writes: u64,
     /// Bytes written to conventional zones.
     pub conventional_bytes: u64,
-    /// Writes to sequential zones.
+    /// Number of writes to sequential zones.
     pub writes: u64,
     /// Appends.
     pub appends: u64,
@@ -23,13 +23,13 @@ pub struct Counts {
     pub fua: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Resets of one zone or of all zones.
+    /// Number of resets of one zone or of all zones.
     pub resets: u64,
     /// Finishes.
     pub finishes: u64,
     /// Other actions on zones.
     pub other: u64,
-    /// Commands that the drive had refused when the last command began.
+    /// Number of commands that the drive had refused when the last command began.
     pub failed: u64,
 }
 

@@ -25,13 +25,13 @@ pub fn begun(call: usize) -> String {
     format!("b {call}")
 }
 
-/// The mark set after call `call`, which promises something, has succeeded.
+/// The mark set after call `call` has succeeded, and with it made something durable.
 pub fn ended(call: usize) -> String {
     format!("e {call}")
 }
 
-/// The mark set after call `call`, which would promise something, has failed with an error that
-/// leaves the file system usable. The call promises nothing.
+/// The mark set after call `call`, an fsync or sync, has failed with an error that leaves the file
+/// system usable. Such a call promises nothing.
 pub fn refused(call: usize) -> String {
     format!("x {call}")
 }
@@ -145,9 +145,9 @@ impl Events {
         marks.filter_map(|call| call.parse().ok()).collect()
     }
 
-    /// Calls that promised something too early: the last flush before the promise was sent
-    /// while a write of the same call was not answered yet, so the drive need not have made
-    /// that write durable.
+    /// Calls that promised durability too early: the last flush before the promise was sent
+    /// while a write of the same call was not answered yet, so the drive need not have made that
+    /// write durable.
     pub fn hasty(&self) -> BTreeSet<usize> {
         let mut hasty = BTreeSet::new();
         let mut writes = BTreeSet::new();

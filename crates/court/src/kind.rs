@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, bail};
 use std::process::Command;
 
-/// Size of Furrow's cache in MiB, half of which may be dirty: as much as the kernel's file systems
-/// may have dirty in a comparison.
+/// Size of Furrow's cache in MiB. Half of it may be dirty, which equals the limit of dirty data
+/// that the kernel's file systems get in a comparison ([`DIRTY`](crate::compare::DIRTY)).
 pub const CACHE_MIB: usize = 64;
 
 /// The disk that dm-zoned makes of a drive: there is only one at a time.
@@ -148,7 +148,7 @@ pub fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The last `lines` kernel messages of those since the previous call.
+/// The last `lines` kernel messages since the previous call.
 pub fn kernel_said(lines: usize) -> Vec<String> {
     let Ok(done) = Command::new("dmesg").arg("-c").output() else { return Vec::new() };
     let text = String::from_utf8_lossy(&done.stdout).into_owned();

@@ -43,7 +43,7 @@ impl Library {
     /// Makes and mounts a file system on the drive that `open` opens.
     ///
     /// # Errors
-    /// As [`Library::on_node`].
+    /// The errors of [`Library::on_node`].
     pub fn on(
         seed: u64,
         open: impl FnOnce(&Rt) -> Result<Rc<dyn ZonedDevice>, Error> + Send + 'static,
@@ -130,7 +130,7 @@ impl FileSystem for Library {
         self.call(async |fs| fs.sync().await)
     }
 
-    /// Unmounts and mounts again, whatever `again` says: there is no other way to drop the
+    /// Unmounts and mounts again, whatever `again` is: there is no other way to drop the
     /// engine's cache.
     fn drop_caches(&self, _again: bool) -> Result<()> {
         let called = self.port.try_call(|rt, engine| {

@@ -53,11 +53,11 @@ struct TimesArgs {
     /// The file system, or Furrow's library.
     #[arg(value_name = "FILE SYSTEM")]
     who: Contestant,
-    /// How many times slower than its model the drive is.
+    /// Factors by which the drive is slower than its model.
     #[arg(long, num_args = 2, default_values_t = [500, 1000],
           value_parser = clap::value_parser!(u32).range(1..))]
     slow: Vec<u32>,
-    /// Runs with each factor, of which the median is taken.
+    /// Number of runs with each factor; the result is their median.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
 }
@@ -68,10 +68,10 @@ struct CompareArgs {
     /// The file system, or Furrow's library.
     #[arg(value_name = "FILE SYSTEM")]
     who: Contestant,
-    /// Runs, of which the median is printed.
+    /// Number of runs; the result is their median.
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// The library alone, with the drive in its own process: without ublk, and without root.
+    /// Run the library alone, with the drive in its own process. This needs neither ublk nor root.
     #[arg(long)]
     direct: bool,
 }
@@ -82,32 +82,33 @@ struct CompareArgs {
 struct CaseArgs {
     /// The case.
     case: Minimal,
-    /// The file system; without it, the one that has the defect.
+    /// The file system (default: the one that has the defect).
     kind: Option<Kind>,
-    /// The file to record to; without it, one in the folder of temporary files.
+    /// The file to record to (default: one in the folder of temporary files).
     #[arg(long)]
     recording: Option<PathBuf>,
-    /// More words for the command that makes the file system.
+    /// Further arguments of the command that makes the file system.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     make: String,
-    /// Options of mount.
+    /// Mount options.
     #[arg(long, default_value = "")]
     mount: String,
 }
 
-/// Fill a new file system with one file and overwrite it here and there, some times. The status is
-/// 1 if a run did not go on; turn the machine off then.
+/// Fill a new file system with one file and overwrite it at random places, in several runs. The
+/// status is 1 if a run got stuck; then turn the machine off.
 #[derive(Args)]
 struct StuckArgs {
     /// The file system.
     kind: Kind,
-    /// Runs, by seeds from 1 on.
+    /// Number of runs, with seeds from 1 on.
     #[arg(long, default_value_t = 5)]
     runs: u64,
-    /// Percent of the file system that the file takes.
+    /// Size of the file, in percent of the file system.
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(1..=95))]
     fill: u64,
-    /// Rounds of 16 writes of 16 KiB at random places; each eighth ends with an fdatasync.
+    /// Number of rounds of 16 writes of 16 KiB at random places; every eighth round ends with
+    /// an fdatasync.
     #[arg(long, default_value_t = 300)]
     rounds: u64,
 }
@@ -117,10 +118,10 @@ struct StuckArgs {
 struct ShowArgs {
     /// A recording of 'furrow-court record'.
     recording: PathBuf,
-    /// Reads as well.
+    /// Show reads, too.
     #[arg(long)]
     reads: bool,
-    /// The making of the file system as well.
+    /// Show also how the file system was made.
     #[arg(long)]
     all: bool,
 }
@@ -135,10 +136,10 @@ struct RecordArgs {
     /// Seed of the workload.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Calls of the workload.
+    /// Number of calls of the workload.
     #[arg(long, default_value_t = 300)]
     calls: usize,
-    /// Percent of the file system that another file takes, which is overwritten meanwhile.
+    /// Size of another file that is overwritten meanwhile, in percent of the file system.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=95))]
     churn: u64,
 }
@@ -154,10 +155,10 @@ struct TryArgs {
     /// Number of the first cut.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// How many cuts.
+    /// Number of cuts.
     #[arg(long, default_value_t = 100)]
     cuts: u64,
-    /// The drive ignores flushes, and promises are broken: that must be noticed.
+    /// Let the drive ignore flushes: the broken promises must be noticed.
     #[arg(long)]
     ignore_flushes: bool,
 }

@@ -1,4 +1,4 @@
-//! What a file system must have kept after a power cut, and what it is accused of.
+//! The promises that a file system must keep across a power cut, and the violations found.
 //!
 //! | promise | who makes it |
 //! |---|---|

@@ -27,10 +27,10 @@ pub enum Event {
         number: u64,
         /// True if the command succeeded.
         done: bool,
-        /// First block of the command; for an append, the block at which it landed.
+        /// First block of the command; for an append, the block that the drive chose.
         lba: Lba,
     },
-    /// Somebody has set a mark with this text.
+    /// A mark with this text was set.
     Mark(String),
 }
 

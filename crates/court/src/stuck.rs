@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time limit for one step: a MiB of the filling, or a round with the fdatasync after it.
+/// Time limit for one step: a MiB while the file is filled, or a round with the fdatasync after it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The parameters of a run.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub struct Program {
     /// Percent of the file system that the file takes.
     pub fill: u64,
-    /// Rounds of 16 writes of 16 KiB; an fdatasync comes after each eighth round.
+    /// Number of rounds of 16 writes of 16 KiB; an fdatasync comes after each eighth round.
     pub rounds: u64,
     /// Seed of the places to overwrite.
     pub seed: u64,
@@ -67,8 +67,8 @@ pub fn run(kind: Kind, program: Program, place: &Path) -> Result<End> {
     kind.make(server.device(), &[])?;
     let text = place.to_string_lossy().into_owned();
     kind.mount(server.device(), &text)?;
-    // The number of steps, including those of the filling; and the number of rounds, plus one once
-    // the file is full.
+    // First: number of steps, including those that fill the file. Second: 0 until the file is full,
+    // then the number of rounds plus one.
     let steps = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let (counted, at) = (steps.clone(), place.to_owned());
     let work = std::thread::spawn(move || overwrite(&at, program, &counted));

@@ -83,7 +83,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// True if the success of the call promises something.
+    /// True if the call makes something durable when it succeeds: an fsync or a sync.
     pub fn promises(self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::FsyncDirectory(_) | Op::Sync)
     }
@@ -108,7 +108,7 @@ pub struct History {
     pub ops: Vec<Op>,
     /// All files, by number.
     pub files: Vec<FileHistory>,
-    /// For each name, every file that it named, with the call that caused this.
+    /// For each name, its changes: the call, and the file that the name stood for from then on.
     pub names: BTreeMap<Name, Vec<(usize, Option<usize>)>>,
     /// For each directory, the calls after which its names were durable.
     pub syncs: [Vec<usize>; DIRECTORIES as usize],

@@ -2,7 +2,7 @@
 //! system, and soft zones on a block device or in a file.
 //!
 //! Commands, the C interface and experiments open drives here, so that all of them know the same
-//! drives, and refuse with the same words what is none.
+//! drives, and refuse other files with the same words.
 //!
 //! Invariant: this crate does not know what an engine stores on a drive.
 
@@ -33,10 +33,10 @@ pub enum Drive {
 }
 
 impl Drive {
-    /// Opens the drive that `spec` names. If that is no zoned drive, the error says what it is.
+    /// Opens the drive that `spec` names. If it is not a zoned drive, the error says what it is.
     ///
     /// # Errors
-    /// Those of [`furrow_emu::open`], [`furrow_linux::Drive::open`] and [`soft::open`].
+    /// The errors of [`furrow_emu::open`], [`furrow_linux::Drive::open`] and [`soft::open`].
     pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Drive, Error> {
         if soft::is_soft(spec) {
             return soft::open(rt, spec, access).map(Drive::Soft);
@@ -64,10 +64,10 @@ impl Drive {
     }
 }
 
-/// As [`Drive::open`], for those who need not know the kind.
+/// Like [`Drive::open`], for callers that need not know the kind.
 ///
 /// # Errors
-/// As [`Drive::open`].
+/// The errors of [`Drive::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<dyn ZonedDevice>, Error> {
     Ok(Drive::open(rt, spec, access)?.zoned())
 }

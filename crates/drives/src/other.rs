@@ -1,5 +1,5 @@
-//! What is at a path instead of a drive, for the message that refuses it: a plain file, data of
-//! another program, soft zones whose front is gone.
+//! Explains why a path is not a drive: it is a plain file, holds another program's data, or holds
+//! soft zones whose first superblock is overwritten.
 
 use crate::soft;
 use furrow_zone::{Error, ErrorKind};
@@ -8,7 +8,8 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// Bytes at the front in which signatures of other programs are searched.
+/// Number of bytes at the beginning of a file or device in which signatures of other programs
+/// are searched.
 pub const FRONT: u64 = 68 << 10;
 
 /// Advice for a file or device without zones: how to make a drive.
@@ -16,7 +17,7 @@ const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emul
                      new file, and with --soft soft zones, also on a block device";
 
 /// Replaces the advice `NEEDS` in the `error` of opening a drive that should already be a member of
-/// an array: making a drive does not help there.
+/// an array: making a drive would not help.
 pub fn of_no_member(error: Error) -> Error {
     match error.to_string().strip_suffix(&format!(": {NEEDS}")) {
         Some(why) => Error::new(error.kind(), format!("{why}, and no member of a Furrow array")),
@@ -34,12 +35,13 @@ fn is_text(front: &[u8]) -> bool {
         }
         Err(_) => return false,
     };
-    // Logs may have colours.
+    // A log in colours counts as text.
     let fits = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t' | '\x0c' | '\x1b');
     !text.is_empty() && text.chars().all(fits)
 }
 
-/// Why `path` is not a drive of Furrow; `None` if it is an image after all, or has zones.
+/// The error that says why `path` is not a drive of Furrow; `None` if it is an image after all, or
+/// has zones.
 pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
@@ -93,7 +95,8 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
 }
 
-/// The error for soft zones at `path` whose superblock is left only as the copy at their end.
+/// The error for soft zones at `path` whose superblock at the front is gone, while its copy at the
+/// end is left.
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
@@ -103,8 +106,8 @@ fn without_front(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// The error for soft zones at `path` of which only the copy of the superblock at the end is left,
-/// if the front holds no known data.
+/// The error for soft zones at `path` of which only the copy of the superblock at the end is left;
+/// `None` if `path` has no such zones, or begins with data of a known kind.
 pub fn lost_front(path: &Path) -> Option<Error> {
     let other = || front(path).is_ok_and(|front| signature(&front).is_some());
     (soft::has_lost_front(path) && !other()).then(|| without_front(path))

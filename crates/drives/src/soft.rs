@@ -19,7 +19,7 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
     spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
-/// The message for soft zones that only their last block still shows.
+/// The message for soft zones that only the superblock's copy in their last block still shows.
 pub const WITHOUT_FRONT: &str = "soft zones whose first block is damaged or overwritten; its copy, \
                                  the last block, is there";
 
@@ -37,10 +37,10 @@ pub fn has_lost_front(path: &Path) -> bool {
     !first.is_empty() && !is_superblock(&first) && last().is_ok_and(|last| is_superblock(&last))
 }
 
-/// Writes the first block of the soft zones at `path` again, from its copy.
+/// Restores the first block of the soft zones at `path` from its copy.
 ///
 /// # Errors
-/// `Exists` if another program's data is there now; those of [`PlainFile::open`] and
+/// `Exists` if another program's data is there now; the errors of [`PlainFile::open`] and
 /// [`furrow_soft::restore_front`].
 pub fn restore_front(path: &str) -> Result<(), Error> {
     let file = PlainFile::open(path, Access::ReadWrite)?;
@@ -59,7 +59,7 @@ pub fn restore_front(path: &str) -> Result<(), Error> {
 /// be running.
 ///
 /// # Errors
-/// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
+/// The errors of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
 pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<SoftDrive>, Error> {
     let path = spec.path().unwrap_or_default();
     let options = match spec {
@@ -81,7 +81,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<SoftDrive>,
     SoftDrive::start(rt, Rc::new(file.start(rt)?), recovered?).map(Rc::new)
 }
 
-/// The number of write streams of `drive` and their use, for people.
+/// The number of write streams of `drive` and their use, as text.
 pub fn streams(drive: &SoftDrive) -> String {
     match drive.streams() {
         0 => "none".to_owned(),
@@ -90,14 +90,14 @@ pub fn streams(drive: &SoftDrive) -> String {
     }
 }
 
-/// Bytes of a zone, unless the user says otherwise.
+/// Default size of a zone in bytes.
 const ZONE: u64 = 64 << 20;
-/// Smallest size to which zones are reduced in order to get more of them.
+/// Minimum size to which zones are reduced in order to get more of them.
 const ZONE_MIN: u64 = 1 << 20;
-/// Number of zones that is enough for a file system; the minimum is 17.
+/// Number of zones that a file system should have; the minimum is 17.
 const ZONES_ENOUGH: u32 = 32;
 
-/// Bytes of the zones of a drive of `size`, unless the user says otherwise.
+/// Default size in bytes of the zones of a drive of `size`.
 pub fn usual_zone(size: ByteLen) -> ByteLen {
     let mut zone = ZONE;
     let enough = |zone| {
@@ -113,8 +113,9 @@ pub fn usual_zone(size: ByteLen) -> ByteLen {
 /// exist is made, with `size` bytes.
 ///
 /// # Errors
-/// `Exists` if the device or file holds something, unless `force`; `Invalid` if a size is missing
-/// or is not that of the file; those of [`allocate`], [`PlainFile::open`] and [`make`].
+/// `Exists` if the device or file holds data, unless `force` is set; `Invalid` if the size
+/// is missing, or is not that of the file; the errors of [`allocate`], [`PlainFile::open`]
+/// and [`make`].
 pub fn create(
     path: &Path,
     zone: Option<ByteLen>,
@@ -125,8 +126,8 @@ pub fn create(
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
     let fresh = !path.exists();
     if fresh && matches!(name.parse(), Ok(DeviceSpec::Node(_))) {
-        // Creating the missing file would put it into /dev, in memory, where it would be in the way
-        // of the device once the device appears.
+        // Creating the missing file would put it into /dev, in memory, where it would prevent the
+        // device from appearing later.
         return Err(Error::new(ErrorKind::NotFound, format!("{name}: no such device")));
     }
     if fresh {
@@ -136,7 +137,7 @@ pub fn create(
     }
     let made = on_existing(&name, zone, size, force || fresh);
     if fresh && made.is_err() {
-        // The file is removed, because this call has made it.
+        // Remove the file, because this call has made it.
         let _ = std::fs::remove_file(path);
     }
     made

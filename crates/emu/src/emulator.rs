@@ -107,7 +107,7 @@ impl Emulator {
         Ok(Emulator::start(rt, start, options))
     }
 
-    /// As [`ZonedDevice::report`], but without waiting: an emulated drive always knows its zones.
+    /// Like [`ZonedDevice::report`], but without waiting: an emulated drive always knows its zones.
     ///
     /// # Errors
     /// `InternalError` if the drive is off or was removed.
@@ -203,7 +203,7 @@ impl Emulator {
         self.0.queues.borrow().in_order().into_iter().map(Waiting::info).collect()
     }
 
-    /// How many commands are submitted and not yet carried out.
+    /// Number of commands submitted and not yet carried out.
     pub fn in_flight_len(&self) -> usize {
         self.0.queues.borrow().len()
     }
@@ -286,8 +286,8 @@ impl Emulator {
         emulator
     }
 
-    /// Cuts the drive's power: commands in flight meet `fates` and are answered with Internal
-    /// Error. Later commands get the same answer until [`Emulator::power_on`].
+    /// Cuts the drive's power: commands in flight get `fates` and are answered with Internal Error.
+    /// Later commands get the same answer until [`Emulator::power_on`].
     pub fn power_cut(&self, fates: &Fates) {
         let inner = &*self.0;
         let waiting = inner.queues.borrow_mut().drain();
@@ -350,9 +350,9 @@ impl Emulator {
         true
     }
 
-    /// Carries out all waiting commands, if no checks are needed before each and all are in one
-    /// line. Nothing can happen between them, since no callback is called. Returns false if it
-    /// did nothing.
+    /// Carries out all waiting commands at once, if no command needs a check of its own and all
+    /// wait in one line (see `queue`). Nothing can happen between the commands, since no callback
+    /// is called. Returns false if it did nothing.
     fn sweep(&self) -> bool {
         let inner = &*self.0;
         if !inner.plain.get() {

@@ -171,7 +171,7 @@ impl Layout {
     }
 }
 
-/// Why bytes of an image are refused.
+/// The reason why bytes of an image are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The bytes are not an image.
@@ -239,7 +239,8 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// If `bytes` are no header, damaged, too new, or describe an impossible drive.
+    /// If `bytes` are not a header, or the header is damaged, too new, or describes an
+    /// impossible drive.
     pub fn parse(bytes: &[u8]) -> Result<Header, Refusal> {
         let header = Header::read_from_bytes(bytes).map_err(|_| Refusal::Foreign)?;
         if header.magic != MAGIC {

@@ -96,10 +96,10 @@ pub fn create_image(path: &Path, geometry: &Geometry, force: bool) -> Result<()>
     create_image_as(path, geometry, &Identity::fresh("")?, force)
 }
 
-/// As [`create_image`], with an identity that the caller gives.
+/// Like [`create_image`], with an identity that the caller gives.
 ///
 /// # Errors
-/// As [`create_image`].
+/// The errors of [`create_image`].
 pub fn create_image_as(
     path: &Path,
     geometry: &Geometry,

@@ -1,8 +1,8 @@
-//! How a drive processes commands: its options.
+//! The options of a drive: how it processes commands.
 
 use crate::timing::Pace;
 
-/// How many commands are carried out each time the executor polls the drive.
+/// Number of commands that are carried out each time the executor polls the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// One command at a time, so that many stay in flight.
@@ -14,12 +14,12 @@ pub enum Step {
 /// How a drive processes commands.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many commands are carried out at once.
+    /// Number of commands that are carried out each time the executor polls the drive.
     pub step: Step,
     /// True to draw the order across queues from the seed, instead of taking commands in the order
     /// of arrival.
     pub shuffle: bool,
-    /// Seed of the order and of faults; `None` draws it from the executor's random numbers.
+    /// Seed for the order of commands and for random faults; with `None` the executor draws one.
     pub seed: Option<u64>,
     /// The drive's name in messages.
     pub name: String,
@@ -34,7 +34,7 @@ impl Options {
         Options { step: Step::One, shuffle: true, seed: None, name, pace: None }
     }
 
-    /// All waiting commands at once, in the order of arrival.
+    /// Carries out all waiting commands at once, in the order of arrival.
     pub fn fast() -> Options {
         let name = "mem:".to_owned();
         Options { step: Step::All, shuffle: false, seed: None, name, pace: None }

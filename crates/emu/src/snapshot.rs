@@ -1,6 +1,6 @@
-//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it. A snapshot can
-//! also be led on by hand, without an executor: command by command, each carried out when its owner
-//! says.
+//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it. The owner of a
+//! snapshot can also continue it without an executor, and then decides when each command is
+//! carried out.
 
 use crate::core::Core;
 use crate::medium::Medium;
@@ -45,7 +45,7 @@ impl Snapshot {
         Ok(Snapshot { core, parcels: Vec::new(), faults: Vec::new(), power: Power::On })
     }
 
-    /// Puts a command in flight. A flush will cover what was carried out before.
+    /// Puts a command in flight. A flush will cover the commands carried out before this call.
     pub fn submit(&mut self, sequence: u64, queue: QueueId, request: Request) {
         let (command, fua) = (request.command, request.fua);
         let cache = self.core.cache.as_ref().filter(|_| matches!(command, Command::Flush));
@@ -54,8 +54,8 @@ impl Snapshot {
         self.parcels.push(Parcel { info, request, barrier });
     }
 
-    /// Takes the command with this number out of flight. If there is a `command`, that is carried
-    /// out, with the payload of the other. `None` if there is no such command in flight.
+    /// Removes the command with this number from those in flight. If `command` is given, carries it
+    /// out with the payload of the removed command. `None` if no such command is in flight.
     pub fn take(&mut self, sequence: u64, command: Option<Command>) -> Option<Status> {
         let at = self.parcels.iter().position(|parcel| parcel.info.sequence == sequence)?;
         let mut parcel = self.parcels.remove(at);

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 /// A page of zeros.
 static ZEROS: LazyLock<Page> = LazyLock::new(Page::zeroed);
 
-/// Why the medium failed.
+/// The reason why the medium failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumError {
     /// A block cannot be read, or the host's file system failed.

@@ -440,7 +440,7 @@ fn small_models() -> impl Strategy<Value = Rc<Model>> {
     })
 }
 
-/// The least time of a successful command of this kind.
+/// The minimum time of a successful command of this kind.
 fn least(model: &Model, command: &Command) -> u64 {
     let bytes = |blocks: BlockCount| blocks.0 * 4096;
     match command {

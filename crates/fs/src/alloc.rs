@@ -46,8 +46,8 @@ use std::rc::Rc;
 /// A decision of the allocator. The engine carries decisions out in the order in which they
 /// were made.
 pub(crate) enum ZoneAction {
-    /// Opens an empty zone: at once, or when the zone `after` has been written, if that is
-    /// still open.
+    /// Opens an empty zone. If zone `after` is still open, the writes wait until it is written to
+    /// its end.
     Open { zone: ZoneId, after: Option<ZoneId> },
     /// Writes a page at `offset`, the zone's next block.
     Write { zone: ZoneId, offset: u32, page: Page, kind: WriteKind },

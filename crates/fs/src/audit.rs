@@ -104,12 +104,12 @@ impl Fs {
         self.0.core.borrow().audit()
     }
 
-    /// As [`Fs::audit`], for the accounts that changed since the last checkpoint and the small
+    /// Like [`Fs::audit`], for the accounts that changed since the last checkpoint and the small
     /// accounts: heads, permits, positions in logs, writes in flight. The cost is in proportion to
     /// the number of changed table entries.
     ///
     /// # Errors
-    /// As [`Fs::audit`].
+    /// The errors of [`Fs::audit`].
     pub fn audit_changed(&self) -> Result<()> {
         self.0.core.borrow().audit_changed()
     }

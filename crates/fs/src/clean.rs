@@ -49,7 +49,7 @@ const FAILURES_MAX: usize = 32;
 /// The reason for cleaning, which decides how victims are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// No request waits for space. With the policy, and the least garbage of a victim,
+    /// No request waits for space. Fields: the policy, and the minimum garbage of a victim,
     /// in thousandths.
     Background(Policy, u32),
     /// A request waits for space.

@@ -22,8 +22,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How often an operation waits for reads of other operations before it reads for itself. Without
-/// this limit the operation could wait forever, because the blocks can be evicted before it runs.
+/// Number of times that an operation waits for reads of other operations before it reads for
+/// itself. Without this limit the operation could wait forever, because the blocks can be evicted
+/// before it runs.
 const JOINS: u32 = 16;
 
 /// Runs of blocks that are being read, by first address: the number of blocks, and the operations
@@ -88,7 +89,7 @@ struct Joined {
 pub(crate) struct Pins {
     inner: Rc<Inner>,
     tickets: Vec<Ticket>,
-    /// How often the operation has waited for reads of other operations.
+    /// Number of times that the operation has waited for reads of other operations.
     joins: u32,
 }
 

@@ -196,9 +196,9 @@ layout! {
         pub inodes: U64,
         /// Next generation for a new inode.
         pub generation: U32,
-        /// How many of `extents` are of the first delta log; they come first.
+        /// Number of entries of `extents` that are of the first delta log; they come first.
         pub log_extents: U32,
-        /// How many of `units` are of the NAT.
+        /// Number of entries of `units` that are of the NAT.
         pub nat_units: U32,
         /// Zero.
         pub reserved: U32,
@@ -206,8 +206,8 @@ layout! {
 }
 
 layout! {
-    /// Where a head of a stream writes next. Head h serves stream h mod streams. `superzone` all
-    /// ones: the head has no superzone.
+    /// The place at which a head of a stream writes next. Head h serves stream h mod streams.
+    /// `superzone` all ones: the head has no superzone.
     pub struct StreamState: 16 {
         /// Superzone.
         pub superzone: U32,

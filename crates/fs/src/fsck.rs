@@ -102,9 +102,9 @@ pub type About = (Option<u32>, &'static str);
 /// Counts of the structures that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckStatistics {
-    /// Inodes in use: files, directories and others.
+    /// Number of inodes in use: files, directories and others.
     pub inodes: u64,
-    /// Directories among the inodes.
+    /// Number of directories among the inodes.
     pub directories: u64,
     /// Number of names in directories.
     pub entries: u64,
@@ -112,9 +112,9 @@ pub struct FsckStatistics {
     pub nodes: u64,
     /// Number of blocks of content that files refer to.
     pub data_blocks: u64,
-    /// Blocks of content that were read and compared with their checksum.
+    /// Number of blocks of content that were read and compared with their checksum.
     pub verified_blocks: u64,
-    /// Summaries of closed segments that were checked.
+    /// Number of summaries of closed segments that were checked.
     pub summaries: u64,
     /// Number of blocks of tables and delta logs that were read.
     pub table_blocks: u64,
@@ -187,7 +187,7 @@ pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Res
 /// written during the check may look damaged.
 ///
 /// # Errors
-/// As [`fsck`].
+/// The errors of [`fsck`].
 #[inline(never)]
 pub(crate) fn check_records(device: Rc<dyn ZonedDevice>) -> Boxed<'static, Result<FsckReport>> {
     Box::pin(async move {

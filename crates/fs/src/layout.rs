@@ -19,14 +19,14 @@ pub(crate) const RING_ZONES: u32 = 2;
 const SUBSEGMENT: u32 = 32;
 /// Number of blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
-/// Most zones in a half of the sync log. A small zone lies on one die, and a die programs about ten
-/// thousand records a second. With four zones, 16 clients wrote more records than four dies can
-/// program, and waiting records filled the drive's write buffer (claim Z17).
+/// Maximum number of zones in a half of the sync log. A small zone lies on one die, and a die
+/// programs about ten thousand records a second. With four zones, 16 clients wrote more records
+/// than four dies can program, and waiting records filled the drive's write buffer (claim Z17).
 const SYNC_ZONES: u32 = 8;
 /// Smallest number of superzones in the main area: one for each of the six streams, two spare, one
 /// to start with.
 const SUPERZONES_MIN: u32 = 9;
-/// Active zones that the logs need at least, one for each: checkpoint ring, delta log, tables,
+/// Minimum number of active zones for the logs: one each for checkpoint ring, delta log, tables and
 /// sync log.
 const LOG_PERMITS: u32 = 4;
 /// On drives with fewer zones, NAT and SIT share a delta log and the table zone that is
@@ -51,8 +51,8 @@ const EXTENTS: usize = 256;
 pub(crate) fn label(body: &SuperblockBody) -> String {
     let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
     let mut label = String::from_utf8_lossy(&body.label[..end]).into_owned();
-    // What stands for bytes that are not text is longer than they are, and the label is written to
-    // the next superblock.
+    // A replacement character is longer than the byte that it replaces. Cut the text: the label
+    // must fit the next superblock.
     while label.len() > body.label.len() {
         label.pop();
     }
@@ -307,8 +307,8 @@ impl Layout {
         self.compat & COMPAT_PROOFS != 0
     }
 
-    /// Blocks that a checkpoint of `blocks` blocks takes, including its second copy if a zone of
-    /// the ring has space for both.
+    /// Number of blocks that a checkpoint of `blocks` blocks takes, including its second copy if a
+    /// zone of the ring has space for both.
     pub(crate) fn checkpoint_span(&self, blocks: u32) -> u32 {
         let both = 2 * blocks;
         if self.has_proofs() && both < self.capacity { both } else { blocks }
@@ -630,8 +630,8 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
 
 /// Chooses whether NAT and SIT each have a log and a table zone of their own, which must not take
 /// permits from the streams. `for_streams` is the number of permits left if logs are shared,
-/// `needed` is the least that the streams hold, and `own` says that there are six streams and zones
-/// are not large.
+/// `needed` is the minimum number that the streams hold, and `own` says that there are six streams
+/// and zones are not large.
 fn choose_logs(
     options: &MkfsOptions,
     usable: u32,
@@ -665,7 +665,7 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
     Ok(segment)
 }
 
-/// Most blocks in a table page: it must fit into a zone and into a record.
+/// Maximum number of blocks in a table page: it must fit into a zone and into a record.
 pub(crate) fn unit_most(capacity: u32) -> u32 {
     capacity.min(RECORD_LENGTH_MAX / BLOCK as u32)
 }

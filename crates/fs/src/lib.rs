@@ -333,7 +333,7 @@ impl Fs {
     /// name that survives.
     ///
     /// # Errors
-    /// As [`Fs::create`] and [`Fs::open`].
+    /// The errors of [`Fs::create`] and [`Fs::open`].
     pub async fn create_unnamed(&self, directory: Ino, node: &NewNode) -> Result<Attr> {
         if node.kind != Kind::File {
             let message = "only a regular file can be made without a name";
@@ -372,8 +372,8 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`Fs::rmdir`] if `directory`, otherwise as [`Fs::unlink`]. But an inode that loses its
-    /// last name stays, and counts as opened once more until [`Fs::release`] frees it. Returns
+    /// Like [`Fs::rmdir`] if `directory`, otherwise like [`Fs::unlink`]. But an inode that loses
+    /// its last name stays, and counts as opened once more until [`Fs::release`] frees it. Returns
     /// that inode.
     ///
     /// # Errors
@@ -423,7 +423,7 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`Fs::rename`], but an inode that loses its last name stays, and counts as opened once
+    /// Like [`Fs::rename`], but an inode that loses its last name stays, and counts as opened once
     /// more until [`Fs::release`] frees it. Returns that inode.
     ///
     /// # Errors
@@ -494,7 +494,7 @@ impl Fs {
     /// removes the lifetime. The lifetime is stored in the attribute [`LIFETIME_ATTRIBUTE`].
     ///
     /// # Errors
-    /// As [`Fs::setxattr`].
+    /// The errors of [`Fs::setxattr`].
     pub async fn set_lifetime(&self, ino: Ino, lifetime: Option<Lifetime>) -> Result<()> {
         let done = match lifetime {
             Some(said) => {
@@ -537,10 +537,10 @@ impl Fs {
         Ok(listed)
     }
 
-    /// As [`Fs::readdir`], but does not count as an access, like `O_NOATIME`.
+    /// Like [`Fs::readdir`], but does not count as an access, like `O_NOATIME`.
     ///
     /// # Errors
-    /// As [`Fs::readdir`].
+    /// The errors of [`Fs::readdir`].
     pub async fn readdir_noatime(
         &self,
         ino: Ino,
@@ -578,10 +578,10 @@ impl Fs {
         self.0.run(read).await
     }
 
-    /// As [`Fs::read`], but does not count as an access, like `O_NOATIME`.
+    /// Like [`Fs::read`], but does not count as an access, like `O_NOATIME`.
     ///
     /// # Errors
-    /// As [`Fs::read`].
+    /// The errors of [`Fs::read`].
     pub async fn read_noatime(&self, ino: Ino, offset: u64, len: usize) -> Result<ReadData> {
         self.0.run(|core| core.read(ino, offset, len)).await
     }

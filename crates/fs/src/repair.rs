@@ -211,7 +211,7 @@ impl Repair {
     /// not be mounted, and nothing is written to `device`.
     ///
     /// # Errors
-    /// As [`fsck`]: no repair can be planned then.
+    /// The errors of [`fsck`]: no repair can be planned then.
     #[inline(never)]
     pub fn plan<'a>(
         rt: &'a Rt,
@@ -343,7 +343,7 @@ fn quietly() -> MountOptions {
     }
 }
 
-/// Whether the file system can be mounted, and whether a check after the unmount finds no fault.
+/// True if the file system can be mounted, and a check after the unmount finds no fault.
 async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     let Ok(view) = Overlay::new(rt, device.clone()).await else { return false };
     let view: Rc<dyn ZonedDevice> = Rc::new(view);

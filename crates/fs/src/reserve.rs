@@ -14,10 +14,11 @@ use furrow_zone::Result;
 use queue::Tried;
 use std::rc::Rc;
 
-/// Most checkpoints made for an operation that adds blocks before it is told that no space is left.
+/// Maximum number of checkpoints made for an operation that adds blocks; after them it fails
+/// with NoSpace.
 const CHECKPOINTS_MAX: u32 = 4;
-/// Most steps made for an operation that lacks space, in addition to two for each superzone, before
-/// it is told that no space is left. Counting restarts when the spare space reaches a new maximum.
+/// Number of steps made for an operation that lacks space, in addition to two for each superzone,
+/// before it fails with NoSpace. Counting restarts when the spare space reaches a new maximum.
 const STEPS_MIN: u32 = 32;
 
 impl Core {

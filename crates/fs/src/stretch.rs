@@ -12,7 +12,7 @@
 
 use furrow_rt::{Nanos, Rt};
 
-/// Units after which other tasks run before the next step.
+/// Number of units after which other tasks run before the next step.
 pub(crate) const UNITS_BEFORE_OTHERS: u64 = 2_048;
 /// The duration of a stretch is measured only if it takes more units than this.
 const UNITS_TIMED: u64 = 512;

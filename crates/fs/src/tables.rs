@@ -239,7 +239,7 @@ pub(crate) struct Log {
     pub(crate) delta: DeltaLog,
     /// Extents of the log that complete the table pages.
     pub(crate) extents: Vec<Extent>,
-    /// True while a merge is under way: the tables know which table pages it has still to write.
+    /// True while a merge is under way: the tables know which table pages it still has to write.
     pub(crate) merging: bool,
     /// Table pages that the merge writes although they are not stale.
     moved: BTreeSet<(usize, u32)>,

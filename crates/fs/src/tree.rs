@@ -75,7 +75,7 @@ impl Tree {
         &self.files
     }
 
-    /// As [`Tree::files`], for changes.
+    /// Like [`Tree::files`], for changes.
     pub(crate) fn files_mut(&mut self) -> &mut OpenFiles {
         &mut self.files
     }

@@ -259,17 +259,18 @@ pub struct StatFs {
     pub blocks: u64,
     /// Number of blocks without valid content, which are free once everything is cleaned.
     pub blocks_free: u64,
-    /// Blocks of `blocks_free` that users can have: without the blocks kept for cleaning.
+    /// Number of blocks of `blocks_free` that users can have: without the blocks kept for cleaning.
     pub blocks_available: u64,
-    /// Blocks of `blocks_available` that can be written at once, before anything is cleaned.
+    /// Number of blocks of `blocks_available` that can be written at once, before anything
+    /// is cleaned.
     pub blocks_now: u64,
     /// Garbage: blocks whose content is stale, in zones that still have to be reset.
     pub blocks_stale: u64,
     /// Number of blocks set aside for the checkpoint ring, delta logs, tables and sync log.
     pub blocks_logs: u64,
-    /// Blocks of `blocks_logs` whose content a mount would need now.
+    /// Number of blocks of `blocks_logs` whose content a mount would need now.
     pub blocks_logs_used: u64,
-    /// Blocks for segment summaries, one in each segment.
+    /// Number of blocks for segment summaries, one in each segment.
     pub blocks_summaries: u64,
     /// Number of inodes in use plus `inodes_free`.
     pub inodes: u64,
@@ -405,8 +406,8 @@ pub struct MkfsOptions {
     /// Blocks per table page, at most a zone. If absent, 1 to 64 depending on the size of the
     /// drive. With [`furrow_policy::Metadata::Pair`], 1 or a whole zone.
     pub unit_blocks: Option<u32>,
-    /// Least number of blocks in each half of a delta log; the number is rounded up to whole zones.
-    /// If absent, chosen from the size of the drive.
+    /// Minimum number of blocks in each half of a delta log; the number is rounded up to whole
+    /// zones. If absent, chosen from the size of the drive.
     pub delta_blocks: Option<u32>,
     /// Number of delta logs, and of table zones written at the same time: 1, which NAT and SIT
     /// share, or 2. If absent, chosen from the drive's active zones.
@@ -470,7 +471,7 @@ pub struct MountOptions {
     pub background_pages: Option<usize>,
     /// Reaction to a block that is damaged or cannot be read.
     pub on_damage: OnDamage,
-    /// How many writes to a zone may be in flight.
+    /// Rule for how many writes to a zone may be in flight.
     pub order: Order,
     /// File name extensions that tell the expected lifetime of a new file's data.
     pub extensions: crate::tree::lifetime::Extensions,
@@ -615,7 +616,7 @@ pub struct Counters {
     /// Number of requests that failed because a block could not be read, or differed from what
     /// was written.
     pub damaged_reads: u64,
-    /// How often an operation had to wait for space.
+    /// Number of times that an operation had to wait for space.
     pub space_waits: u64,
     /// Largest number of blocks, nodes and names looked at in one stretch before other tasks could
     /// run; stretches with 512 or fewer are not recorded.

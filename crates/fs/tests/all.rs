@@ -1,7 +1,6 @@
 //! The tests of the file system, as one program.
 //!
-//! Each file here is a module: this needs one link, where a program per file would need a
-//! link each.
+//! Each file here is a module: a single program links its dependencies only once.
 
 mod append;
 mod cleaning;

@@ -143,8 +143,8 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
     }
 }
 
-/// The drive disappears during appends: the engine reports this, writes no more, and still ends
-/// in order.
+/// The drive disappears during appends: the engine reports this and stops writing, and its tasks
+/// still end.
 #[test]
 fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     on_drive(5, |rt, drive| async move {

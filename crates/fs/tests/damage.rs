@@ -151,7 +151,6 @@ fn a_flipped_bit_in_a_sync_record_costs_its_own_file() {
     });
 }
 
-/// Two records, one behind the other and apart.
 /// Overwrites what was written in `zone` by as many blocks of `byte`.
 async fn overwrite(drive: &Emulator, zone: ZoneId, byte: u8) {
     let geometry = drive.geometry().clone();

@@ -62,7 +62,7 @@ fn stream(fs: &Fs, name: &str) -> StreamInfo {
     fs.streams().into_iter().find(|stream| stream.name == name).unwrap()
 }
 
-/// As `fill`, but segment by segment; returns the largest number of superzones that `name`
+/// Like `fill`, but segment by segment; returns the largest number of superzones that `name`
 /// had open.
 async fn most_open(fs: &Fs, ino: Ino, segments: usize, tag: u8, name: &str) -> Result<u32> {
     let mut most = 0;

@@ -147,7 +147,7 @@ fn checkpoints_on_a_full_drive(background: bool) {
 }
 
 /// Files that were made without a name and closed again leave only their creation in the sync log:
-/// a replay may meet more of them than may be open at the same time.
+/// a replay may find more of them than may be open at the same time.
 #[test]
 fn many_files_without_a_name_are_replayed() {
     let spec = "zones=2400,zone-size=80KiB,max-active=40,channels=1";

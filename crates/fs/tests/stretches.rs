@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
-/// Most blocks, nodes and names looked at in one stretch, whatever a user does.
+/// Maximum number of blocks, nodes and names looked at in one stretch, whatever a user does.
 const MOST: u64 = 40_000;
 /// The same limit for listing, looking up, searching and copying.
 const MOST_LOOKING: u64 = 16_000;

@@ -8,7 +8,7 @@ use crate::wire::{self, Accepted, Offer, feature};
 use anyhow::{Result, bail};
 use std::sync::atomic::Ordering;
 
-/// Most background requests, such as read-ahead, that the kernel has in flight.
+/// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
 const MAX_BACKGROUND: u16 = 64;
 /// Size in bytes of a page of the kernel's page cache.
 const PAGE: u32 = 4096;
@@ -18,7 +18,7 @@ const PAGE: u32 = 4096;
 pub struct Agreement {
     offered: u64,
     agreed: u64,
-    /// Most background requests, such as read-ahead, that the kernel has in flight.
+    /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
     pub max_background: u16,
 }
 
@@ -52,8 +52,8 @@ impl Agreement {
 /// requests will come by rings.
 ///
 /// # Errors
-/// If the kernel lacks a feature that the server needs, or if `rings` is set and the kernel has
-/// no rings.
+/// An error if the kernel lacks a feature that the server needs, or if `rings` is set and the
+/// kernel has no rings.
 pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepted> {
     let upper = match u64::from(offer.flags) & feature::INIT_EXT {
         0 => 0,
@@ -90,10 +90,10 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
 /// Chooses the capabilities of a mounted file system from the kernel's offer.
 ///
 /// # Errors
-/// If the kernel lacks the write-back cache that the user asked for.
+/// An error if the kernel lacks the write-back cache that the user asked for.
 pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
-    // Features that this kernel lacks stay off. Only for KILLPRIV_V2 does that matter: without it
-    // the kernel clears set-id bits itself.
+    // Features that this kernel lacks stay off. This matters only for KILLPRIV_V2: without it the
+    // kernel clears set-id bits itself.
     for wish in [
         feature::PARALLEL_DIROPS,
         feature::DO_READDIRPLUS,

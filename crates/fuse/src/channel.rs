@@ -22,7 +22,7 @@ use std::time::Duration;
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
 /// How long the kernel gathers forgets while other requests come by rings. The blocks of a removed
-/// file become free up to this much later; see `Call::with_space`.
+/// file become free later by up to this time; see `Call::with_space`.
 pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
 /// Size in bytes of the longest message: a WRITE with header and structure.
@@ -65,8 +65,8 @@ fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8])> {
 /// `rings`, all requests except forgets and interrupts will come by rings.
 ///
 /// # Errors
-/// If the kernel is too old or lacks a feature that the server needs, or if `rings` is set and the
-/// kernel has no rings.
+/// An error if the kernel is too old or lacks a feature that the server needs, or if `rings` is set
+/// and the kernel has no rings.
 pub(crate) fn handshake(
     device: &Arc<OwnedFd>,
     server: &impl Operations,
@@ -121,7 +121,7 @@ pub(crate) fn handshake(
 /// come by `/dev/fuse`.
 ///
 /// # Errors
-/// If a read fails, or if a message from the kernel is not a request.
+/// An error if a read fails, or if a message from the kernel is not a request.
 pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool) -> Result<()> {
     let mut buffer = vec![0; LONGEST];
     while let Some(message) = receive(device, &mut buffer)? {
@@ -183,7 +183,7 @@ pub(crate) struct Answer {
     device: Arc<OwnedFd>,
     unique: u64,
     payload: Vec<u8>,
-    /// Most bytes of payload that the answer may have.
+    /// Maximum number of bytes of payload that the answer may have.
     limit: usize,
     given: bool,
 }

@@ -24,7 +24,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Most bytes of payload that the request allows in its answer.
+    /// Maximum number of bytes of payload that the request allows in its answer.
     pub(crate) fn limit(&self) -> usize {
         match self.header.op {
             op::READ | op::READDIR | op::READDIRPLUS => {

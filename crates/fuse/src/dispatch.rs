@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most errors of the drive that are logged; `furrow stat` counts further ones.
+/// Maximum number of errors of the drive that are logged; `furrow stat` counts further ones.
 const LOGGED_MAX: usize = 1000;
 
 /// State that the callbacks share with the tasks that they start.
@@ -63,8 +63,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The attributes in the kernel's form. A file without blocks yet may have stores through maps,
-    /// or cached writes, that wait in the kernel; and programs take a file with 0 blocks for a hole
+    /// The attributes in the kernel's form. A file without blocks may have data in the kernel's
+    /// cache that is not written back yet, and programs take a file with 0 blocks for a hole
     /// without asking. So such a file is shown with one block of 512 bytes.
     pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
         let mut shown = attributes(attr);
@@ -85,8 +85,8 @@ impl Shared {
         report::stat(fs, &self.info, seconds, self.latencies.operations())
     }
 
-    /// Logs an error of the drive the first time only, because a program that reads a damaged block
-    /// repeatedly must not fill the log.
+    /// Logs an error of the drive only the first time, so that a program that reads a damaged block
+    /// repeatedly does not fill the log.
     fn log_once(&self, error: &Error) {
         let line = error.to_string();
         // The set is intact even if a thread panicked while it held the lock.
@@ -193,7 +193,7 @@ impl FuseServer {
 
     /// Lets the kernel find files by file handles (`handles`). An overlay file system on the mount
     /// then also looks up the lower file of a copied-up file by a handle, and FUSE takes that inode
-    /// for outdated (seen with Linux 6.18): access to the copied-up file fails with ESTALE.
+    /// for outdated (seen with Linux 6.18), so access to the copied-up file fails with ESTALE.
     #[must_use]
     pub fn with_handles(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -358,8 +358,8 @@ impl FuseServer {
             return reply.error(Errno::PERM);
         }
         if size == 0 {
-            // The kernel asks only for the length. The query is not executed for that, because it
-            // may be a sync.
+            // The kernel asks only for the length. The query is not executed just for its length,
+            // because it may be a sync.
             return reply.size(report::MAX_ANSWER as u32);
         }
         // The request counts as "other", because its duration says nothing about the file system.

@@ -2,7 +2,7 @@
 //!
 //! Invariants: this module runs no helper program and needs no library, only `/dev/fuse` and
 //! CAP_SYS_ADMIN. It accesses no path *inside* a mount that this process serves, because the
-//! process would wait for itself; only [`Root`] does, on a separate thread.
+//! process would wait for itself. The exception is [`Root`], which uses a separate thread.
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
@@ -24,7 +24,7 @@ const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
 /// How long the kernel may take to report that a daemon is dead. The limit is short, because the
-/// kernel does not ask the daemon for that.
+/// kernel does not need an answer of the daemon for that.
 const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 /// Type of Furrow's mounts in the mount table.
 ///
@@ -82,8 +82,8 @@ impl Endpoint {
     /// to the mount waits until the first message is answered.
     ///
     /// # Errors
-    /// If `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted on. The
-    /// error says what to do.
+    /// An error if `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted
+    /// on. The error says what to do.
     pub fn mount(&self, directory: &Path) -> Result<OwnedFd> {
         let mode = mountable(directory)?;
         let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -122,10 +122,10 @@ impl Endpoint {
         }
     }
 
-    /// Sets the flags of the mount at `directory`. The daemon does not learn of that.
+    /// Sets the flags of the mount at `directory`. The daemon does not learn of the change.
     ///
     /// # Errors
-    /// If no Furrow file system is mounted there, or the kernel refuses.
+    /// An error if no Furrow file system is mounted there, or the kernel refuses.
     pub fn remount(&self, directory: &Path) -> Result<()> {
         let here = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         if !mounted()?.iter().any(|mount| mount.directory == here) {
@@ -202,9 +202,9 @@ pub fn is_dead(directory: &Path) -> bool {
     asked.flatten().is_some_and(is_end)
 }
 
-/// The result of `call` on a mount; `None` if the mount's daemon does not answer within `limit`.
-/// The call runs in a thread of its own, because the kernel waits without limit for a daemon
-/// that hangs.
+/// The result of `call` on a mount; `None` if the mount's daemon does not answer within
+/// `limit`. The call runs on a separate thread, because the kernel waits without limit for a
+/// daemon that hangs.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     directory: &Path,
@@ -249,7 +249,7 @@ pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Access to the file system of a mount that does not keep the mount in use.
+/// Access to the file system of a mount, without keeping the mount in use.
 #[derive(Debug)]
 pub struct Root {
     directory: PathBuf,
@@ -302,7 +302,7 @@ pub(crate) fn number_of(directory: &Path) -> Option<String> {
 }
 
 /// Whether the kernel refuses changes of the file system at `directory`. The server itself cannot
-/// know that, because the kernel does not report a remount with `ro` to it.
+/// know that, because the kernel does not tell it about a remount with `ro`.
 pub(crate) fn is_read_only(directory: &Path) -> bool {
     let newest = |mount: &Mounted| mount.directory == directory;
     mounted().is_ok_and(|all| all.into_iter().rfind(newest).is_some_and(|mount| mount.read_only))
@@ -389,7 +389,7 @@ pub struct Mounted {
 /// All Furrow mounts, in the order of mounting.
 ///
 /// # Errors
-/// If the mount table cannot be read.
+/// An error if the mount table cannot be read.
 pub fn mounted() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read(table).map_err(|error| match error.kind() {

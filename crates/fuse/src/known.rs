@@ -1,9 +1,9 @@
 //! The inodes to which the kernel refers, and which of them have lost their last name.
 //!
 //! The kernel counts every answer that names an inode, and a forget says how many of these answers
-//! it forgets. Only when all of them are forgotten does the kernel no longer refer to the inode.
-//! One forget is not enough: it comes by `/dev/fuse`, and a lookup of the same inode that comes by
-//! a ring may overtake it.
+//! it forgets. The kernel stops referring to the inode only when it has forgotten all of them. A
+//! single forget is not enough: it comes by `/dev/fuse`, and a lookup of the same inode that comes
+//! by a ring may overtake it.
 //!
 //! Invariant: the server counts an answer before it gives the answer, so the kernel never forgets
 //! more answers than were counted.

@@ -58,26 +58,27 @@ ops! {
     Seek "lseek"
 }
 
-/// Requests of one kind since the mount. Times are in nanoseconds, percentiles exact within 1 %.
+/// Requests of one kind since the mount. Latencies are in nanoseconds; percentiles are exact within
+/// 1 %.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// The kind.
+    /// The kind of the requests.
     pub name: String,
-    /// Their number.
+    /// Number of requests.
     pub count: u64,
-    /// Requests among them that failed. A missing name or attribute is not a failure.
+    /// Number of requests that failed. A missing name or attribute is not a failure.
     pub errors: u64,
-    /// Sum of all times.
+    /// Sum of the latencies of all requests.
     pub total_ns: u64,
-    /// Median.
+    /// Median latency.
     pub p50_ns: u64,
-    /// 90th percentile.
+    /// 90th percentile of the latency.
     pub p90_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_ns: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency.
     pub p999_ns: u64,
-    /// The slowest.
+    /// Latency of the slowest request.
     pub max_ns: u64,
 }
 
@@ -111,7 +112,7 @@ impl Latencies {
         Started { op, at: Instant::now() }
     }
 
-    /// Records the latency of a request that has been answered; `failed`: with an error.
+    /// Records the latency of an answered request. `failed`: whether the answer was an error.
     pub fn end(&self, started: Started, failed: bool) {
         let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut records = self.records();

@@ -1,4 +1,4 @@
-//! A FUSE server that does nothing, to measure what FUSE itself costs.
+//! A FUSE server that does nothing, to measure the cost of FUSE itself.
 //!
 //! The mount has a file of 4 KiB, [`FILE`], a file of 256 MiB, [`BIG`], and a directory in which
 //! any name can be made and removed. Every request is answered at once from constants, and written

@@ -1,8 +1,8 @@
 //! The requests of the kernel's FUSE driver, in a form that does not depend on the transport.
 //!
 //! A server implements [`Operations`]. A transport (`channel.rs`, `ring.rs`) reads requests, calls
-//! the server, and sends the answer that the server gives to the [`Reply`]. Requests are missing
-//! that the kernel answers itself with the options used here, such as locks.
+//! the server, and sends the answer that the server gives to the [`Reply`]. The trait lacks
+//! requests that the kernel answers itself with the options used here, such as locks.
 
 use crate::capabilities::Agreement;
 use crate::channel::Notifier;
@@ -29,7 +29,7 @@ pub enum When {
     At(Time),
 }
 
-/// The attributes that a request changes; `None` for the others.
+/// The attributes that a request changes; `None` for those that stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub mode: Option<u32>,
@@ -63,7 +63,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Chooses the features that the server wants.
     ///
     /// # Errors
-    /// If the kernel lacks a feature that the server needs; the mount then ends.
+    /// An error if the kernel lacks a feature that the server needs; the mount then ends.
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()>;
 
     /// Called when the kernel has agreed. `kernel` sends messages to the kernel.
@@ -76,9 +76,9 @@ pub trait Operations: Send + Sync + 'static {
     /// Called when the mount has ended.
     fn destroy(&self) {}
 
-    /// The kernel unmounts a block device. It frees the device once the server has answered, so the
-    /// server must not write to the device afterwards. The kernel does not send this for other
-    /// mounts, which just end.
+    /// Called when the kernel unmounts a block device. It frees the device once the server has
+    /// answered, so the server must not write to the device afterwards. The kernel sends this
+    /// request only for block devices; other mounts just end.
     fn leave(&self, reply: Reply<kind::Empty>) {
         reply.ok();
     }

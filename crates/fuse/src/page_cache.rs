@@ -1,4 +1,4 @@
-//! Sets limits of the kernel's page cache for a mount that FUSE does not negotiate.
+//! Sets those limits of the kernel's page cache for a mount that FUSE does not negotiate.
 //!
 //! The kernel assumes that each FUSE server is slow: it reads 128 KiB ahead, and throttles writers
 //! once the dirty pages of a mount take a hundredth of memory. Furrow's drives are as fast as those
@@ -16,7 +16,7 @@ const READ_AHEAD: u32 = 2 * MAX_WRITE;
 /// Raises the limits of the mount at `directory`.
 ///
 /// # Errors
-/// If the mount is not in the mount table, or the kernel refuses.
+/// An error if the mount is not in the mount table, or the kernel refuses.
 pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
     let number = number_of(directory).context("it is not in the mount table")?;
     // A mount of a block device has its own limits, which are not those of the device.
@@ -26,7 +26,7 @@ pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
     ensure!(limits.exists(), "{} does not exist: is sysfs mounted?", limits.display());
     for (limit, value) in [
         ("read_ahead_kb", READ_AHEAD / 1024),
-        // Percent of the dirty pages of all file systems together that this mount may have.
+        // Percentage of the dirty pages of all file systems that this mount may have.
         ("max_ratio", 100),
         // With 0, the ratio counts only once all file systems together have too many dirty pages.
         ("strict_limit", 0),

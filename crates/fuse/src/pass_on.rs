@@ -1,7 +1,7 @@
 //! Makes the kernel pass on data that only its cache has, before an answer depends on that data.
 //!
 //! Data stored through a shared map stays in the kernel's cache until the kernel writes it back,
-//! and the kernel asks where a file has data ([`Seek`]) without doing that first. So before the
+//! and the kernel asks where a file has data ([`Seek`]) without writing back first. So before the
 //! server answers with a hole, it tells the kernel to drop its cached pages of the hole: the kernel
 //! then passes on the dirty pages, and waits until these writes are answered. The kernel cannot be
 //! asked which pages are dirty.
@@ -36,7 +36,7 @@ struct Doubt {
     reply: Reply<kind::Seek>,
 }
 
-/// What the engine found.
+/// The engine's result for a search.
 struct Found {
     /// The offset found; `None` where Linux answers ENXIO.
     at: Option<u64>,

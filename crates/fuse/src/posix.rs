@@ -91,8 +91,8 @@ impl Caller {
     }
 }
 
-/// How many pauses a writer waits for the kernel's forget of a removed file: enough even on a
-/// busy machine.
+/// Number of pauses for which a writer waits for the kernel's forget of a removed file; enough even
+/// on a busy machine.
 const FORGOTTEN: u32 = 50;
 
 impl Call {
@@ -103,10 +103,10 @@ impl Call {
     }
 
     /// Calls `attempt`, which makes a change, with `argument`. If there is no space but removed
-    /// files still hold some, waits and calls it once more. The wait ends when the kernel has
-    /// forgotten these files, or after [`FORGOTTEN`] pauses, because one of them may be open. A
-    /// program that removes a file and then writes another must get the space, and the forget comes
-    /// only some time after the removal.
+    /// files still hold some, waits and calls `attempt` once more. The wait ends when the kernel
+    /// has forgotten these files, or after [`FORGOTTEN`] pauses, since one of the files may be
+    /// open. So a program that removes a file and then writes another gets the space, although the
+    /// forget comes some time after the removal.
     pub async fn with_space<A: Clone, T>(
         &self,
         argument: A,
@@ -252,8 +252,8 @@ impl Call {
         }
     }
 
-    /// Keeps an inode that has lost its last name and was opened for that. It is released when the
-    /// kernel, which may still use it by number, forgets it.
+    /// Keeps an inode that has lost its last name, and that the caller has opened for this purpose.
+    /// The kernel may still use the inode by its number; it is released when the kernel forgets it.
     async fn keep(&self, ino: Option<Ino>) -> Result<()> {
         match ino {
             Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,
@@ -303,8 +303,8 @@ impl Call {
     }
 
     /// Lists directory `ino` from `offset` on. Fetches `batch` entries at a time until `add`
-    /// returns true, because its buffer is full. `access` says whether the listing counts as
-    /// an access.
+    /// returns true, which says that its buffer is full. `access` says whether the listing counts
+    /// as an access.
     pub async fn list(
         &self,
         (ino, access): (Ino, bool),

@@ -98,7 +98,7 @@ pub(crate) trait Fail: Send + 'static {
 
 /// A reply that lists a directory.
 pub(crate) trait Listing: Fail {
-    /// Answers with the entries that were added; without any, the listing has ended.
+    /// Answers with the entries that were added. An answer without entries ends the listing.
     fn ok(self);
 }
 

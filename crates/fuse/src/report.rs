@@ -8,7 +8,7 @@
 //! | `furrow.status` | a [`Status`] as JSON |
 //! | `furrow.map.N` | a [`MapPage`] as JSON: zones from N on |
 //! | `furrow.stat` | a [`Stat`] as JSON |
-//! | `furrow.options` | the options of the mount, as after `-o` |
+//! | `furrow.options` | the options of the mount, in the form that `-o` takes |
 //! | `furrow.sync` | `ok`, when everything is durable |
 //! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
 //! | `furrow.ask.REQUEST` | the answer to a [`Request`] of the control protocol; root only, except to see the scrub |
@@ -41,7 +41,7 @@ use std::time::Duration;
 pub const VERSION: u32 = 2;
 /// Longest answer in bytes (XATTR_SIZE_MAX).
 pub const MAX_ANSWER: usize = 65_536;
-/// How long a daemon may take for an answer that needs no work of the drive.
+/// Longest time that a daemon may take for an answer that does not use the drive.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of zones on one page of the map; each zone takes at most about 85 bytes.
 const PAGE: usize = 600;
@@ -60,12 +60,12 @@ const GC: &str = "furrow.gc.";
 pub struct Info {
     /// The device.
     pub device: String,
-    /// Where it is mounted; empty if it is not.
+    /// Where the file system is mounted; empty if it is not mounted.
     #[serde(default)]
     pub directory: String,
     /// Process id of the daemon.
     pub pid: u32,
-    /// It refuses changes: mounted read-only, or after an error.
+    /// Whether changes are refused, because of a read-only mount or an error.
     pub read_only: bool,
     /// Blocks of a zone.
     pub zone_blocks: u64,
@@ -79,7 +79,7 @@ pub struct Status {
     /// Constant properties.
     #[serde(flatten)]
     pub info: Info,
-    /// Why nothing can be written any more, if an error led to that.
+    /// The error after which nothing can be written any more, if there was one.
     #[serde(default)]
     pub failure: Option<String>,
     /// The drive, if it owes an answer for more than a few seconds; else null.
@@ -98,9 +98,9 @@ pub struct Status {
 /// [`furrow_fs::Silence`] as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// For how many seconds it has not answered.
+    /// Number of seconds for which the drive has not answered.
     pub seconds: u64,
-    /// The commands that wait for it.
+    /// The commands that wait for the drive.
     pub waiting: String,
 }
 
@@ -145,16 +145,16 @@ impl From<StatFs> for Space {
 /// A zone of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zone {
-    /// Number.
+    /// Number of the zone.
     pub zone: u64,
-    /// Its use: one of the names of [`use_name`].
+    /// Use of the zone: one of the names of [`use_name`].
     #[serde(rename = "use")]
     pub usage: String,
-    /// A stream or log writes to it at present.
+    /// Whether a stream or log writes to the zone at present.
     pub open: bool,
-    /// Blocks written.
+    /// Number of blocks written in the zone.
     pub written: u64,
-    /// Valid blocks.
+    /// Number of valid blocks in the zone.
     pub valid: u64,
 }
 
@@ -213,7 +213,7 @@ pub fn status(fs: &Fs, info: &Info) -> Status {
 /// A page of the zone map: at most `count` zones from `first` on.
 ///
 /// # Errors
-/// If the drive does not report its zones.
+/// An error if the drive does not report its zones.
 pub async fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<MapPage, Error> {
     let all: Vec<ZoneInfo> = fs.zone_map().await?;
     let zones = all.iter().enumerate().skip(first).take(count).map(|(zone, z)| Zone {
@@ -234,13 +234,13 @@ pub async fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<Map
 
 /// The options of a mount, and the means to change them.
 pub trait Remount: Send + Sync {
-    /// The options, as after `-o`.
+    /// The options, in the form that `-o` takes.
     fn options(&self) -> String;
 
-    /// Puts `options` into force in addition to the present ones: either all of them or none.
+    /// Applies `options` in addition to the present ones: either all of them or none.
     ///
     /// # Errors
-    /// If an option is unknown, or may not change while mounted.
+    /// An error if an option is unknown, or may not change while mounted.
     fn change(&self, fs: &Fs, options: &str) -> Result<(), Error>;
 }
 
@@ -254,7 +254,7 @@ pub(crate) enum Question {
     Options,
     /// Cleans at most this many superzones.
     Gc(u32),
-    /// A request of the control protocol, or why it is none.
+    /// A request of the control protocol, or the reason why it is not one.
     Ask(Result<Request, String>),
 }
 
@@ -273,8 +273,8 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask this, because it makes the drive work. Of requests the answer says
-    /// so.
+    /// Whether only root may ask this, because it makes the drive work. For [`Question::Ask`] the
+    /// answer decides.
     pub fn is_for_root(&self) -> bool {
         matches!(self, Question::Gc(_))
     }
@@ -289,8 +289,8 @@ pub(crate) async fn answer(
     let info = &shared.info;
     let text = match question {
         Question::Sync => {
-            // A read-only mount has nothing to sync, and must not write what recovery found, which
-            // is only in memory.
+            // A read-only mount has nothing to sync, and must not write the state that recovery
+            // found, which is only in memory.
             if !info.read_only {
                 fs.sync().await?;
             }
@@ -354,15 +354,15 @@ async fn carry_out(
 pub struct Cleaned {
     /// Version of this document.
     pub version: u32,
-    /// Superzones emptied.
+    /// Number of superzones that were emptied.
     pub superzones: u32,
     /// Bytes of file data moved.
     pub data_bytes: u64,
     /// Bytes of nodes moved.
     pub node_bytes: u64,
-    /// Blocks that could not be read, or have wrong content.
+    /// Number of blocks that could not be read, or have wrong content.
     pub failed_blocks: u64,
-    /// The first few of them: place, owner and reason.
+    /// The first few of these blocks: place, owner and reason.
     pub failures: Vec<String>,
 }
 
@@ -370,7 +370,7 @@ pub struct Cleaned {
 /// that the emptied superzones are free.
 ///
 /// # Errors
-/// As [`Fs::clean`].
+/// The errors of [`Fs::clean`].
 pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     let options = CleanOptions { superzones, ..CleanOptions::default() };
     let CleanReport { superzones, data_blocks, node_blocks, failed_blocks, failures } =
@@ -386,10 +386,10 @@ pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     })
 }
 
-/// Asks for what the daemon can answer without work of the drive.
+/// Asks a question that the daemon can answer without using the drive.
 ///
 /// # Errors
-/// As `question`; also if there is no answer within [`PATIENCE`].
+/// The errors of `question`; also an error if no answer comes within [`PATIENCE`].
 fn soon<T: Send + 'static>(
     directory: &Path,
     question: impl FnOnce(&Path) -> Result<T> + Send + 'static,
@@ -404,16 +404,17 @@ fn soon<T: Send + 'static>(
     })
 }
 
-/// Asks for an attribute that the daemon can answer without work of the drive.
+/// Asks for an attribute whose value the daemon can give without using the drive.
 ///
 /// # Errors
-/// As [`ask`] and [`soon`].
+/// The errors of [`ask`] and [`soon`].
 fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     let attribute = attribute.to_owned();
     soon(directory, move |directory| ask(directory, &attribute))
 }
 
-/// The error for a mount whose root directory cannot be read, so that its daemon cannot be asked.
+/// The error for a mount whose root directory cannot be read, so that no question reaches
+/// its daemon.
 #[derive(Debug)]
 pub struct NoRoot {
     directory: PathBuf,
@@ -434,7 +435,7 @@ impl std::fmt::Display for NoRoot {
 
 impl std::error::Error for NoRoot {}
 
-/// The value of an attribute; `None` if the file system has none of this name.
+/// The value of an attribute; `None` if the file system has no attribute of this name.
 fn value(directory: &Path, attribute: &str) -> Result<Option<Vec<u8>>> {
     let mut value = vec![0; MAX_ANSWER];
     match rustix::fs::getxattr(directory, attribute, value.as_mut_slice()) {
@@ -477,7 +478,7 @@ fn request(directory: &Path, request: &Request) -> Result<Value> {
 /// Requests the status of the file system mounted at `directory`.
 ///
 /// # Errors
-/// If no Furrow file system is mounted there, or its daemon is dead.
+/// An error if no Furrow file system is mounted there, or its daemon is dead.
 pub fn ask_status(directory: &Path) -> Result<Status> {
     let bytes = ask_soon(directory, STATUS)?;
     serde_json::from_slice(&bytes)
@@ -488,7 +489,7 @@ pub fn ask_status(directory: &Path) -> Result<Status> {
 /// in several pages, each with the state at the time of its request.
 ///
 /// # Errors
-/// As [`ask_status`].
+/// The errors of [`ask_status`].
 pub fn ask_map(directory: &Path) -> Result<MapPage> {
     let page = |first: usize| -> Result<MapPage> {
         let bytes = ask_soon(directory, &format!("{MAP}{first}"))?;
@@ -509,36 +510,37 @@ pub fn ask_map(directory: &Path) -> Result<MapPage> {
 /// Requests the figures of the file system mounted at `directory`.
 ///
 /// # Errors
-/// As [`ask_status`].
+/// The errors of [`ask_status`].
 pub fn ask_stat(directory: &Path) -> Result<Stat> {
     let bytes = ask_soon(directory, STAT)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: counters of another version", directory.display()))
 }
 
-/// Requests the options of the file system mounted at `directory`, as after `-o`.
+/// Requests the mount options of the file system at `directory`, in the form that `-o` takes.
 ///
 /// # Errors
-/// As [`ask_status`].
+/// The errors of [`ask_status`].
 pub fn ask_options(directory: &Path) -> Result<String> {
     let bytes = ask_soon(directory, OPTIONS)?;
     String::from_utf8(bytes)
         .with_context(|| format!("{}: options of another version", directory.display()))
 }
 
-/// Puts `options` into force for the file system mounted at `directory`.
+/// Applies `options` to the file system mounted at `directory`.
 ///
 /// # Errors
-/// As [`ask_status`]; if the caller is not root, or an option may not change.
+/// The errors of [`ask_status`]; also an error if the caller is not root, or an option may
+/// not change.
 pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
     let remount = remount_order(options)?;
     soon(directory, move |directory| request(directory, &remount)).map(drop)
 }
 
-/// The order to put `options` into force.
+/// The order to apply `options`.
 ///
 /// # Errors
-/// If they are too long for an order.
+/// An error if they are too long for an order.
 pub fn remount_order(options: &str) -> Result<Request> {
     let remount = Request::Remount { options: options.to_owned() };
     match remount.attribute() {
@@ -550,7 +552,7 @@ pub fn remount_order(options: &str) -> Result<Request> {
 /// Lets the file system mounted at `directory` clean at most `superzones` superzones.
 ///
 /// # Errors
-/// As [`ask_status`]; if the caller is not root; if the device fails.
+/// The errors of [`ask_status`]; also an error if the caller is not root, or the device fails.
 pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
     let cleaned = request(directory, &Request::Gc { superzones })?;
     serde_json::from_value(cleaned)
@@ -558,12 +560,12 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
 }
 
 /// Sends an order to the scrub of the file system mounted at `directory`: start, repair (a start
-/// that repairs), pause, resume, stop. Without an order only asks. Returns the running or the
+/// that repairs), pause, resume, stop. Without an order, only asks. Returns the running or the
 /// last scrub.
 ///
 /// # Errors
-/// As [`ask_status`]; with an order also if the caller is not root, if a scrub runs already, or if
-/// none runs.
+/// The errors of [`ask_status`]; with an order also an error if the caller is not root, if a scrub
+/// runs already, or if none runs.
 pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>> {
     let mut answer = request(directory, &Request::Scrub { order: order.map(str::to_owned) })?;
     serde_json::from_value(answer["scrub"].take())
@@ -574,7 +576,7 @@ pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>>
 /// cache holds.
 ///
 /// # Errors
-/// As [`ask_status`], and if the device fails or is full.
+/// The errors of [`ask_status`]; also an error if the device fails or is full.
 pub fn ask_sync(directory: &Path) -> Result<()> {
     ask_status(directory)?;
     // Makes the kernel write back pages changed through maps and, with a write-back cache, all

@@ -1,4 +1,4 @@
-//! What each request of the kernel's FUSE driver does.
+//! Carries out the requests of the kernel's FUSE driver.
 //!
 //! Each method copies its arguments (payload into pages, with checksums) and submits one task to
 //! the engine. A task without device I/O is answered before `submit` returns, on the same thread;
@@ -6,7 +6,7 @@
 //!
 //! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
 //!
-//! The kernel does permission checks, the sticky bit (`default_permissions`) and access lists,
+//! The kernel itself handles permissions, the sticky bit (`default_permissions`) and access lists,
 //! advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync after the
 //! write, except with `async_dio`). `docs/use/mounting.md` says what a mount cannot do, and what to
 //! use instead.
@@ -35,7 +35,8 @@ use zerocopy::FromZeros as _;
 /// Number of entries that a listing fetches at a time, without and with attributes.
 const LISTING: usize = 128;
 const LISTING_PLUS: usize = 32;
-/// Offset 1 follows `.`, 2 follows `..`; the offset after any other entry is its cookie plus this.
+/// Number of offsets for `.` and `..`: offset 1 follows `.`, and 2 follows `..`. The offset after
+/// any other entry is its cookie plus this number.
 pub(crate) const DOTS: u64 = 2;
 
 /// The inode that a request of `asker` makes.
@@ -270,7 +271,7 @@ impl Operations for FuseServer {
         } else if flags == RenameFlags::EXCHANGE {
             RenameMode::Exchange
         } else if flags - RenameFlags::NOREPLACE == RenameFlags::WHITEOUT {
-            // The kernel has already checked that nothing is replaced against NOREPLACE.
+            // The kernel has already checked that a rename with NOREPLACE replaces nothing.
             RenameMode::Whiteout { uid: asker.uid, gid: asker.gid }
         } else {
             return reply.error(Errno::INVAL);
@@ -410,10 +411,10 @@ impl Operations for FuseServer {
     }
 
     // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and
-    // a removed directory lives while the kernel refers to it. Without an answer to `opendir` the
-    // kernel would keep listings: a program that lists a directory in several steps would get the
-    // end of an older listing if another program listed the directory meanwhile (seen with Linux
-    // 6.18). Allowing the kernel to keep one listing for each open does not help: the kernel
+    // a removed directory lives while the kernel refers to it. If `opendir` were not implemented,
+    // the kernel would keep listings. A program that lists a directory in several steps would then
+    // get the end of an older listing if another program listed the directory meanwhile (seen with
+    // Linux 6.18). Allowing the kernel to keep one listing for each open does not help: the kernel
     // completes a listing that was begun before a change, and shows it to a program that rewinds
     // and then seeks.
 

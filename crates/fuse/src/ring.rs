@@ -26,8 +26,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::IntoBytes as _;
 
-/// Number of requests in flight on all processors together, and the limits of its share for
-/// one processor.
+/// Number of requests in flight on all processors together, and the minimum and maximum of a
+/// processor's share.
 const DEPTH: usize = 64;
 const DEPTH_LEAST: usize = 8;
 const DEPTH_MOST: usize = 32;
@@ -36,14 +36,14 @@ const DEPTH_MOST: usize = 32;
 /// a request, the ring's thread takes the processor from it, and the program continues there after
 /// the answer. Without precedence the program may already sleep when the answer comes. The
 /// scheduler then moves it to an idle processor, because the ring's thread still runs on the
-/// program's own. That happened to one in ten getattr requests, and the idle processor wakes so
-/// slowly that the rate was halved.
+/// program's own. This happened with one in ten getattr requests. An idle processor wakes so slowly
+/// that the rate of requests was halved.
 const AHEAD: i32 = 3;
 
 /// How long a ring waits before it tries again, if the kernel cannot serve it now.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// `user_data` of the bell; other entries have their own number there.
+/// `user_data` of the bell; other entries have their own numbers there.
 const BELL: u64 = u64::MAX;
 
 /// The file by which the owner of the machine allows rings.
@@ -157,8 +157,8 @@ impl Ring {
     /// Registers all entries with the kernel.
     ///
     /// # Errors
-    /// If the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or not
-    /// at all.
+    /// An error if the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or
+    /// not at all.
     fn register(&mut self, device: &OwnedFd) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()?;
         for entry in 0..self.queues.len() {
@@ -269,7 +269,7 @@ pub(crate) struct Rings(Vec<Ring>);
 
 impl Rings {
     /// # Errors
-    /// If the kernel has no io_uring, or forbids it, or memory or descriptors run out.
+    /// An error if the kernel has no io_uring, or forbids it, or memory or descriptors run out.
     pub(crate) fn new() -> Result<Rings> {
         let (mut others, online) = (listed("possible")?, listed("online")?);
         others.retain(|queue| !online.contains(queue));
@@ -293,8 +293,8 @@ impl Rings {
     /// handshake must be done.
     ///
     /// # Errors
-    /// If a thread cannot be started, or the kernel refuses an entry. The caller must then unmount,
-    /// because the kernel may hold all requests back until every queue is registered.
+    /// An error if a thread cannot be started, or the kernel refuses an entry. The caller must then
+    /// unmount, because the kernel may hold all requests back until every queue is registered.
     pub(crate) fn start<S: Operations>(
         self,
         server: &Arc<S>,

@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a busy mount may take to become free after its daemon was told to end.
+/// Time that a busy mount gets to become free after its daemon was told to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
@@ -51,8 +51,8 @@ impl<S: Operations> Session<S> {
     /// the requests; without rings, the kernel queues requests for [`Session::run`].
     ///
     /// # Errors
-    /// See [`Endpoint::mount`]; or if rings are required but the kernel has none, or the owner of
-    /// the machine does not allow them. In all cases nothing stays mounted.
+    /// The errors of [`Endpoint::mount`]; also an error if rings are required but the kernel has
+    /// none, or the owner of the machine does not allow them. In all cases nothing stays mounted.
     pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let server = Arc::new(server);
@@ -130,13 +130,13 @@ impl<S: Operations> Session<S> {
         }
     }
 
-    /// Makes the kernel pass on the dirty pages of its page cache every `interval`; otherwise
-    /// it keeps a page for up to half a minute (vm.dirty_expire_centisecs). For a server [with
-    /// a write-back cache](crate::FuseServer::with_writeback_cache). After a failure `log` gets
-    /// a line.
+    /// Makes the kernel pass on the dirty pages of its page cache every `interval`; otherwise it
+    /// keeps a page for up to half a minute (vm.dirty_expire_centisecs). This is for a server
+    /// [with a write-back cache](crate::FuseServer::with_writeback_cache). After a failure `log`
+    /// gets a line.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// An error if no thread can be started.
     pub fn write_back_every(
         &mut self,
         interval: Duration,
@@ -169,7 +169,7 @@ impl<S: Operations> Session<S> {
     /// Answers requests until the file system is unmounted, or the kernel aborts the connection.
     ///
     /// # Errors
-    /// If the channel to the kernel fails.
+    /// An error if the channel to the kernel fails.
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
         let at = || format!("{}: FUSE session", self.directory.display());
@@ -180,10 +180,10 @@ impl<S: Operations> Session<S> {
         self.rings.map_or(Ok(()), Running::join).with_context(at)
     }
 
-    /// Like [`Session::run`], but on a thread of its own.
+    /// Like [`Session::run`], but on a separate thread.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// An error if no thread can be started.
     pub fn spawn(self) -> Result<Background> {
         let directory = self.directory.clone();
         let thread = std::thread::Builder::new()
@@ -209,7 +209,7 @@ impl Background {
     /// Unmounts and waits until the last request is answered.
     ///
     /// # Errors
-    /// If the mount stays busy for two seconds, or the session failed.
+    /// An error if the mount stays busy for two seconds, or the session failed.
     pub fn unmount(mut self) -> Result<()> {
         let mut waited = Duration::ZERO;
         loop {
@@ -252,7 +252,7 @@ impl Signals {
     /// Call this before any other thread exists.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// An error if the kernel refuses.
     pub fn block(hangup_ends: bool) -> Result<Signals> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -269,7 +269,7 @@ impl Signals {
     /// Starts a thread that calls `act` when the first signal arrives.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// An error if no thread can be started.
     pub fn on_first(self, act: impl FnOnce(&str) + Send + 'static) -> Result<()> {
         std::thread::Builder::new()
             .name("signals".to_owned())
@@ -282,12 +282,12 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts a thread that ends a mount when a signal arrives: at once if the mount is free, or by
-    /// disconnecting its users if it is still busy after two seconds, in this mount namespace or
-    /// another. [`Session::run`] then returns. `log` gets a line for each step.
+    /// Starts a thread that ends a mount when a signal arrives: at once if the mount is free. If it
+    /// is still busy after two seconds, in this mount namespace or another, its users are
+    /// disconnected. [`Session::run`] then returns. `log` gets a line for each step.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// An error if no thread can be started.
     pub fn unmount_on_signal(
         self,
         ending: Ending,
@@ -330,7 +330,7 @@ impl Ending {
                 Err(Errno::BUSY) if wait() => {}
                 Err(Errno::BUSY) => {
                     log("still in use: cutting off its users");
-                    // Only the kernel may have changes that were made through memory maps.
+                    // Changes that were made through memory maps may be only in the kernel.
                     if let Ok(root) = std::fs::File::open(&self.directory) {
                         let _ = rustix::fs::syncfs(&root);
                     }

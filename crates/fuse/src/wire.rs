@@ -229,7 +229,7 @@ pub(crate) struct Accepted {
     pub max_write: u32,
     /// Granularity of times in nanoseconds.
     pub granularity: u32,
-    /// Most pages of a request.
+    /// Maximum number of pages of a request.
     pub max_pages: u16,
     pub map_alignment: u16,
     pub flags2: u32,

@@ -104,7 +104,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     out
 }
 
-/// A list that gives user `id` `permissions`, under a mask.
+/// An access list that gives user `id` the `permissions`, under a mask.
 fn for_user(id: u32, permissions: u16, mask: u16) -> Vec<u8> {
     let rest = [(4, 0, NOBODY), (16, mask, NOBODY), (32, 0, NOBODY)];
     list(&[&[(1, 6, NOBODY), (2, permissions, id)][..], &rest].concat())

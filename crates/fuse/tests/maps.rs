@@ -1,5 +1,5 @@
-//! Stores through a shared map that the kernel has not passed on yet: programs that copy the file
-//! or look for its holes at that time see the stored data.
+//! Tests that programs which copy a file, or look for its holes, see data stored through a shared
+//! map that the kernel has not passed on yet.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]

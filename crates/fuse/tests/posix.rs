@@ -220,7 +220,7 @@ pub fn a_file_without_a_name_lives_while_it_is_known() {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "before and a");
 
-    // The file is referred to only by an O_PATH descriptor, and is replaced rather than removed.
+    // The file is replaced, and then only an O_PATH descriptor refers to it.
     fs::write(&path, "old").unwrap();
     fs::write(place.at("new"), "new").unwrap();
     let known = rustix::fs::open(&path, rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
@@ -357,7 +357,7 @@ fn parent(directory: &File) -> u64 {
 }
 
 /// The entries of `directory` from its present position on: name, inode number, and the offset
-/// behind the entry. Reads to the end if `all`, else once with a buffer of `room` bytes.
+/// behind the entry. Reads to the end if `all`, otherwise once with a buffer of `room` bytes.
 fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> {
     let mut buffer = vec![std::mem::MaybeUninit::uninit(); room];
     let mut listed = rustix::fs::RawDir::new(directory, &mut buffer);
@@ -373,7 +373,7 @@ fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> 
     found
 }
 
-/// Sets a flag when it is dropped, for whatever reason the thread ends.
+/// Sets a flag when it is dropped, however the thread ends.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

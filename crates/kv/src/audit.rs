@@ -142,8 +142,8 @@ impl Store {
         holds(account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
-        // `journaled` already includes what a commit under way will make durable. A file that has
-        // lost its last name is no longer in any commit.
+        // `journaled` already includes what a commit under way will make durable. A file without a
+        // name is no longer in any commit.
         if !self.0.commits.is_running() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(account("journaled blocks"), file.journaled <= durable, || {
@@ -211,7 +211,7 @@ impl Store {
     /// Runs the audit, in debug builds only.
     ///
     /// # Errors
-    /// As [`Store::audit`].
+    /// The errors of [`Store::audit`].
     pub(crate) fn debug_audit(&self) -> Result<()> {
         if cfg!(debug_assertions) { self.audit() } else { Ok(()) }
     }

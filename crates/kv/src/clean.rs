@@ -17,7 +17,7 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Most blocks that are read and checked for moving before other tasks run.
+/// Maximum number of blocks that are read and checked for moving before other tasks run.
 const MOVED_AT_ONCE: u32 = 64;
 
 /// Blocks `first..end` of an extent.
@@ -103,7 +103,7 @@ impl Store {
             || pool.free_count() <= self.0.zones.kept(Claim::Others)
     }
 
-    /// Returns the zone most worth cleaning, if cleaning it frees more space than the move takes.
+    /// Returns the zone most worth cleaning, if cleaning it frees more space than it takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
         if self.ring_is_full() {
@@ -127,9 +127,9 @@ impl Store {
     }
 
     /// Returns the number of blocks that cleaning the zone moves, and the space in the free zones
-    /// and those open for cleaning. The extents may take more than the zone, because cleaning moves
-    /// an extent whole even if only its checksums lie there. Policies that keep a zone for each
-    /// open file cause that.
+    /// and those open for cleaning. The extents may be larger than the zone, because cleaning moves
+    /// a whole extent even if only its checksums lie in the zone; that happens under policies that
+    /// keep a zone for each open file.
     fn space_to_clean(&self, victim: ZoneId) -> SpaceToClean {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();
@@ -250,14 +250,14 @@ impl Store {
         let replaced = self.replace(id, extent, &moved);
         moved.iter().for_each(|piece| self.end_move(id, piece));
         let Some(before) = replaced else {
-            // The file was removed, truncated or linked meanwhile.
+            // The file was removed, truncated or linked meanwhile: the moved blocks are not needed.
             moved.iter().for_each(|extent| self.retire(id, extent));
             return Ok(());
         };
         self.retire(id, &before);
         for extent in placed().filter(|extent| extent.blocks > SUMS_INLINE) {
             match self.store_sums(id, extent.first, want).await {
-                // The checksums stay in the file's entry.
+                // The checksums then stay in the file's entry.
                 Err(error) if error.kind() == ErrorKind::NoSpace => break,
                 stored => stored?,
             }
@@ -317,10 +317,10 @@ impl Store {
     }
 
     /// Stops writing to a zone after a failed write. If the drive itself failed, the store fails: a
-    /// drive that was away may have lost blocks that were not flushed.
+    /// drive that failed for a while may have lost unflushed blocks.
     ///
     /// # Errors
-    /// The error, if the store failed.
+    /// `error`, if the store failed.
     pub(crate) fn give_up_zone(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
         if error.is_gone() || !writer.device().answers() {
@@ -422,8 +422,8 @@ impl Store {
         Ok(())
     }
 
-    /// Splits an extent at block `at`: the blocks before it are on the drive and stay, the rest
-    /// goes back to memory. Returns the rest.
+    /// Splits an extent at block `at`: the blocks before it are on the drive and stay, the others
+    /// go back to memory. Returns an extent of the others.
     fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };

@@ -44,9 +44,9 @@ impl CommitGroup {
 pub(crate) struct Commits {
     /// The group that begins when the present one is over.
     next: RefCell<Option<Rc<CommitGroup>>>,
-    /// A task runs group commits.
+    /// Whether a task runs group commits.
     running: Cell<bool>,
-    /// A task will ask for a group commit when the commit interval is over.
+    /// Whether a task will ask for a group commit when the commit interval is over.
     planned: Cell<bool>,
     /// Files that the next group commit must include though no caller synced them.
     included: RefCell<BTreeSet<FileId>>,
@@ -54,14 +54,14 @@ pub(crate) struct Commits {
     round: Cell<u64>,
     /// Number of the last record.
     record: Cell<u64>,
-    /// Records of the ring before this one are durable.
+    /// Number of the first record of the ring that is not known to be durable.
     durable: Cell<u64>,
-    /// How many times the ring has turned.
+    /// Number of times that the ring has turned.
     turn: Cell<u64>,
-    /// The next group commit turns the ring.
+    /// Whether the next group commit turns the ring.
     turn_wanted: Cell<bool>,
-    /// Number of extents moved so far: a group commit under way may have recorded the place that an
-    /// extent had before.
+    /// Number of extents moved so far. If it changes during a group commit, the commit may have
+    /// recorded an old place.
     moves: Cell<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Commits {
         self.next.borrow_mut().take()
     }
 
-    /// The task that runs group commits has ended.
+    /// Notes that the task that runs group commits has ended.
     pub(crate) fn task_ended(&self) {
         self.running.set(false);
     }
@@ -104,7 +104,7 @@ impl Commits {
         !self.planned.replace(true)
     }
 
-    /// The planned group commit is asked for now.
+    /// Notes that the planned group commit is asked for now.
     pub(crate) fn plan_is_due(&self) {
         self.planned.set(false);
     }
@@ -114,7 +114,7 @@ impl Commits {
         self.included.borrow_mut().insert(file);
     }
 
-    /// Leaves out a file that is gone.
+    /// Makes the next group commit leave out a file that is gone.
     pub(crate) fn leave_out(&self, file: FileId) {
         self.included.borrow_mut().remove(&file);
     }
@@ -146,17 +146,17 @@ impl Commits {
         self.record.get() + 1
     }
 
-    /// Records of the ring before this one are durable.
+    /// Number of the first record of the ring that is not known to be durable.
     pub(crate) fn durable(&self) -> u64 {
         self.durable.get()
     }
 
-    /// Notes that records of the ring before this one are durable.
+    /// Sets the number of the first record of the ring that is not known to be durable.
     pub(crate) fn set_durable(&self, before: u64) {
         self.durable.set(before);
     }
 
-    /// How many times the ring has turned.
+    /// Number of times that the ring has turned.
     pub(crate) fn turn(&self) -> u64 {
         self.turn.get()
     }
@@ -171,7 +171,7 @@ impl Commits {
         self.turn_wanted.set(true);
     }
 
-    /// Whether this group commit has to turn the ring because somebody wanted that.
+    /// Whether a caller asked this group commit to turn the ring.
     pub(crate) fn take_turn_wanted(&self) -> bool {
         self.turn_wanted.take()
     }

@@ -1,9 +1,8 @@
 //! Dead ranges: bytes of files that nobody reads again, and the holes that cleaning makes of them.
 //!
-//! A user says which bytes of a file will not be read again ([`Store::forget`]). Nothing changes at
-//! once: the bytes stay until their zone is cleaned, which leaves out blocks that lie entirely in a
-//! dead range. They become a hole of the file: offsets stay, the hole reads as zeros and takes no
-//! space.
+//! A user says which bytes of a file will not be read again ([`Store::forget`]). The bytes stay
+//! until their zone is cleaned. Cleaning leaves out blocks that lie entirely in a dead range; these
+//! become a hole of the file: offsets stay, the hole reads as zeros and takes no space.
 //!
 //! Dead ranges are not kept across a restart; holes are, as extents without a place. A program that
 //! does not know holes must not open such a store, so the superblock announces them before the
@@ -20,7 +19,7 @@ use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of moves from which on blocks share zones, however often they were moved.
+/// Blocks that were moved at least this many times share zones.
 const GENERATIONS: u8 = 3;
 
 impl Store {
@@ -99,9 +98,9 @@ impl Store {
         runs
     }
 
-    /// Returns the full zone whose cleaning pays most, and how many of its blocks that moves. Cost
-    /// and benefit after Rosenblum and Ousterhout: a zone pays more the fewer blocks are moved, and
-    /// the longer it has been unchanged.
+    /// Returns the full zone whose cleaning pays most, and the number of blocks to move. By the
+    /// cost-benefit rule of Rosenblum and Ousterhout, a zone pays more the fewer blocks are moved,
+    /// and the longer it has been unchanged.
     pub(crate) fn victim_by_benefit(&self, except: &BTreeSet<ZoneId>) -> Option<(ZoneId, u32)> {
         let zones = &self.0.zones;
         zones.close_full();
@@ -126,9 +125,9 @@ impl Store {
         each.max().map(|(_, zone, live)| (zone, live))
     }
 
-    /// The least garbage, in blocks, for which a zone is cleaned: half a zone at the threshold
-    /// where cleaning begins, and less as fewer zones are free. Cleaning zones with hardly any
-    /// garbage would copy everything again and again for free zones that no writer needs yet.
+    /// Minimum garbage, in blocks, for which a zone is cleaned: half a zone at the threshold where
+    /// cleaning begins, and less when fewer zones are free. Cleaning zones with hardly any garbage
+    /// would copy everything again and again for free zones that no writer needs yet.
     fn garbage_needed(&self) -> u32 {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);
         let begin = u64::from(self.0.options.clean_below) * u64::from(pool.total()) / 100;

@@ -33,7 +33,7 @@ pub(crate) enum Entry {
     Remove { path: String },
     /// A path, and everything below it, has a new name.
     Rename { from: String, to: String },
-    /// The state of a file from block `keep` on.
+    /// The state of a file; the first `keep` blocks are as an earlier entry says.
     File { file: FileId, keep: u32, state: FileState },
     /// The youngest blob file of each family in a zone; none if the zone was reset.
     Zone { zone: ZoneId, youngest: BTreeMap<Family, u64> },
@@ -287,8 +287,8 @@ pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     }
 }
 
-/// Builds bodies of records from entries. A body has at most `most` bytes, unless it consists of a
-/// single longer entry.
+/// Builds bodies of records from entries. A body has at most `most` bytes, or a single
+/// longer entry.
 pub(crate) struct Bodies {
     most: usize,
     bodies: Vec<(u32, Vec<u8>)>,
@@ -311,8 +311,8 @@ impl Bodies {
         body.extend(bytes);
     }
 
-    /// Adds a whole file, for a snapshot. A file with many extents becomes several entries, each no
-    /// longer than its share of a record.
+    /// Adds a whole file, for a snapshot. A file with many extents becomes several entries, each
+    /// short enough for a record.
     pub(crate) fn push_pieces(&mut self, file: FileId, mut state: FileState) {
         let bytes = |extent: &Extent| match &extent.sums {
             Sums::Here(sums) => ExtentEntry::SIZE + 4 * sums.len(),

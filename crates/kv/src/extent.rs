@@ -1,12 +1,12 @@
-//! Extents: where the blocks of a file lie, with their checksums. Values, without any state.
+//! Extents: where the blocks of a file lie, with their checksums.
 
 use furrow_log::BlockAddr;
 use std::rc::Rc;
 
-/// Checksums of an extent of up to this many blocks stay in its entry.
+/// An extent of up to this many blocks keeps its checksums in its entry.
 pub(crate) const SUMS_INLINE: u32 = 16;
-/// A durable extent of this many blocks is not extended: each sync would write all of its checksums
-/// again.
+/// A durable extent of this many blocks is not extended: otherwise each sync would write all of its
+/// checksums again.
 pub(crate) const SYNCED_EXTENT: u32 = 64;
 
 /// Number of a file; never reused.

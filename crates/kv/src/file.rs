@@ -102,9 +102,9 @@ impl File {
         file
     }
 
-    /// Returns the file's claim, which decides which of the last free zones it may use.
+    /// The claim, which decides which of the last free zones the file may use.
     pub(crate) fn claim(&self) -> Claim {
-        // The reserve for flushes is not for logs.
+        // Logs may not use the reserve for flushes.
         let said = if self.role.kind == FileKind::Wal { Claim::Others } else { self.claim };
         said.max(self.role.claim)
     }
@@ -165,9 +165,9 @@ impl File {
     }
 
     /// Returns the file as the next group commit records it: the blocks with a place, and the bytes
-    /// after them. If a block has filled up since and waits for a place, its last byte is left out,
-    /// so that the rest still counts as a tail. No caller synced that byte: a sync that covers the
-    /// whole block would have given it a place.
+    /// after them. If the tail has become a whole block that waits for a place, the block's last
+    /// byte is left out, so that the rest still counts as a tail. No caller synced that byte: the
+    /// sync would have given the block a place.
     pub(crate) fn view(&self) -> Synced {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {

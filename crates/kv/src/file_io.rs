@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Whole blocks gather until there are this many, then one write places them all.
 const GATHER: usize = 64;
-/// Most blocks placed at a time, so that two files in one zone take turns.
+/// Maximum number of blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
 
 /// Bytes that a read returned, in pages.
@@ -99,10 +99,10 @@ impl Store {
         self.appended(id, bytes.len(), before).await
     }
 
-    /// Appends the prepared data; false if the file does not end where the preparation assumed.
+    /// Appends the prepared data; false if the file has another size than the preparation assumed.
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// The errors of [`Store::append`].
     pub async fn append_prepared(&self, id: FileId, prepared: PreparedAppend) -> Result<bool> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
@@ -125,8 +125,8 @@ impl Store {
     }
 
     /// Completes an append to a locked file: places blocks once enough have gathered, and waits
-    /// while too many pages are in flight. If there is no space, the file gets back the size and
-    /// tail it had `before`.
+    /// while too many pages are in flight. If there is no space, the file gets back its size and
+    /// tail in `before`.
     async fn appended(&self, id: FileId, bytes: usize, before: (u64, Page)) -> Result<()> {
         let now = self.0.rt.wall().0;
         let waiting = self.with(id, |file| {
@@ -197,11 +197,11 @@ impl Store {
         Ok(())
     }
 
-    /// Places the gathered blocks and ends the file's last block. Afterwards none of the file is
-    /// in memory.
+    /// Places the gathered blocks and ends the file's last block. Afterwards no content of the file
+    /// is in memory.
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// The errors of [`Store::append`].
     pub async fn close(&self, id: FileId) -> Result<()> {
         let lock = self.with(id, |file| file.lock.clone())?;
         let one = lock.acquire(1).await;
@@ -306,7 +306,7 @@ impl Store {
             }
             let zone = self.zone_for(want).await?;
             let left = self.space_for(want.claim).max(1);
-            // Nothing is awaited from here on, so nobody else takes the space found in the zone.
+            // Nothing is awaited from here on, so no other task takes the space found in the zone.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
@@ -327,8 +327,8 @@ impl Store {
         }
     }
 
-    /// Adds an extent at the end of a file. If that ends the previous extent and its checksums must
-    /// be stored, returns the first block of that extent.
+    /// Adds an extent at the end of a file. If the previous extent is complete now and its
+    /// checksums must be written to a block, returns its first block.
     fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
         let journaled = file.journaled;
         let Some(last) = file.extents.last_mut() else {
@@ -483,7 +483,7 @@ impl Store {
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
                 store.unstore_sums(id, first, place, &sums);
-                // An error means that the store has failed, and every caller learns that.
+                // The result is not needed: if the store fails here, every caller learns that.
                 let _ = store.give_up_zone(zone, &error);
             }
             store.0.flights.end(flight);
@@ -577,7 +577,7 @@ impl Store {
     /// zones of the blocks and of the block of checksums.
     ///
     /// # Errors
-    /// As [`Store::read_verified`]; the error names the block and its place.
+    /// The errors of [`Store::read_verified`]; the error names the block and its place.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,
@@ -597,8 +597,8 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. The
-    /// error comes with the block's index in the extent, or with the first index if it concerns no
-    /// single block.
+    /// error comes with the index of the bad block in the extent; if it concerns the whole command,
+    /// with the first index.
     pub(crate) async fn read_verified(
         &self,
         id: FileId,

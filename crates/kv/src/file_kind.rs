@@ -56,10 +56,10 @@ pub struct Family {
 /// the claims before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
-    /// Logs, and files of users.
+    /// Logs, and all other files.
     #[default]
     Others,
-    /// Output of a compaction: the files it replaces are removed after it.
+    /// Output of a compaction. The files that it replaces are removed afterwards.
     Compaction,
     /// Output of a flush, which replaces a log.
     Flush,

@@ -51,7 +51,7 @@ impl Flights {
         self.answered.wait()
     }
 
-    /// Wakes everybody who waits in [`Flights::answered`].
+    /// Wakes all tasks that wait in [`Flights::answered`].
     pub(crate) fn wake(&self) {
         self.answered.notify_all();
     }

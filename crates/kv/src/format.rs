@@ -8,21 +8,21 @@
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
-//!   only once this snapshot is whole.
+//! only once this snapshot is whole.
 //! - A zone of the ring may be offline, or written without any readable record. Such a zone holds
-//!   no half that counts if two things are true of the newest half that was found: it does not end
-//!   with the record that the ring turns, and its first zone could be emptied but was not.
+//!   no half that counts if the newest half that was found does not end with the record that the
+//!   ring turns, and its first zone could be emptied but was not.
 //! - Records of a half have consecutive sequence numbers. A round begins when the one before it is
-//!   durable. So a gap is damage if the half goes on with a record of the round after the next, or,
-//!   for a gap in the snapshot, with a record of any round, or if any record follows in the same
-//!   zone. Otherwise what follows a gap was never promised to be durable.
+//!   durable. So a gap is damage if a record of the round after the next follows it, or any record
+//!   in the same zone, or, for a gap in the snapshot, a record of any round. Otherwise the records
+//!   at the gap were never promised to be durable.
 //! - The half before the one that counts is kept until the ring turns again. If its last record
-//!   says so, its records add up to the snapshot of the half that counts.
+//! says so, its records add up to the snapshot of the half that counts.
 //! - Only the last round may name content that is not on the drive. If it does, the files that it
-//!   names have the state of the round before.
+//! names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.
 //! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
-//!   after a file's last whole block are in the entry, or in a last block padded with zeros.
+//! after a file's last whole block are in the entry, or in a last block padded with zeros.
 
 use furrow_log::format::BLOCK_BODY;
 use furrow_log::layout;
@@ -35,9 +35,9 @@ pub const INCOMPAT_ROLES: u64 = 1;
 pub const INCOMPAT_HOLES: u64 = 2;
 /// Features that an older version must refuse.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_ROLES | INCOMPAT_HOLES;
-/// Most bytes of a path.
+/// Maximum number of bytes of a path.
 pub const PATH_MAX: usize = 1024;
-/// Most blocks of an extent: as many as one block of checksums covers.
+/// Maximum number of blocks of an extent: as many as one block of checksums covers.
 pub const EXTENT_MAX: u32 = ((BLOCK_BODY - SumsHead::SIZE) / 4) as u32;
 
 /// Kinds of records.
@@ -72,7 +72,7 @@ pub mod flag {
     pub const WHOLE: u32 = 2;
     /// The ring turns behind this record, which has no entries: a newer half may count.
     pub const TURNS: u32 = 4;
-    /// With `TURNS`: the records of this half add up to what the snapshot of the next one says.
+    /// With `TURNS`: the records of this half add up to the snapshot of the next half.
     pub const SAME: u32 = 8;
 }
 

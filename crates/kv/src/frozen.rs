@@ -56,7 +56,7 @@ impl Store {
             let Some((kept, block)) = next else { return Ok(()) };
             match self.read_run(id, block, kept.end()).await {
                 Ok(pages) => kept.keep(block, pages),
-                // The block cannot be read: the view loses it, and the truncation goes on.
+                // The block cannot be read: the view loses it, and the truncation continues.
                 Err(_) => kept.cut(u64::from(block) * PAGE_SIZE as u64),
             }
         }

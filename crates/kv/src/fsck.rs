@@ -1,5 +1,5 @@
-//! Checks a store without writing to its drive: whether the ring is sound, and what it says
-//! is true.
+//! Checks a store without writing to its drive: whether the ring is sound, and whether the drive
+//! holds what it says.
 //!
 //! The check continues past errors at which opening a store would stop, as long as the records can
 //! be interpreted. A trace of a crash is a note, not a problem: the next opening repairs it.
@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most notes that a report keeps.
+/// Maximum number of notes that a report keeps.
 const NOTES_MAX: usize = 1000;
 
 /// What a check covers.

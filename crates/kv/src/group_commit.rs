@@ -28,20 +28,21 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
-/// The ring turns when less than one part in this many of a half would be left. The reserve holds
-/// the records of the group commit that no longer fits.
+/// The ring turns when less than this fraction of a half (1/16) would be left. The rest holds the
+/// records of the group commit that no longer fits.
 const LEFT_SHARE: u32 = 16;
-/// The fewest blocks that a group commit leaves in a half: for a short record, and for the record
+/// Minimum number of blocks that a group commit leaves in a half, for a short record and the record
 /// that says that the ring turns.
 const LEFT_MIN: u32 = 3;
-/// Most blocks of a record, unless a single entry is longer.
+/// Maximum number of blocks of a record, unless a single entry is longer.
 const RECORD_BLOCKS: u32 = 32;
 
 impl Store {
     /// Makes a file durable in its present state, and all names too.
     ///
     /// # Errors
-    /// As [`Store::append`]; `Io` if a write or the flush fails: then the store has failed.
+    /// The errors of [`Store::append`]; `Io` if a write or the flush fails: then the store
+    /// has failed.
     pub async fn sync(&self, id: FileId) -> Result<()> {
         self.check_alive()?;
         self.count(|counters| counters.syncs += 1);
@@ -55,7 +56,7 @@ impl Store {
     /// Makes all names durable.
     ///
     /// # Errors
-    /// As [`Store::sync`].
+    /// The errors of [`Store::sync`].
     pub async fn sync_names(&self) -> Result<()> {
         self.check_alive()?;
         let inner = &self.0;
@@ -72,7 +73,7 @@ impl Store {
     /// Makes all names and all files durable.
     ///
     /// # Errors
-    /// As [`Store::sync`].
+    /// The errors of [`Store::sync`].
     pub async fn sync_all(&self) -> Result<()> {
         let unsynced = |file: &File| file.names > 0 && file.is_unsynced();
         let ids: Vec<FileId> = {
@@ -113,7 +114,7 @@ impl Store {
     /// Makes all names and all files durable, and stops the store.
     ///
     /// # Errors
-    /// As [`Store::sync`].
+    /// The errors of [`Store::sync`].
     #[inline(never)]
     pub fn stop(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -392,9 +393,9 @@ impl Store {
         Ok(())
     }
 
-    /// Continues in another half of the ring, which begins with a snapshot. If the records
-    /// of the group commit fit, they also go to the present half, which then is a second
-    /// copy of the snapshot.
+    /// Continues in another half of the ring, which begins with a snapshot. If the group commit's
+    /// records fit, they also go to the present half. Unless an extent moves meanwhile, that half
+    /// then adds up to the same state as the snapshot.
     async fn turn(
         &self,
         number: u64,
@@ -457,8 +458,8 @@ impl Store {
     }
 
     /// Does what [`Store::mark_turn`] does, but at the end of the half that was found when the
-    /// store was opened; `last` is the zone of that half that was written last. False if nothing
-    /// can be written there.
+    /// store was opened; `last` is the zone of that half that was written last. False if no record
+    /// can follow there.
     pub(crate) async fn mark_found(&self, last: &ZoneReport, same: bool) -> Result<bool> {
         let writer = &self.0.zones.writer;
         let geometry = writer.geometry();
@@ -645,8 +646,8 @@ impl Inner {
         body.as_bytes().iter().copied().chain(roles).collect()
     }
 
-    /// Most bytes of entries in a record, unless a single entry is longer. Small zones get shorter
-    /// records: a record that does not fit leaves the rest of a zone unused.
+    /// Maximum number of bytes of entries in a record, unless a single entry is longer. Small zones
+    /// get shorter records: a record that does not fit leaves the rest of a zone unused.
     fn record_bytes(&self) -> usize {
         let blocks = RECORD_BLOCKS.min(self.zones.capacity() / 4).max(1);
         blocks as usize * BLOCK_SIZE - RecordHeader::SIZE

@@ -8,8 +8,8 @@
 //! - a record of the round after the next: a round begins when the one before it is durable;
 //! - any record of a round, if the gap is in the snapshot.
 //!
-//! Records after damage are applied as far as they do not depend on what is lost. Without such a
-//! proof a gap is the end of the half.
+//! Records after damage are applied unless they depend on lost records. Without such a proof a gap
+//! is the end of the half.
 
 use crate::format::{EntriesHead, flag, kind};
 use crate::recover::{Damage, Replay};
@@ -81,7 +81,7 @@ impl HalfReader {
     /// Reads the half.
     ///
     /// # Errors
-    /// As [`read_half`].
+    /// The errors of [`read_half`].
     pub(crate) async fn read(
         mut self,
         device: &dyn ZonedDevice,

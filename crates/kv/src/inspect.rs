@@ -1,8 +1,8 @@
 //! A view of a store on its drive that writes nothing.
 //!
 //! [`Snapshot::open`] does in memory what opening a store does on the drive: it reads the ring, and
-//! rolls back files if the last group commit names missing content. So it shows what an opened
-//! store would hold, and works on a read-only drive.
+//! rolls back files if the last group commit names missing content. So it shows what the store
+//! would hold once opened, and works on a read-only drive.
 //!
 //! Invariant: the drive gets only reads and zone reports.
 
@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Most blocks that one command reads.
+/// Maximum number of blocks that one command reads.
 pub(crate) const PIECE: u32 = 256;
 
 /// Metadata of a file.
@@ -128,7 +128,7 @@ impl Snapshot {
     /// Reads the store's metadata.
     ///
     /// # Errors
-    /// As [`crate::Store::open`], except errors of writing.
+    /// The errors of [`crate::Store::open`], except errors of writing.
     pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
         Snapshot::open_with(device, false).await
     }
@@ -137,7 +137,7 @@ impl Snapshot {
     /// lost records are left out.
     ///
     /// # Errors
-    /// As [`Snapshot::open`].
+    /// The errors of [`Snapshot::open`].
     #[inline(never)]
     pub fn open_with(
         device: Rc<dyn ZonedDevice>,
@@ -168,7 +168,7 @@ impl Snapshot {
         self.found.created
     }
 
-    /// How many times the record ring has turned.
+    /// Number of times that the record ring has turned.
     pub fn turn(&self) -> u64 {
         self.found.turn
     }
@@ -183,7 +183,7 @@ impl Snapshot {
         self.found.replay.record
     }
 
-    /// Whether a newer half of the ring may have been begun.
+    /// Whether the half ends with the record that the ring turns: a newer half may have been begun.
     pub fn ring_turns(&self) -> bool {
         self.found.turns
     }

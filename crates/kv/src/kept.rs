@@ -4,8 +4,8 @@ use furrow_rt::{PAGE_SIZE, Page, Pages};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Most blocks that are kept for a view of a file. RocksDB truncates the last page of a file, and
-/// blocks it has allocated ahead.
+/// Maximum number of blocks that are kept for a view of a file. Enough for RocksDB, which truncates
+/// only the last page of a file and blocks that it allocated ahead.
 const KEPT_MAX: u32 = 256;
 
 /// The old content of a truncated file that is kept for one view.
@@ -25,7 +25,7 @@ impl Kept {
         Kept { size, intact: Cell::new(size), blocks: RefCell::default() }
     }
 
-    /// The block after the view's last one.
+    /// Number of the block after the view's last one.
     pub(crate) fn end(&self) -> u32 {
         self.size.div_ceil(PAGE_SIZE as u64) as u32
     }

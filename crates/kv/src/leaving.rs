@@ -38,7 +38,7 @@ impl Leaving {
         self.retiring.borrow_mut().append(&mut self.retired.borrow_mut());
     }
 
-    /// The blocks that the present group commit retires.
+    /// Returns the blocks that the present group commit retires.
     pub(crate) fn in_commit(&self) -> Ref<'_, Vec<Blocks>> {
         self.retiring.borrow()
     }

@@ -15,15 +15,16 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneSt
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Fewest permits with which a store works.
+/// Minimum number of permits with which a store works.
 const PERMITS_MIN: u32 = 4;
-/// Fewest zones for content: those reserved for cleaning, one to be cleaned, and two more.
+/// Minimum number of zones for content: those reserved for cleaning, one to be cleaned, and
+/// two more.
 const ZONES_MIN: u32 = RESERVE + 3;
 /// Default size of a half, in bytes.
 const HALF_BYTES: u64 = 16 << 20;
 /// The ring gets one spare zone for this many zones of the drive.
 const SPARE_OF: u32 = 32;
-/// Most spare zones of the ring.
+/// Maximum number of spare zones of the ring.
 const SPARES: u32 = 4;
 
 /// How a store is made.
@@ -33,7 +34,7 @@ pub struct FormatOptions {
     pub label: String,
     /// UUID of the store; random if absent.
     pub uuid: Option<Uuid>,
-    /// Makes the store even if the drive holds something.
+    /// Whether to make the store even if the drive holds data.
     pub force: bool,
     /// Bytes that each half of the record ring should hold; 16 MiB if absent.
     pub half_bytes: Option<u64>,

@@ -18,13 +18,13 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use paths::{Node, below, clean, rename};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most paths for which a family is remembered before the file exists.
+/// Maximum number of paths for which a family is remembered before the file exists.
 const AWAITED_MAX: usize = 1024;
 
 /// Attributes of the file or directory at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What the path names: a file or a directory.
+    /// The file or directory that the path names.
     pub node: Node,
     /// Size in bytes; 0 for a directory.
     pub size: u64,
@@ -178,7 +178,7 @@ impl Store {
         Ok(id)
     }
 
-    /// Removes a file's name; the file itself goes once no handle is open.
+    /// Removes a file's name; the file itself is dropped once no handle or view holds it.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -229,9 +229,9 @@ impl Store {
     /// Renames a file or a directory. A file that the new path already named is removed.
     ///
     /// # Errors
-    /// `NotFound`; `Exists` if the new path names a directory, or a directory is to be renamed over
-    /// something; `Invalid` for a directory into itself, or if a path became too long; `NoSpace` if
-    /// the record ring has no space for longer names.
+    /// `NotFound`; `Exists` if the new path names a directory, or a directory would replace a file;
+    /// `Invalid` for a directory into itself, or if a path became too long; `NoSpace` if the record
+    /// ring has no space for longer names.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);

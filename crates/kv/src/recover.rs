@@ -1,7 +1,7 @@
-//! Opening a store: what the record ring says, and how much of that is on the drive.
+//! Opening a store: what the record ring says, and which of the content it names is on the drive.
 //!
-//! The order is a table of steps (`steps`). Recovery first writes what it found to the other half
-//! of the ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
+//! A table (`steps`) gives the order. Recovery first writes what it found to the other half of the
+//! ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
 
 mod loss;
 pub(crate) mod steps;
@@ -39,8 +39,8 @@ use std::rc::Rc;
 /// Number of permits on a drive without a limit.
 const UNLIMITED: u32 = 64;
 /// Reserved permits: two for halves of the ring, one for cleaning, one for files. Without the one
-/// for files, zones of moved blocks could hold all other permits, and a file would wait for a
-/// cleaning that nobody requests.
+/// for files, zones of moved blocks could hold all other permits, and a file would wait for
+/// cleaning that no task requests.
 const KEPT: [(Class, u32); 3] = [(Class::Metadata, 2), (Class::Cleaning, 1), (Class::User, 1)];
 
 pub(crate) fn is_bad(report: &ZoneReport) -> bool {
@@ -60,14 +60,14 @@ pub(crate) struct Replay {
     pub(crate) record: u64,
     pub(crate) next_file: u64,
     pub(crate) whole: bool,
-    /// Whether the half ends with the record that the ring turns (`turns`); and whether that record
-    /// says that the half's records add up to the next snapshot (`same`).
+    /// `turns`: whether the half ends with the record that the ring turns. `same`: whether that
+    /// record says that the half's records add up to the next snapshot.
     pub(crate) turns: bool,
     pub(crate) same: bool,
     /// Whether records are lost.
     pub(crate) lossy: bool,
-    /// Files with entries after lost records: `fresh` if the entries fit what is
-    /// known, else `hurt`.
+    /// Files with entries after lost records: `fresh` if the entries suffice to know the file's
+    /// present state, else `hurt`.
     pub(crate) fresh: BTreeSet<FileId>,
     pub(crate) hurt: BTreeSet<FileId>,
 }
@@ -107,8 +107,8 @@ impl Replay {
             }
         }
         if flags & flag::SNAPSHOT != 0 {
-            // A snapshot is sent when all that it names is durable. So there is no state to fall
-            // back to, and damage has to be reported.
+            // A snapshot is sent when all that it names is durable. So no earlier state is kept to
+            // fall back to, and damage has to be reported.
             self.before.clear();
         }
         Ok(())
@@ -300,9 +300,9 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
     sums && reaches(extent.at, extent.blocks)
 }
 
-/// Whether the whole extent is on the drive, as far as a power cut decides that. A finished zone
-/// appears written to its end, and so does a read-only one. In such zones the last block decides,
-/// because zones are written in order.
+/// Whether a power cut left the whole extent on the drive. A finished zone appears written to its
+/// end, and so does a read-only one. In such zones the last block decides, because zones are
+/// written in order.
 async fn is_there(
     extent: &Extent,
     device: &dyn ZonedDevice,

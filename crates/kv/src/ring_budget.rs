@@ -1,14 +1,14 @@
-//! Who may add to what the record ring has to hold.
+//! Admission of requests that add entries to the record ring.
 //!
 //! A turn writes all names and places of files to one half of the ring. If they did not fit, no
 //! turn would be possible, and nothing could be recorded any more, not even a removal. So the bytes
 //! of the next snapshot are counted, and requests that would add too many are refused in time.
 //!
 //! Invariants
-//! - Requests that add entries are admitted up to a share of the half that depends on their claim.
-//!   Removals, and the moves of cleaning, are always admitted.
+//! - Requests that add entries are admitted until the snapshot takes a share of the half that
+//!   depends on their claim. Removals, and the moves of cleaning, are always admitted.
 //! - Bytes after the last whole block of files take at most an eighth of the half: beyond that they
-//!   get a block of their own when their file is synced or closed.
+//! get a block of their own when their file is synced or closed.
 
 use crate::extent::{FileId, SUMS_INLINE, Sums};
 use crate::file::File;
@@ -28,7 +28,7 @@ const CLEANING: u64 = 14;
 /// Share of a half that tails may take, in sixteenths. Once the ring is fuller than that, closed
 /// files also move everything they can out of it.
 const CROWDED: u64 = 2;
-/// The most bytes that one name with its file adds.
+/// Maximum number of bytes that one name with its file adds.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE_ENTRY;
 
 /// How many blocks of content can get a place when a snapshot has `load` bytes and a half holds

@@ -159,8 +159,8 @@ pub(crate) async fn find_ring(
     Ok(Some(FoundRing { zones, halves, unreadable }))
 }
 
-/// Returns the newest half that has no superblock and is newer than `newest`, the newest half with
-/// one; and the zones of the ring that were written and hold no record.
+/// Returns the newest half without a superblock, if it is newer than `newest`, the newest half with
+/// one. Also returns the zones of the ring that were written and hold no record.
 async fn headless(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -206,8 +206,8 @@ async fn headless(
 }
 
 /// Whether the first block of a zone was written whole and is not a record. A power cut does not
-/// cause that: it keeps what was written first. It may only tear a block, where the drive's blocks
-/// are smaller, or leave a full or read-only zone that holds nothing.
+/// cause that: it keeps what was written first. It can only tear a block of several sectors, or
+/// leave a full or read-only zone that holds nothing.
 async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &Pool) -> bool {
     let geometry = device.geometry();
     let written = blocks_written(report, geometry);
@@ -231,7 +231,7 @@ pub(crate) fn offline_beginning(geometry: &Geometry, reports: &[ZoneReport]) -> 
     may_begin.find(|report| report.state == ZoneState::Offline).map(|report| report.zone)
 }
 
-/// Builds the error that there is no store, as far as can be seen.
+/// Builds the error that no store was found.
 pub(crate) async fn none_found(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -259,8 +259,8 @@ pub(crate) async fn none_found(
     }
 }
 
-/// Whether a half newer than this one may have counted. A newer half counts only if this half says
-/// that the ring `turns`, or if the first zone of this half could not be emptied.
+/// Whether a half newer than this one may have counted. A newer half can count only if this half
+/// says that the ring `turns`, or if the first zone of this half could not be emptied.
 fn may_have_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> bool {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied();
@@ -276,7 +276,7 @@ fn offline_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> Opti
 
 /// Reads the newest half with a whole snapshot; with `older`, even if a newer half may be missing.
 /// Where the newest half is damaged, the half before it is used if it holds the same state.
-/// [`Opened::damage`] has what is lost then: the caller decides whether to accept that.
+/// [`Opened::damage`] then has the lost records; the caller decides whether to accept the loss.
 pub(crate) async fn find(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],

@@ -2,11 +2,11 @@
 //! drive that counts.
 //!
 //! First it checks the record ring and all blocks of checksums, with the check for stores that are
-//! not open. Records and files change meanwhile, so damage counts only if it is found again several
-//! times. Then it compares the content of every file with its checksums. Blocks that are still in
-//! memory are not on the drive yet, and are not read.
+//! not open. Records and files change meanwhile, so damage counts only if several readings find it.
+//! Then it compares the content of every file with its checksums. Blocks that are still in memory
+//! are not on the drive yet, and are not read.
 //!
-//! A repair turns the ring, which writes all its records again from memory. Content has no copy: a
+//! A repair turns the ring, which rewrites all its records from memory. Content has no copy: a
 //! damaged file has to be replaced.
 
 use crate::extent::FileId;
@@ -82,7 +82,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns a number that changes with every request of users.
+    /// Returns a number that changes with every append, read and sync.
     fn requests(&self) -> u64 {
         let counters = self.counters();
         counters.appended.wrapping_add(counters.read).wrapping_add(counters.syncs)
@@ -164,7 +164,7 @@ impl Store {
         if damage && !error.is_gone() { Ok(()) } else { Err(error.clone()) }
     }
 
-    /// Reads ring and checksums; false if the scrub is to end.
+    /// Reads ring and checksums; false if the scrub was stopped.
     async fn scrub_records(&self, repair: bool) -> Result<bool> {
         let mut found = self.read_records().await?;
         for _ in 1..READINGS {

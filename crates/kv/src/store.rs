@@ -32,7 +32,7 @@ pub struct Options {
     pub clean_below: u32,
     /// Changed names and removals of files are durable after at most this many nanoseconds.
     pub commit_interval: u64,
-    /// Most pages of content in flight to the drive.
+    /// Maximum number of pages of content in flight to the drive.
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
@@ -66,7 +66,7 @@ pub struct Counters {
     pub syncs: u64,
     /// Number of group commits.
     pub rounds: u64,
-    /// How many times the record ring turned.
+    /// Number of times that the record ring turned.
     pub turns: u64,
     /// Number of zones that cleaning emptied.
     pub cleaned: u64,
@@ -78,7 +78,7 @@ pub struct Counters {
     pub resets: u64,
     /// Number of extents that were written again because their zone failed.
     pub relocated: u64,
-    /// How many times a writer waited for cleaning to free space.
+    /// Number of times that a writer waited for cleaning to free space.
     pub waits: u64,
     /// Nanoseconds that writers waited for cleaning to free space.
     pub waited: u64,
@@ -90,7 +90,7 @@ pub struct Counters {
     pub ring_failures: u64,
 }
 
-/// What tells a store from others.
+/// The identity of a store.
 pub(crate) struct Identity {
     pub(crate) label: String,
     pub(crate) created: i64,
@@ -98,22 +98,22 @@ pub(crate) struct Identity {
     pub(crate) device: Uuid,
 }
 
-/// Whether the store still works.
+/// Whether the store works, is stopping, or has failed.
 #[derive(Default)]
 pub(crate) struct Life {
     dead: RefCell<Option<Error>>,
     stopping: Cell<bool>,
 }
 
-/// The state of a store: its parts. Each part keeps its own state to itself, but the table of files
-/// is everybody's.
+/// The state of a store: its parts. Each part keeps its own state to itself, but all parts use the
+/// table of files.
 ///
 /// Invariants, checked by [`Store::audit`]
 /// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
-///   their blocks of checksums, and the blocks that are `leaving`.
+/// their blocks of checksums, and the blocks that are `leaving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
 /// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no
-///   handle and no view.
+/// handle and no view.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Most blocks of checksums kept in memory.
+/// Maximum number of blocks of checksums kept in memory.
 const CACHED: usize = 1024;
 
 /// Checksums of extents, by the place of their block of checksums.
@@ -27,7 +27,7 @@ impl SumsCache {
         cache.insert(at, sums);
     }
 
-    /// Drops the checksums of a place that somebody else may get.
+    /// Drops the checksums of a place that another extent may get.
     pub(crate) fn forget(&self, at: BlockAddr) {
         self.0.borrow_mut().remove(&at);
     }

@@ -6,18 +6,18 @@
 //! record ([`Recording::whole`]).
 //!
 //! - **Order.** `order` grows as the engine accepts calls, which is the order in which names
-//!   changed. A call that took the engine twice has the number of the second time. A recording
+//!   changed. A call that entered the engine twice has the number of the second entry. A recording
 //!   lists calls in the order in which they ended, since only then their results are known;
 //!   [`Recording::decode`] sorts them.
 //! - **Threads** are numbered in the order of their first calls. Calls of one thread
-//!   do not overlap.
+//! do not overlap.
 //! - **Time** is in nanoseconds of one clock for all threads, since the recording's start. A call
-//!   that began after another had ended may depend on it; overlapping calls do not depend on each
-//!   other ([`Recording::causes`]).
+//! that began after another had ended may depend on it; overlapping calls do not depend on each
+//! other ([`Recording::causes`]).
 //! - **Content** is recorded as length and CRC32C. A replay writes other bytes of that length: a
-//!   store does not interpret them.
+//! store does not interpret them.
 //!
-//! There is no I/O and no clock here: callers pass values and receive them.
+//! This module does no I/O and reads no clock: callers pass values and receive them.
 
 use crate::extent::Lifetime;
 use furrow_log::record::crc32c_append;
@@ -30,7 +30,7 @@ pub const MAGIC: [u8; 8] = *b"FURWTRCE";
 pub const VERSION: u16 = 1;
 /// Bytes of a recording's head.
 pub const HEAD_BYTES: usize = 16;
-/// Most bytes of a record.
+/// Maximum number of bytes of a record.
 const RECORD_MAX: u64 = 64 << 10;
 /// Kind of the record at the end.
 const END: u8 = 0;
@@ -532,7 +532,7 @@ pub struct Recording {
     pub whole: bool,
 }
 
-/// The calls that a call may have waited for, as a count.
+/// The calls that a call may depend on, as a number of ended calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// Number of calls that had ended when this call began.

@@ -47,7 +47,7 @@ const FLUSH_SURPLUS: u64 = 8;
 /// At most one zone in this many is reserved for flushes.
 const FLUSH_SHARE: u32 = 8;
 
-/// Zones reserved for flushes when the logs hold this many blocks.
+/// Number of zones reserved for flushes when the logs hold `log_blocks` blocks.
 pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return 0;
@@ -59,7 +59,7 @@ pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) ->
 /// Age of a zone, for choosing a victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Age {
-    /// Most moves that any of the zone's blocks has had.
+    /// Maximum number of moves that a block of the zone has had.
     pub(crate) generation: u8,
     /// Number of blocks that the store had written when the zone was opened.
     pub(crate) opened: u64,
@@ -74,13 +74,13 @@ pub(crate) struct SpaceToClean {
     pub(crate) space: u64,
 }
 
-/// Most blocks of garbage with which a zone of `zone_blocks` blocks is not cleaned.
+/// Maximum number of blocks of garbage with which a zone of `zone_blocks` blocks is not cleaned.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
 }
 
-/// How many zones for content are reserved from files with this claim while there are no logs. In a
-/// store with reserves for claims, the zone that cleaning writes to is one of them, open or not.
+/// Number of zones for content that files with this claim may not take while there are no logs. In
+/// a store with reserves for claims, the zone that cleaning writes to is one of them, open or not.
 pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return RESERVE;
@@ -100,7 +100,7 @@ pub(crate) struct Want {
     /// The file to be written; `None` for cleaning.
     pub(crate) file: Option<FileId>,
     pub(crate) claim: Claim,
-    /// The zone is for content of the file, which gets no more than `Store::space_for` leaves.
+    /// Whether the zone is for content of the file, which may take at most `Store::space_for`.
     pub(crate) content: bool,
 }
 
@@ -202,8 +202,8 @@ pub(crate) struct ZoneAllocator {
     next_ticket: Cell<u64>,
     /// Zones that cleaning skips until their reset, because a block in the zone cannot be read.
     uncleanable: RefCell<BTreeSet<ZoneId>>,
-    /// Zones that cleaning did not empty because space ran out, each with the space and the blocks
-    /// to move at that try.
+    /// Zones that cleaning did not empty because space ran out, each with the free space and the
+    /// blocks to move at that time.
     unfinished: RefCell<BTreeMap<ZoneId, SpaceToClean>>,
     /// Notified when a zone is released, or space becomes free in another way.
     pub(crate) freed: Notify,
@@ -296,7 +296,7 @@ impl ZoneAllocator {
         free + u32::from(open) > self.kept(want.claim)
     }
 
-    /// How many zones are reserved, so that files with this claim may not take them.
+    /// Number of reserved zones that files with this claim may not take.
     pub(crate) fn kept(&self, claim: Claim) -> u32 {
         let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
         kept_from(claim, self.pool.total()) + flushes
@@ -601,18 +601,18 @@ impl ZoneAllocator {
         self.broken().map_or(Ok(()), Err)
     }
 
-    /// Subtracts from an account: see [`Broken::less`].
+    /// Subtracts from an account, as [`Broken::less`] describes.
     pub(crate) fn less<T: Count>(&self, account: impl Display, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }
 
-    /// Returns the error of an account that went below zero, if any did.
+    /// The error of an account that went below zero, if any.
     pub(crate) fn broken(&self) -> Option<Error> {
         self.broken.first().cloned()
     }
 
-    /// Counts the written blocks of a zone, as far as known: all blocks if the zone was full when
-    /// the store was opened.
+    /// Counts the written blocks of a zone, or all its blocks if the zone was full when the store
+    /// was opened.
     pub(crate) fn written(&self, zone: ZoneId) -> u32 {
         let free = |id| self.pool.state(id) == SuperzoneState::Free;
         match self.writer.is_open(zone) {
@@ -646,8 +646,8 @@ impl ZoneAllocator {
         begun + u64::from(self.pool.free_count()) * u64::from(self.capacity())
     }
 
-    /// The most valid blocks that the store may hold when files with this claim are written: the
-    /// capacity of all zones that work and are not reserved from the claim.
+    /// Maximum number of valid blocks that the store may hold when files with this claim are
+    /// written: the capacity of all zones that work and are not reserved from the claim.
     pub(crate) fn valid_max(&self, claim: Claim) -> u64 {
         let zones = self.pool.total() - self.pool.count(SuperzoneState::Retired);
         let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
@@ -661,9 +661,9 @@ impl ZoneAllocator {
         residents.get(&zone).map_or(Vec::new(), |files| files.keys().copied().collect())
     }
 
-    /// Counts the blocks that hold nothing and that files without a claim cannot use nevertheless.
-    /// They are the space in zones open for other claims, the space in cleaning's zones beyond the
-    /// first, and the garbage of zones that have at most `least` of it, which are not cleaned.
+    /// Counts the free blocks that files without a claim cannot use: the space in zones open for
+    /// other claims, the space in cleaning's zones beyond the first, and the garbage of zones with
+    /// at most `least` blocks of it, which are not cleaned.
     pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
         if self.ended.get() {
             return 0;
@@ -767,7 +767,7 @@ impl ZoneAllocator {
         if !self.releasing.borrow_mut().insert(zone) {
             return Ok(());
         }
-        // Remove the entry before the reset: a free zone may be opened at once by somebody else.
+        // Remove the entry before the reset: another task may open a free zone at once.
         if let Some(of_zone) = self.youngest.borrow_mut().remove(&zone) {
             let (all, bytes) = (self.youngest_bytes.get(), zone_bytes(&of_zone));
             self.youngest_bytes.set(self.less("bytes of entries of zones", all, bytes));

@@ -62,8 +62,8 @@ fn damaged(rt: &Rt, device: &Emulator, block: u64) -> Rc<Emulator> {
     Rc::new(copy)
 }
 
-/// Damages each written block of the ring. Returns how often opening found the whole store, and how
-/// often it refused.
+/// Damages each written block of the ring in turn. Returns how often opening found the whole store,
+/// and how often it refused.
 async fn each_block(
     rt: &Rt,
     device: &Rc<Emulator>,
@@ -116,8 +116,8 @@ async fn each_block(
 }
 
 /// On a drive with logical blocks of 512 bytes, a block of content that ends in zeros may look torn
-/// by a power cut if it lies at the end of a zone. A bit flipped in such a block, or in its
-/// checksums, damages nothing else.
+/// by a power cut if it lies at the end of a zone. A flipped bit in such a block, or in its
+/// checksums, must damage nothing else.
 #[test]
 fn a_flipped_bit_in_content_is_not_a_torn_end() {
     const SECTORS: u64 = 8;
@@ -159,8 +159,8 @@ fn a_flipped_bit_in_content_is_not_a_torn_end() {
     rt.clear();
 }
 
-/// After an orderly stop, damage of any block of the ring is either harmless, or the
-/// store is refused.
+/// After a clean stop, damage to any block of the ring is either harmless or makes opening refuse
+/// the store.
 #[test]
 fn after_a_stop_nothing_is_lost_without_a_word() {
     for (half, files) in [(1, 3), (1, 12), (3 * ZONE * 4096, 12), (3 * ZONE * 4096, 30)] {
@@ -246,8 +246,8 @@ async fn overwrite(drive: &Emulator, report: &ZoneReport, byte: u8) {
     }
 }
 
-/// Opening must notice a whole zone of the ring whose data was replaced, though no record in it
-/// says what is lost.
+/// Opening must notice if the data of a whole zone of the ring was replaced, though no record tells
+/// what is lost.
 #[test]
 fn a_zone_of_the_ring_without_a_record_is_not_passed_over() {
     for (half, files) in [(1, 3), (1, 12), (3 * ZONE * 4096, 30)] {

@@ -1,4 +1,4 @@
-//! Views of an open store: they keep showing the same, whatever is done to the store meanwhile.
+//! Views of an open store: they keep showing the same content, whatever changes in the store.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A drive that counts reads, and commands that would change it.
+/// A drive that counts reads, and commands that would change its content.
 struct Watched {
     drive: Rc<Emulator>,
     changes: Cell<u64>,

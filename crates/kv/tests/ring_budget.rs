@@ -125,9 +125,9 @@ async fn removed(store: &Store, mix: Mix, numbers: impl Iterator<Item = usize>) 
     store.sync_names().await.unwrap();
 }
 
-/// Fills a store until it refuses. Then it reports almost nothing as available; it can be
-/// opened, inspected and checked; everything acknowledged is there; and after removals it
-/// takes as much again.
+/// Fills a store until it refuses. Then it reports almost no available space; it can be opened,
+/// inspected and checked; all acknowledged content is there; and after removals it takes as
+/// much again.
 #[test]
 fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
     for (zones, blocks) in [(120, 16), (200, 64)] {

@@ -1,4 +1,5 @@
-//! Zones of the record ring fail: what the store survives, and what it reports otherwise.
+//! Zones of the record ring fail: which failures the store survives, and what it reports
+//! for others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -46,7 +46,7 @@ async fn scrub(rt: &Rt, store: &Store, repair: bool) -> ScrubReport {
     }
 }
 
-/// Flips a bit in the first written block, from the given zone on, that `wanted` accepts.
+/// Flips a bit in the first written block, from zone `from` on, that `wanted` accepts.
 async fn damage(drive: &Emulator, from: u32, wanted: impl Fn(&[u8]) -> bool) -> (u32, u32) {
     let geometry = drive.geometry().clone();
     let reports = drive.report(ZoneId(0), geometry.zones).await.unwrap();

@@ -87,7 +87,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             let manifest = store.create("MANIFEST-000004", Lifetime::Medium).unwrap();
             let records = fill(&store, manifest, 4, 10_000).await;
             assert!(records >= ZONE as u64 - 60_000, "{policy:?}: {records} bytes");
-            // A reserve is not for other claims, even in an open zone with space.
+            // Weaker claims may not use a reserve, even in an open zone with space.
             assert!(store.append(other, &content(2, ZONE)).await.is_err());
             assert_eq!(store.space().available, 0, "{policy:?}");
 
@@ -114,8 +114,9 @@ fn compactions_and_manifests_have_room_of_their_own() {
     }
 }
 
-/// What was refused is refused again: neither the space that a refused file took and gave back, nor
-/// the zone that cleaning writes to, nor zones that were open at a restart let in more than fits.
+/// A full store that refused a write refuses it again. It counts as free neither the space that a
+/// refused file took and gave back, nor the zone that cleaning writes to, nor zones that were open
+/// at a restart.
 #[test]
 fn a_full_store_stays_full_when_it_is_asked_again() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {
@@ -154,8 +155,8 @@ fn a_full_store_stays_full_when_it_is_asked_again() {
     }
 }
 
-/// Bytes that a program no longer needs are space in a full store: a writer waits until cleaning
-/// has left them out.
+/// In a full store, bytes that a program declared dead count as free space: a writer waits until
+/// cleaning has left them out.
 #[test]
 fn a_full_store_takes_more_once_bytes_are_forgotten() {
     let rt = Rt::new(Config::simulated(13));
@@ -165,7 +166,7 @@ fn a_full_store_takes_more_once_bytes_are_forgotten() {
         let size = fill(&store, full, 1, 30_000).await;
         let other = store.create("000011.sst", Lifetime::Medium).unwrap();
         fill(&store, other, 2, 3_000).await;
-        // A third of it, zone after zone.
+        // Declare a third of the file dead, zone after zone.
         for at in (0..size - 90_000).step_by(90_000) {
             store.forget(full, at, 30_000).unwrap();
         }
@@ -211,7 +212,7 @@ fn what_logs_hold_can_be_flushed() {
                     log("000012.log", 8).await;
                     fill(&store, table, 1, 30_000).await;
                 } else {
-                    // Fill up all but the space of two logs and the reserve for their flushes.
+                    // Fill all space but that of two logs and the reserve for their flushes.
                     let mut at = 0;
                     while store.space().available > 10 * ZONE as u64 {
                         store.append(table, &content(1 ^ at, 30_000)).await.unwrap();

@@ -35,8 +35,7 @@ fn made(rt: &Rt, geometry: &Geometry) -> (Rc<Emulator>, Store) {
     (device, store)
 }
 
-/// Cuts power during whatever the store is doing, and restores it: no command in flight
-/// was carried out.
+/// Cuts power while the store works, and restores it: no command in flight was carried out.
 async fn power_cycle(rt: &Rt, device: &Emulator) {
     device.power_cut(&Fates::nothing(1));
     rt.sleep(1_000_000_000).await;

@@ -49,7 +49,7 @@ fn a_writer_of_a_blob_holds_its_zone_and_the_next_goes_back_to_the_earlier() {
     rt.block_on(async move {
         let store = writing;
         let create = |number: u32, hint| store.create(&format!("{number:06}.blob"), hint).unwrap();
-        // Two files are written at once, and a third after both ended. Their lifetimes differ,
+        // Two files are written concurrently, and a third after both ended. Their lifetimes differ,
         // which must not matter.
         let (one, two) = (create(1, Lifetime::Medium), create(2, Lifetime::Long));
         append(&store, one, 64).await;

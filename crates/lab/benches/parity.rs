@@ -23,7 +23,7 @@ unsafe extern "C" {
 }
 
 const BLOCK: usize = 4096;
-/// Stripes between two looks at the clock.
+/// Number of stripes between two looks at the clock.
 const BATCH: u32 = 1000;
 
 /// A stripe, and its parity as computed by either library.

@@ -44,7 +44,7 @@ pub struct Array {
     pub segments: String,
     /// Bytes of a small chunk.
     pub small: Bytes,
-    /// Bytes of a large chunk. Requests below it go to segments with small chunks.
+    /// Size of a large chunk. Requests below it go to segments with small chunks.
     pub large: Bytes,
     /// Number of stripes of a group; 0: all stripes of a segment.
     pub group: u32,
@@ -54,7 +54,7 @@ pub struct Array {
     pub pad: Time,
     /// Space that is kept free, in percent of the volume's size.
     pub reserve: u32,
-    /// Data written between two checkpoints, at most; 0: no checkpoint is written.
+    /// Maximum amount of data written between two checkpoints; 0: no checkpoint is written.
     pub checkpoint: Bytes,
     /// Whether stripe tables are searched, as published, instead of looked up.
     pub search: bool,
@@ -138,7 +138,7 @@ impl Array {
     /// The configuration that the volume is made with.
     ///
     /// # Errors
-    /// As [`Array::check`].
+    /// The errors of [`Array::check`].
     pub fn config(&self, geometry: &Geometry) -> Result<Config, String> {
         let level = self.level.parse::<Level>().map_err(|error| error.to_string())?;
         let (small, large) = self.open()?;

@@ -30,7 +30,7 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// The least effort that shows whether a benchmark works.
+    /// The minimum effort that shows whether a benchmark works.
     pub fn glance() -> Effort {
         Effort { rounds: 1, slice: Duration::from_millis(20) }
     }

@@ -32,7 +32,7 @@ pub mod markdown;
 /// The measurements.
 const GOLDEN: &str = include_str!("../data/golden.csv");
 
-/// Submitters of the small-zone write measurements.
+/// Number of submitters of the small-zone write measurements.
 const SUBMITTERS: u32 = 16;
 
 /// Nanoseconds that a kernel takes for each write command, one command after the other: through the
@@ -51,7 +51,7 @@ pub struct Golden {
     /// KiB of a request, or the condition of a management command.
     #[serde(rename = "request_kib_or_condition")]
     pub condition: String,
-    /// Zones in use.
+    /// Number of zones in use.
     pub zones: u32,
     /// Requests outstanding for each zone.
     #[serde(rename = "queue_depth_per_zone")]
@@ -121,7 +121,7 @@ pub fn calibrate(golden: &Golden, seeds: u64) -> Result<Row> {
 /// Runs `rows` with the seeds from 1 to `seeds`, spread over the cores.
 ///
 /// # Errors
-/// As [`calibrate`].
+/// The errors of [`calibrate`].
 pub fn calibrate_all(rows: &[Golden], seeds: u64, told: cores::Told<'_>) -> Result<Vec<Row>> {
     let seeds = seeds.max(1) as usize;
     let work = |number: usize| figure(&rows[number / seeds], (number % seeds) as u64 + 1);

@@ -175,7 +175,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Most differences that are listed in output for people.
+    /// Maximum number of differences that text output lists.
     const LISTED: usize = 20;
 
     /// The differences, at most [`Changed::LISTED`] of them.

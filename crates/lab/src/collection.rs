@@ -54,7 +54,7 @@ pub struct Shape {
     pub zone: u64,
     /// Bytes of a memtable.
     pub memtable: u64,
-    /// Bytes written between two moments of the grid.
+    /// Bytes written between two points at which the bound counts used space.
     pub step: u64,
 }
 

@@ -34,12 +34,12 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Files that each client has when measuring begins.
+    /// Number of files of each client when measuring begins.
     #[serde(default)]
     pub files: u32,
     /// Bytes of a new file.
     pub file: Bytes,
-    /// Most bytes of an append.
+    /// Maximum number of bytes in an append.
     #[serde(default)]
     pub append: Bytes,
     /// Whether clients pick from the files of all clients, not only from their own.

@@ -30,7 +30,7 @@ const BLOCK: usize = 4096;
 const CALLERS: [usize; 3] = [1, 2, 8];
 /// Length in blocks at which a file is truncated to zero and grows again.
 const LONGEST: u64 = 4096;
-/// Appends between looks at the clock.
+/// Number of appends between looks at the clock.
 const BATCH: u64 = 32;
 
 fn run(effort: Effort) -> Result<Vec<Row>> {

@@ -3,7 +3,7 @@
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
 
-/// Most moments kept of a run; if there are more, every second one is dropped.
+/// Maximum number of moments kept of a run; if there are more, every second one is dropped.
 const MOMENTS: usize = 120;
 
 /// The bytes that a file system wrote between its mount and its end.
@@ -21,7 +21,7 @@ pub struct Written {
     pub checkpoints: u64,
     /// Changed table entries, and tables.
     pub tables: u64,
-    /// Records of fsyncs.
+    /// Number of records of fsyncs.
     pub records: u64,
     /// Padding.
     pub padding: u64,
@@ -127,13 +127,13 @@ impl Space {
 pub struct Moment {
     /// Time of the moment, in nanoseconds of the executor's time.
     pub at_ns: u64,
-    /// Active zones that the file system may hold.
+    /// Maximum number of active zones that the file system may hold.
     pub permits: u32,
-    /// Active zones for which the file system holds permits.
+    /// Number of active zones for which the file system holds permits.
     pub active: u32,
-    /// Zones of each stream's superzones, parked ones included.
+    /// Number of zones of each stream's superzones, parked ones included.
     pub streams: Vec<u32>,
-    /// Zones to which each stream writes at the same time.
+    /// Number of zones to which each stream writes at the same time.
     pub busy: Vec<u32>,
     /// Names of the streams.
     pub names: Vec<String>,
@@ -146,7 +146,7 @@ pub struct Inside {
     pub written: Written,
     /// The uses of space.
     pub space: Space,
-    /// Most memory held, in bytes, by use.
+    /// Peak memory in bytes, by use.
     pub memory: Vec<(String, u64)>,
     /// Names of the streams.
     pub streams: Vec<String>,
@@ -155,12 +155,12 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Most memory held, in bytes; 0 if unknown.
+    /// Peak memory in bytes; 0 if unknown.
     pub fn memory(&self) -> u64 {
         self.memory.iter().map(|part| part.1).sum()
     }
 
-    /// Most memory held, without cached content of files, which takes as much as the host allows.
+    /// Peak memory without cached content of files, which takes as much as the host allows.
     pub fn own_memory(&self) -> u64 {
         self.memory.iter().filter(|part| part.0 != "data").map(|part| part.1).sum()
     }
@@ -197,11 +197,11 @@ pub struct Array {
     /// Bytes of metadata stripes in places where data could be: the listings that replace an
     /// out-of-band area.
     pub listed: u64,
-    /// Stripes dispatched.
+    /// Number of stripes dispatched.
     pub stripes: u64,
-    /// Checkpoints written.
+    /// Number of checkpoints written.
     pub checkpoints: u64,
-    /// Blocks reconstructed for reads.
+    /// Number of blocks reconstructed for reads.
     pub reconstructed: u64,
     /// Mean time that a block waited before it was sent, in nanoseconds.
     pub wait_ns: f64,

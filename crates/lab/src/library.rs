@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
-/// Blocks of the file written: 32 MiB, half the amount at which write-back begins. With a
+/// Number of blocks of the file written: 32 MiB, half the amount at which write-back begins. With a
 /// larger file, the benchmark would measure the first use of the drive's memory.
 const FILE_BLOCKS: u64 = 8_192;
-/// Blocks of different content to write: more than the processor caches hold.
+/// Number of blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
 /// Operations between looks at the clock.
 const BATCH: u64 = 256;
-/// Blocks of a large command to the drive alone, the size to which an engine merges.
+/// Number of blocks of a large command to the drive alone, the size to which an engine merges.
 const LARGE: u64 = 32;
 
 /// Runs the benchmark.

@@ -101,7 +101,7 @@ impl Meter {
 /// The measures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
-    /// Operations completed.
+    /// Number of operations completed.
     pub ops: u64,
     /// Bytes of the completed operations.
     pub bytes: u64,

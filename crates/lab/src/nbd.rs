@@ -2,8 +2,8 @@
 //!
 //! All servers serve a gibibyte in memory over a Unix socket: ours from pages, nbdkit from its
 //! memory plugin, qemu-nbd from a file on a file system in memory (it has no disk in memory that
-//! stores writes). The client is fio's nbd engine, a process of its own; it writes the 256 MiB that
-//! are used before anything is measured. So only the servers differ.
+//! stores writes). The client is fio's nbd engine, a process of its own; before measuring, it
+//! writes once the 256 MiB that the runs use. So only the servers differ.
 
 use crate::{Bench, Contestant, Effort, Row, compare};
 use anyhow::{Context as _, Result, bail};

@@ -5,7 +5,7 @@
 //! writing and cleaning are in balance. The drive is untimed; the clients' own pace moves the
 //! virtual clock, so that a run is a function of its seed. Written content is zeros, which the
 //! drive keeps in little memory. The yardstick is a simulated cleaner that knows no nodes, no
-//! checkpoints and no reserves: one pool of zones, as many as the file system has beside its logs,
+//! checkpoints and no reserves: one pool of zones, as many as the file system has besides its logs,
 //! one of them spare, the emptiest victim first ([`Pool`]).
 
 use crate::bench::{Bench, Effort, Row};
@@ -26,7 +26,7 @@ pub(crate) const NEARLY_FULL: Bench = Bench {
 };
 
 const BLOCK: usize = 4096;
-/// Blocks that are overwritten between two pauses of the client.
+/// Number of blocks that are overwritten between two pauses of the client.
 const BURST: u64 = 256;
 /// The client's pace, in blocks for each second of virtual time: 200 MiB/s.
 const PACE: u64 = 51_200;
@@ -35,31 +35,33 @@ const THETA: f64 = 0.99;
 /// A run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    /// Zones of the drive.
+    /// Number of zones of the drive.
     pub(crate) zones: u64,
-    /// Blocks of a zone.
+    /// Number of blocks of a zone.
     pub(crate) zone: u64,
-    /// Blocks of the file, in percent of all blocks of the drive.
+    /// Size of the file, in percent of all blocks of the drive.
     pub(crate) live: u64,
-    /// Whether blocks are drawn by Zipf's law; otherwise all are drawn alike.
+    /// Whether blocks are drawn by Zipf's law; otherwise all are equally likely.
     pub(crate) zipf: bool,
-    /// Blocks overwritten before measuring and while measuring, as multiples of the drive.
+    /// Number of blocks overwritten before measuring and while measuring, as multiples of
+    /// the drive.
     pub(crate) rounds: (u64, u64),
 }
 
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
-    /// Blocks overwritten while measuring.
+    /// Number of blocks overwritten while measuring.
     pub(crate) asked: u64,
-    /// Blocks that the drive wrote and read in that time.
+    /// Number of blocks that the drive wrote in that time.
     pub(crate) written: u64,
+    /// Number of blocks that the drive read in that time.
     pub(crate) read: u64,
-    /// Blocks of nodes among the blocks written.
+    /// Number of blocks of nodes among the blocks written.
     pub(crate) nodes: u64,
     /// Share of the drive that an empty file system gives to files.
     pub(crate) own: f64,
-    /// Blocks that the simulated cleaner writes for each block overwritten.
+    /// Number of blocks that the simulated cleaner writes for each block overwritten.
     pub(crate) greedy: f64,
     /// Real time of overwriting.
     pub(crate) took: Duration,
@@ -94,7 +96,7 @@ impl Draw {
 }
 
 /// A pool of zones with a greedy cleaner. Blocks of users and moved blocks go to one open zone; the
-/// zone with the fewest valid blocks is emptied when no zone is free beside the spare.
+/// zone with the fewest valid blocks is emptied when no zone is free except the spare.
 pub(crate) struct Pool {
     /// Where each block is: zone, and place in the zone.
     places: Vec<(u32, u32)>,
@@ -103,7 +105,7 @@ pub(crate) struct Pool {
     valid: Vec<u32>,
     free: Vec<u32>,
     open: u32,
-    /// Blocks of a zone.
+    /// Number of blocks of a zone.
     zone: usize,
     written: u64,
 }
@@ -165,7 +167,7 @@ impl Pool {
     }
 }
 
-/// Blocks that the simulated cleaner writes for each block overwritten.
+/// Number of blocks that the simulated cleaner writes for each block overwritten.
 pub(crate) fn greedy(case: &Case, zones: u64) -> f64 {
     let drive = case.zones * case.zone;
     let live = drive * case.live / 100;

@@ -61,7 +61,7 @@ impl<'a> Shown<'a> {
         self.published().filter(|row| row.verdict == verdict).count()
     }
 
-    /// The verdict of all published figures, if they have the same.
+    /// The verdict of all published figures, if it is the same for all.
     fn only_verdict(&self) -> Option<Verdict> {
         let first = self.published().next()?.verdict;
         self.published().all(|row| row.verdict == first).then_some(first)

@@ -13,7 +13,7 @@ use furrow_policy::{
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 
-/// Most superzones to which a stream can write at once.
+/// Maximum number of superzones to which a stream can write at the same time.
 const SUPERZONES_MAX: u32 = 8;
 
 /// The number of superzones that a stream writes to at once.
@@ -52,7 +52,7 @@ pub enum Order {
     /// Many writes.
     #[default]
     Queued,
-    /// Many writes; data go by Zone Append, so the drive places them.
+    /// Many writes. Data is written with Zone Append, so the drive chooses the place.
     Append,
 }
 

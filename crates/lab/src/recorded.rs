@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// File name extension of recorded runs.
 pub const ENDING: &str = "run";
 
-/// Most replays of a run at the same time.
+/// Maximum number of replays of a run at the same time.
 const COPIES_MAX: u32 = 64;
 
 /// A recorded run to be replayed, as in the data files.
@@ -119,8 +119,9 @@ enum Resource {
 #[derive(Default)]
 struct Use {
     number: u32,
-    /// Number of calls on the resource so far, and number of calls up to the last change.
+    /// Number of calls on the resource so far.
     calls: u32,
+    /// Number of these calls up to the last one that changed the resource.
     changed: u32,
 }
 
@@ -235,7 +236,7 @@ impl Recorded {
     /// Reads a recorded run from its bytes.
     ///
     /// # Errors
-    /// As [`Recorded::read`].
+    /// The errors of [`Recorded::read`].
     pub fn parse(file: String, bytes: &[u8]) -> Result<Recorded> {
         let recording = Recording::decode(bytes)?;
         ensure!(recording.whole, "it stops short of its end: record it again");

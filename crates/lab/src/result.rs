@@ -29,9 +29,9 @@ enum Of {
     Metadata,
     /// Space for logs, tables and summaries of segments, in percent of all.
     WithSummaries,
-    /// Most memory held.
+    /// Peak memory.
     Memory,
-    /// Most memory held, without cached content of files.
+    /// Peak memory without cached content of files.
     OwnMemory,
     /// Throughput of the users' writes, from mount to end.
     Written,
@@ -39,7 +39,7 @@ enum Of {
     Wait,
     /// For an array: memory of stripe tables for each GiB written.
     Tables,
-    /// For an array: the most memory that stripe tables can take.
+    /// For an array: maximum memory of the stripe tables.
     TablesMost,
 }
 

@@ -51,7 +51,7 @@ impl Traces {
 /// Like [`run`], for a point that may replay a recording of `traces`.
 ///
 /// # Errors
-/// As [`run`], and if the point needs a recording that is not given.
+/// The errors of [`run`], or an error if the point needs a recording that is not given.
 pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> Result<Measures> {
     let spec: DeviceSpec = point.device.parse()?;
     crate::catalogue::check_device(&point.device)?;

@@ -58,7 +58,7 @@ impl Kept {
     /// The line of `result`.
     ///
     /// # Errors
-    /// If the build differs from its commit: the line could not be made again.
+    /// If the build differs from its commit: the line could not be reproduced.
     pub fn new(
         claim: &Claim,
         result: &ClaimResult,

@@ -1,4 +1,4 @@
-//! Figures as people read them.
+//! Figures as text.
 
 use crate::catalogue::{Figure, Paper, Relation};
 use crate::plot::number;

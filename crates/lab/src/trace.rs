@@ -84,7 +84,7 @@ impl Trace {
     /// Reads a trace from its bytes.
     ///
     /// # Errors
-    /// As [`Trace::read`].
+    /// The errors of [`Trace::read`].
     pub fn parse(file: String, bytes: &[u8]) -> Result<Trace> {
         ensure!(!bytes.is_empty(), "it is empty");
         let text = bytes.iter().take(256).all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\r'));

@@ -48,7 +48,7 @@ const DRIVES: u32 = 4;
 const DATA: usize = 3;
 /// Number of writes in flight.
 const DEPTH: u32 = 64;
-/// Blocks of the volume that are written to: a gibibyte.
+/// Number of blocks of the volume that are written to: a gibibyte.
 const USED: u64 = 1 << 18;
 /// Number of zones of a drive.
 const ZONES: u32 = 64;

@@ -209,7 +209,7 @@ pub struct Workload {
     /// For a drive: the zone that a command goes to.
     #[serde(default)]
     pub pick: Pick,
-    /// Most bytes that a client transfers; 0: no limit.
+    /// Maximum number of bytes that a client transfers; 0: no limit.
     #[serde(default)]
     pub bytes: Bytes,
     /// Warm-up time before measuring.
@@ -219,7 +219,7 @@ pub struct Workload {
     pub run: Time,
 }
 
-/// Most parts into which the measured time is divided.
+/// Maximum number of parts into which the measured time is divided.
 pub const PHASES_MAX: usize = 9;
 
 fn no_bytes(bytes: &Bytes) -> bool {

@@ -1,8 +1,8 @@
 //! Measures how fast one zone takes small appends and writes, depending on how many are in flight:
 //! `in_flight DEVICE [COMMANDS]`. The content of the device's first sequential zones is lost.
 //!
-//! Prints a line for each kind of command and depth: commands, seconds, and the most commands that
-//! were with the kernel at once.
+//! Prints a line for each kind of command and depth: commands, seconds, and the peak number of
+//! commands that the kernel had.
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 

@@ -13,11 +13,11 @@ use furrow_zone::{BlockCount, Status, Zone, ZoneReport, ZoneState};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How often a command is retried after an error of the transport to the drive.
+/// Maximum number of retries of a command after errors of the transport to the drive.
 const TRIES: u32 = 5;
-/// How often a legal write that failed with EIO is retried. The kernel keeps its own write pointers
-/// and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong after a write to an
-/// empty zone beyond the zone's capacity, and after commands that bypassed the block layer. A
+/// Maximum number of retries of a legal write that failed with EIO. The kernel keeps its own write
+/// pointers and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong after a write
+/// to an empty zone beyond the zone's capacity, and after commands that bypassed the block layer. A
 /// report corrects the pointer only if the kernel has noticed an error: when it refused a write
 /// that can wait, or when the drive failed one. io_uring first tries every write without waiting,
 /// so the kernel may refuse the first try without notice. It refuses the second try, which can
@@ -36,7 +36,7 @@ pub const PATIENCE: Duration = {
     Duration::from_millis(sum)
 };
 
-/// What becomes of a command that failed.
+/// The decision about a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The command gets this answer.
@@ -45,7 +45,7 @@ pub(crate) enum Verdict {
     Again { milliseconds: u64, done: u64 },
 }
 
-/// What the failed command demanded of its zone.
+/// The operation that a failed command asked of its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// A read that ends before block `end` of its zone.

@@ -40,8 +40,9 @@ pub(crate) struct Flight {
     done: u64,
     /// First block of an append, as the drive answered.
     at: u64,
-    /// How often the command was retried, and how often the drive refused to report its zone.
+    /// Number of times that the command was retried.
     tries: u32,
+    /// Number of times that the drive refused to report its zone.
     unreported: u32,
     /// The error of the command, until the zone's report explains it.
     cause: Option<Cause>,
@@ -349,7 +350,7 @@ impl Inner {
         }
     }
 
-    /// What the rest of the flight, from its first byte that is not done, demands of its zone.
+    /// The operation that the unfinished part of the flight asks of its zone.
     fn asked(&self, flight: &Flight) -> Asked {
         let block = self.geometry.block_size.0;
         match flight.task {

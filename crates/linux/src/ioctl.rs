@@ -10,7 +10,7 @@ use std::fs::File;
 /// Bytes in one of the kernel's sectors, regardless of the drive's block size.
 pub(crate) const SECTOR: u64 = 512;
 
-/// Most zones that one call reports.
+/// Maximum number of zones that one call reports.
 const BATCH: usize = 128;
 
 /// `struct blk_zone`: one zone's descriptor. Addresses and lengths are in sectors.

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-/// What the order of a command depends on.
+/// The kind of a command, which decides its order among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A write of `blocks` at block `at`; `fua` if it must be durable when answered.
@@ -43,10 +43,11 @@ enum Flying {
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     waiting: VecDeque<(Step, T)>,
-    /// Number of commands that the kernel has, and their kind.
+    /// Number of commands that the kernel has.
     with_kernel: u32,
+    /// Kind of the commands that the kernel has.
     flying: Flying,
-    /// How many of the next commands are sent alone.
+    /// Number of next commands that are sent alone.
     singly: usize,
     /// Queued writes that the drive refused because they were not at the write pointer.
     refused: Vec<(Step, T)>,

@@ -9,8 +9,8 @@ use crate::ioctl::{CONVENTIONAL, Descriptor, SECTOR};
 use crate::sysfs::Limits;
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState};
 
-/// Most bytes in a command: larger ones gain nothing, and one memory list has space for this number
-/// of pages.
+/// Maximum number of bytes in a command: larger commands gain nothing, and one memory list has
+/// space for this number of pages.
 const LARGEST: u64 = 1 << 20;
 const PAGE: u64 = furrow_rt::PAGE_SIZE as u64;
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Why a drive cannot be used, and what to do.
+/// The reason why a drive cannot be used, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// A word for programs to recognize the obstacle.
     pub code: &'static str,
-    /// A sentence for people.
+    /// A sentence for the user.
     pub what: String,
 }
 

@@ -128,11 +128,11 @@ impl PlainFile {
         PlainFile::open_unless(path, access, names::plain_obstacles)
     }
 
-    /// Opens a device like [`PlainFile::open`], to destroy its content. Partitions are no obstacle,
-    /// unless one of them is in use.
+    /// Opens a device like [`PlainFile::open`], to destroy its content. Partitions are not an
+    /// obstacle, unless one of them is in use.
     ///
     /// # Errors
-    /// As [`PlainFile::open`].
+    /// The errors of [`PlainFile::open`].
     pub fn open_to_destroy(path: &str) -> Result<PlainFile> {
         let refused = |at: &Path| {
             let mut obstacles = names::plain_obstacles(at);

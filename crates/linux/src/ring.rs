@@ -15,10 +15,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Most commands that the kernel has at once; further ones wait in this process.
+/// Maximum number of commands that the kernel has at the same time; further ones wait in
+/// this process.
 const DEPTH: u32 = 256;
 
-/// Most registered slabs: 2 GiB of memory, which the kernel pins.
+/// Maximum number of registered slabs. Together they are 2 GiB of memory, which the kernel pins.
 const SLABS: u16 = 1024;
 
 /// Index of the registered file.
@@ -68,7 +69,7 @@ pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
     });
 }
 
-/// What a transfer does; a flush counts as a transfer.
+/// The kind of a transfer; a flush counts as a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,

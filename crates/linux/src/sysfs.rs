@@ -21,9 +21,9 @@ pub(crate) struct Limits {
     pub model: Model,
     /// Size of a zone in sectors of 512 bytes.
     pub zone_sectors: u64,
-    /// Most zones open at once; 0: no limit.
+    /// Maximum number of open zones; 0: no limit.
     pub max_open: u32,
-    /// Most zones active at once; 0: no limit.
+    /// Maximum number of active zones; 0: no limit.
     pub max_active: u32,
     /// Size of a logical block in bytes.
     pub logical_block: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Limits {
     pub write_granularity: u64,
     /// Size of the largest request in KiB.
     pub max_kib: u64,
-    /// Most pieces of memory in one request.
+    /// Maximum number of pieces of memory in one request.
     pub max_segments: u64,
     /// Whether completed writes may be lost until a flush.
     pub write_back: bool,

@@ -24,7 +24,7 @@ pub(crate) struct Transfer {
     pub again: bool,
 }
 
-/// Why a command failed, as the transport reports it.
+/// The reason why a command failed, as the transport reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// An errno of the kernel.

@@ -32,9 +32,9 @@ pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Number of blocks of a zone that writes have begun: all whole blocks and, where logical
-/// blocks are smaller, the block of which a torn write left a part. The zone's next write
-/// begins after them.
+/// Number of blocks of a zone to which a write has begun: all whole blocks and, where logical
+/// blocks are smaller, a block that a torn write left incomplete. The zone's next write begins
+/// after these blocks.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {

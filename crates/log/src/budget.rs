@@ -179,7 +179,7 @@ impl Budget {
         books.total - books.held.iter().sum::<u32>()
     }
 
-    /// The most permits that `class` could hold if no other class went beyond its reserve.
+    /// Maximum number of permits that `class` could hold if no other class went beyond its reserve.
     pub fn limit(&self, class: Class) -> u32 {
         let books = self.0.borrow();
         books.reserved[class as usize] + books.shared_total()

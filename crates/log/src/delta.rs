@@ -149,8 +149,8 @@ impl DeltaLayout {
         Some((*zone, block % self.capacity))
     }
 
-    /// The most blocks that one append takes for `counts[t]` entries of each table t, if the
-    /// entries are passed table by table.
+    /// Maximum number of blocks that one append takes for `counts[t]` entries of each table t, if
+    /// the entries are passed table by table.
     pub fn worst_case_blocks(&self, counts: &[u32]) -> u32 {
         let tables = self.tables.iter().zip(counts);
         tables.map(|(size, count)| count.div_ceil(entries_per_block(*size))).sum()
@@ -493,7 +493,7 @@ impl DeltaLog {
         self.layout.half_blocks(self.half) - self.block
     }
 
-    /// The most blocks that an append takes: see [`DeltaLayout::worst_case_blocks`].
+    /// Maximum number of blocks that an append takes: see [`DeltaLayout::worst_case_blocks`].
     pub fn worst_case_blocks(&self, counts: &[u32]) -> u32 {
         self.layout.worst_case_blocks(counts)
     }
@@ -596,7 +596,7 @@ impl DeltaLog {
     /// So later appends reach the drive before the present half is released.
     ///
     /// # Errors
-    /// As [`DeltaLog::switch_half`].
+    /// The errors of [`DeltaLog::switch_half`].
     pub fn fill_and_switch_half(&mut self) -> Result<()> {
         if self.block > 0 && self.is_clean(1 - self.half) {
             let last = self.layout.place(self.half, self.block - 1);

@@ -28,7 +28,7 @@ crate::layout! {
     pub struct RecordHeader: 96 {
         /// "FRW1".
         pub magic: U32,
-        /// What the record is; each engine's format module numbers its own.
+        /// Kind of the record; each engine's format module defines its own kinds.
         pub kind: U16,
         /// Format version of this header.
         pub version: U16,
@@ -55,7 +55,7 @@ crate::layout! {
 
     /// A run of delta-log blocks that belongs to a checkpoint.
     pub struct ExtentEntry: 16 {
-        /// Which half of the delta log: 0 or 1.
+        /// Half of the delta log: 0 or 1.
         pub half: u8,
         /// Zeros.
         pub reserved: [u8; 3],
@@ -69,7 +69,7 @@ crate::layout! {
 
     /// Opens a group of entries of one table in a delta block; `entries` × (index, payload) follow.
     pub struct DeltaGroup: 8 {
-        /// Which table.
+        /// Number of the table.
         pub table: u8,
         /// Zero.
         pub reserved: u8,
@@ -85,7 +85,7 @@ crate::layout! {
     pub struct Descriptor: 16 {
         /// First zone.
         pub first: U32,
-        /// Times the superzone was released (all its zones reset).
+        /// Number of releases of the superzone (resets of all its zones).
         pub generation: U32,
         /// Zones, bad ones included: 1 to 32.
         pub width: u8,

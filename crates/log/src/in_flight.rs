@@ -105,8 +105,8 @@ impl InFlight {
         numbers.filter(|(_, completed)| !**completed).map(|(number, _)| number)
     }
 
-    /// How many numbers lie between the oldest write that has not completed and the newest write,
-    /// including both and the completed ones between them.
+    /// Number of sequence numbers between the oldest write that has not completed and the newest
+    /// write, including both and the completed ones between them.
     pub(crate) fn len(&self) -> usize {
         self.completed.len()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// Most findings kept for one file.
+/// Maximum number of findings kept for one file.
 pub const KEPT_EACH: u32 = 100;
 /// Once this many findings are kept in total, only the first finding of each further file is kept.
 pub const KEPT_ALL: u32 = 10_000;

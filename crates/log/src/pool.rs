@@ -23,11 +23,11 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Most zones in a superzone.
+/// Maximum number of zones in a superzone.
 pub const WIDTH_MAX: u8 = 32;
 /// One more than the largest value of a [`SuperzoneState`].
 const STATES: usize = 6;
-/// How often a reset is tried before the zone counts as bad.
+/// Number of attempts at a reset before the zone counts as bad.
 const RESET_TRIES: u32 = 2;
 
 /// Index of a superzone in its pool.
@@ -71,7 +71,7 @@ pub struct Superzone {
     pub id: SuperzoneId,
     /// Usable zones, ascending.
     pub zones: Vec<ZoneId>,
-    /// How often the superzone was released.
+    /// Number of times that the superzone was released.
     pub generation: u32,
     /// Use of the superzone.
     pub state: SuperzoneState,
@@ -597,7 +597,7 @@ impl ZonePool {
     /// returns false if the zone cannot be reset.
     ///
     /// # Errors
-    /// As [`ZonePool::release_zone`], but `Io` only if the drive does not answer.
+    /// The errors of [`ZonePool::release_zone`], but `Io` only if the drive does not answer.
     pub async fn try_release_zone(&self, zone: ZoneId, proof: &DurableSnapshot) -> Result<bool> {
         self.verify(format_args!("zone {zone}"), None, proof)?;
         let owner = self.owner(zone);

@@ -4,7 +4,7 @@ use furrow_zone::QueueId;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How many zones are written through each hardware queue.
+/// Number of zones that are written through each hardware queue.
 pub(crate) struct Queues(Vec<Cell<u32>>);
 
 impl Queues {

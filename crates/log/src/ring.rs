@@ -36,9 +36,9 @@ use furrow_zone::{
 };
 use std::collections::BTreeSet;
 
-/// Most zones in a half.
+/// Maximum number of zones in a half.
 pub const HALF_MAX: u32 = 64;
-/// Most zones beyond those of two halves.
+/// Maximum number of zones beyond those of two halves.
 pub const SPARES_MAX: u32 = 8;
 
 /// The zones of a ring, which are consecutive.
@@ -309,7 +309,7 @@ impl RecordRing {
         self.zones.zones().map(role).collect()
     }
 
-    /// Number of blocks that every later half has, as far as known.
+    /// Number of blocks in each later half, unless more zones of the ring fail.
     pub fn half_blocks(&self) -> u32 {
         let usable = self.zones.count().saturating_sub(self.failed.len() as u32);
         (usable / 2).clamp(1, self.zones.half) * self.capacity()
@@ -443,7 +443,7 @@ impl RecordRing {
 /// or offline.
 ///
 /// # Errors
-/// As [`ZonePool::release_zone`].
+/// The errors of [`ZonePool::release_zone`].
 pub async fn empty_zone(
     pool: &ZonePool,
     device: &dyn ZonedDevice,

@@ -8,8 +8,8 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most findings in a report, which has to fit into an extended attribute; further ones are
-/// only counted.
+/// Maximum number of findings in a report, which has to fit into an extended attribute; further
+/// ones are only counted.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
 /// While requests are served, a rest is this many times as long as the batch before it.
 const REST: u64 = 3;
@@ -19,7 +19,7 @@ const REST: u64 = 3;
 pub enum ScrubOrder {
     /// Begin a scrub; refused while one runs.
     Start {
-        /// Write damaged data again, if it is known from elsewhere.
+        /// Rewrite damaged data of which another copy exists.
         repair: bool,
     },
     /// Pause until told to resume.
@@ -44,7 +44,7 @@ impl ScrubOrder {
     }
 }
 
-/// How far a scrub has come.
+/// The progress of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubState {
     /// The scrub runs.
@@ -95,7 +95,7 @@ pub struct ScrubFinding {
     pub place: String,
     /// Description of the damage, for messages.
     pub what: String,
-    /// Whether the structure was written again, from an intact copy.
+    /// Whether the structure was rewritten from an intact copy.
     pub repaired: bool,
 }
 
@@ -117,7 +117,7 @@ impl ScrubFinding {
 /// A report on the running scrub, or on the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// How far the scrub has come.
+    /// The progress of the scrub.
     pub state: ScrubState,
     /// Whether the scrub repairs.
     pub repair: bool,
@@ -125,7 +125,7 @@ pub struct ScrubReport {
     pub begun: i64,
     /// When the scrub began, by the engine's clock.
     since: Nanos,
-    /// How long the scrub has run, including pauses, in nanoseconds.
+    /// Time that the scrub has run, including pauses, in nanoseconds.
     pub took: u64,
     /// Number of blocks of files to read, as of the beginning.
     pub total: u64,
@@ -135,7 +135,7 @@ pub struct ScrubReport {
     pub records: u64,
     /// Number of damaged blocks and records.
     pub damaged: u64,
-    /// Number of damaged blocks and records that were written again.
+    /// Number of damaged blocks and records that were rewritten.
     pub repaired: u64,
     /// The first findings of each file; consecutive damaged blocks are one finding.
     pub findings: Vec<ScrubFinding>,

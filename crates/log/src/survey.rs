@@ -74,7 +74,7 @@ pub fn surplus(geometry: &Geometry, reports: &[ZoneReport]) -> usize {
 /// Finishes a zone that is active and not open in the writer. Its written blocks stay.
 ///
 /// # Errors
-/// As [`Writer::finish`].
+/// The errors of [`Writer::finish`].
 pub async fn finish(writer: &Writer, report: &ZoneReport) -> Result<()> {
     writer.open_reported(report);
     writer.finish(report.zone).await

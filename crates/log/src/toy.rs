@@ -21,7 +21,7 @@ pub(crate) fn geometry(zones: u32, capacity: u64) -> Geometry {
 
 #[derive(Default)]
 pub(crate) struct Wishes {
-    /// Commands of a queue may start up to this many places early.
+    /// Maximum number of places by which a command may start early in its queue.
     pub overtake: usize,
     /// Only commands of these zones make progress.
     pub only: Option<BTreeSet<ZoneId>>,
@@ -126,7 +126,7 @@ impl Toy {
         self.state.borrow().queues.iter().flatten().any(is_change)
     }
 
-    /// The most write commands of one zone that were in flight at once.
+    /// Peak number of write commands of one zone in flight.
     pub(crate) fn most_in_flight(&self) -> u32 {
         self.state.borrow().most_in_flight
     }

@@ -21,7 +21,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// How many times better a victim of another interference group must be to be preferred.
+/// Factor by which a victim of another interference group must be better to be preferred.
 pub const GROUP_FACTOR: u64 = 2;
 
 /// How victims are compared.
@@ -52,7 +52,7 @@ pub struct Candidate {
     pub valid: u32,
     /// Number of blocks that the superzone can hold.
     pub capacity: u32,
-    /// How long ago the superzone's valid blocks last changed: in seconds, or in another unit that
+    /// Time since the superzone's valid blocks last changed: in seconds, or in another unit that
     /// all candidates share.
     pub age: u64,
     /// Interference group of the superzone.
@@ -68,7 +68,7 @@ impl Candidate {
         self.capacity.checked_sub(self.valid)
     }
 
-    /// How good a victim the superzone is: higher is better, 0 means that it must not be one.
+    /// Score of the superzone as a victim: higher is better, 0 means that it must not be a victim.
     fn score(&self, policy: Policy) -> u64 {
         let Some(garbage) = self.garbage().map(u64::from) else { return 0 };
         let valid = u64::from(self.valid);
@@ -87,9 +87,9 @@ impl Candidate {
 /// Conditions under which a victim is worth cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worth {
-    /// Least share of the superzone's blocks that must be garbage, in thousandths.
+    /// Minimum share of the superzone's blocks that must be garbage, in thousandths.
     pub garbage_permille: u32,
-    /// Most blocks that may have to be moved.
+    /// Maximum number of blocks that may have to be moved.
     pub valid_max: u32,
 }
 

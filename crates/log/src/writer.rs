@@ -308,8 +308,8 @@ impl Writer {
         WriteHandle { zone_queue, at, end: at + blocks, sequence: Some(sequence), fua, landed }
     }
 
-    /// Most blocks in an append ([`Placement::Append`]); 0 if the order is not [`Order::Append`],
-    /// or the drive takes no append of a whole block.
+    /// Maximum number of blocks in an append ([`Placement::Append`]); 0 if the order is not
+    /// [`Order::Append`], or the drive takes no append of a whole block.
     pub fn append_limit(&self) -> u32 {
         self.0.shared.blocks_per_append
     }
@@ -348,7 +348,7 @@ impl Writer {
     /// Waits like [`Writer::wait`], but ignores failures of zones for which `excused` is true.
     ///
     /// # Errors
-    /// As [`Writer::wait`], for the zones that are not excused.
+    /// The errors of [`Writer::wait`], for the zones that are not excused.
     pub async fn wait_excusing(
         &self,
         point: SequencePoint,
@@ -391,7 +391,7 @@ impl Writer {
     /// Waits until every write dispatched before the call has completed.
     ///
     /// # Errors
-    /// As [`Writer::wait`].
+    /// The errors of [`Writer::wait`].
     pub async fn drain(&self) -> Result<()> {
         self.wait(self.sequence_point()).await
     }
@@ -408,7 +408,7 @@ impl Writer {
         self.0.shared.in_flight.borrow().len()
     }
 
-    /// Pages of writes dispatched and not completed: the memory that the writer holds.
+    /// Number of pages of writes dispatched and not completed: the memory that the writer holds.
     pub fn pages_in_flight(&self) -> usize {
         self.0.shared.in_flight.borrow().pages()
     }

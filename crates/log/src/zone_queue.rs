@@ -56,7 +56,7 @@ pub(crate) enum What {
     Append,
 }
 
-/// Who is told the block at which a write begins.
+/// The receiver of the block at which a write begins.
 #[derive(Default)]
 pub(crate) enum Tell {
     #[default]

@@ -18,7 +18,7 @@ use furrow_rt::Rng;
 use fuzzer::{Sums, Target};
 use std::time::{Duration, Instant};
 
-/// Number of cases between two reports, and for one server.
+/// Number of cases after which the fuzzer reports and starts a new server.
 const ROUND: u64 = 20_000;
 
 fn main() {

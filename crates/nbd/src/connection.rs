@@ -25,15 +25,15 @@ use std::rc::Rc;
 
 /// Size in bytes of the buffer for input that is read ahead of the parser.
 const STAGE: usize = 64 << 10;
-/// Most pages that one system call reads.
+/// Maximum number of pages that one system call reads.
 const PAGES_AT_ONCE: usize = 256;
 /// Number of bytes that a client must send or take in each [`Limits::stall`] within a message, so
 /// that a slow trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Most requests in flight of a connection that take turns where they overlap (writes of parts of
-/// blocks) or that take long (trims and zeroes, by their length). A client on another connection
-/// waits for at most this number of them.
+/// Maximum number of a connection's requests in flight that take turns where they overlap (writes
+/// of parts of blocks) or take long (trims and zeroes, which count by their length). A client on
+/// another connection waits for at most this number of them.
 const TURNS: u64 = 64;
 
 /// Why a connection is no longer read.
@@ -47,7 +47,7 @@ pub(crate) enum End {
     Idle,
 }
 
-/// What the tasks of a connection share.
+/// State that the tasks of a connection share.
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer: Peer,
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
-    /// Why the client will be refused, unless it still does what the server requires.
+    /// The reason to refuse the client, unless it still does what the server requires.
     refused: RefCell<Option<Why>>,
     was_cut: Cell<bool>,
     /// Signals that draining begins, and later that the last request may have ended.
@@ -267,7 +267,7 @@ pub(crate) struct Input {
     stage: Box<[u8]>,
     start: usize,
     end: usize,
-    /// How many bytes of the stage the next read may fill.
+    /// Number of bytes of the stage that the next read may fill.
     ahead: usize,
     /// Whether the last read emptied the socket, so that the next one would probably find nothing.
     dry: bool,
@@ -418,7 +418,8 @@ impl Input {
             pages.extend((whole..last).map(|_| self.link.pool.take_dirty()));
             let base = first * PAGE_SIZE;
             let stop = until.min(last * PAGE_SIZE);
-            // The read may fill the stage only if it can take the whole rest of the payload before.
+            // The read may fill the stage only if it can also take the whole rest of the payload,
+            // which comes first.
             let ahead = std::mem::replace(&mut self.ahead, 0);
             self.ahead = if stop == until { ahead } else { 0 };
             let landed = self.read(&mut pages[first..last], at - base, stop - base);

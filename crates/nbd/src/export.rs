@@ -77,7 +77,7 @@ impl<V: Volume> Served<V> {
         self.export.read_only || self.export.volume.read_only()
     }
 
-    /// Least, preferred and largest size of a request, in bytes.
+    /// Minimum, preferred and maximum size of a request, in bytes.
     pub(crate) fn sizes(&self) -> [u32; 3] {
         let preferred = self.export.volume.preferred_blocks().clamp(1, PAYLOAD_MAX / BLOCK as u32);
         [1, preferred.next_power_of_two() * BLOCK as u32, PAYLOAD_MAX]

@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// Most bytes of an option's data that are parsed.
+/// Maximum number of bytes of an option's data that are parsed.
 const OPTION_MAX: usize = 32 << 10;
 
-/// What the client has chosen in the handshake.
+/// The client's choices in the handshake.
 pub(crate) struct Agreed<V> {
     pub(crate) export: Rc<Served<V>>,
     pub(crate) structured: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Agreed<V> {
     pub(crate) allocation: bool,
 }
 
-/// What follows an option.
+/// The step after an option.
 enum Next<V> {
     /// The next option is expected.
     Option,
@@ -50,7 +50,7 @@ struct Handshake<'a, V> {
     context: Option<Vec<u8>>,
 }
 
-/// Performs the handshake. Returns `None` if the client left in an orderly way.
+/// Performs the handshake. Returns `None` if the client left cleanly.
 pub(crate) async fn shake_hands<V: Volume>(
     link: &Rc<Link>,
     input: &mut Input,
@@ -198,7 +198,7 @@ impl<V: Volume> Handshake<'_, V> {
             let no = No(option_reply::POLICY, "this server does not offer TLS");
             return self.refuse(option, no).await;
         };
-        // Bytes that came before TLS may be from anybody, so they must not count as sent under TLS.
+        // Bytes that came before TLS may be from anyone, so they must not count as sent under TLS.
         if !input.held().is_empty() {
             return Err(End::Broken);
         }

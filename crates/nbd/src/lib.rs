@@ -16,16 +16,16 @@
 //! on any of them makes it durable.
 //!
 //! *Any size* of a request works: the server reports the volume's preferred size, and 1 byte as the
-//! least. It carries out requests with edges within a block by read, modify, write, in turns with
-//! the writes that overlap them. If it refused them, or reported 4 KiB as the least size, clients
-//! could not copy images of odd sizes. A client may instead read, modify and write whole blocks
-//! itself; but then without turns, so two clients would undo each other's writes.
+//! minimum. It carries out requests with edges within a block by read, modify, write, in turns with
+//! the writes that overlap them. If it refused them, or reported 4 KiB as the minimum, clients
+//! could not copy images of odd sizes. Or clients would read, modify and write whole blocks
+//! themselves, without turns, so two clients would undo each other's writes.
 //!
 //! Invariants:
 //! - No input makes the server panic, and no client takes more memory or time than [`Limits`]
-//!   allows.
+//! allows.
 //! - A client waits for another only where their requests take turns, and for memory beyond
-//!   its reserve.
+//! its reserve.
 //!
 //! Not part of this crate: durability (the volume provides it), opening devices and signals (the
 //! command does these), and extended headers of 64 bits.

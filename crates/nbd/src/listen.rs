@@ -137,7 +137,7 @@ impl Listener {
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {
             Listen::Unix(_) => {
-                // If the system refuses, replies only take more calls.
+                // If the system refuses, the only effect is that replies take more calls.
                 let _ = sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BUFFER);
                 peer_process(&socket)
             }
@@ -190,7 +190,7 @@ mod tests {
         let folder = folder("listen");
         let path = folder.join("socket");
         let at = Listen::Unix(path.clone());
-        // The listener of `std` leaves its file behind, like a killed server.
+        // Like a killed server, the listener of `std` leaves its file behind.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&at).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -8,9 +8,9 @@ use rustls::{AlertDescription, CertificateError, Error as TlsError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Most reports that wait for a caller; further ones are only counted.
+/// Maximum number of reports that wait for a caller; further ones are only counted.
 const KEPT: usize = 64;
-/// Most characters of a report's text, which may contain text from the client.
+/// Maximum number of characters of a report's text, which may contain text from the client.
 const TEXT_MAX: usize = 200;
 
 macro_rules! reasons {
@@ -59,7 +59,7 @@ pub struct Refusal {
     pub peer: String,
     /// Why the client was refused.
     pub reason: Reason,
-    /// The reason and its details, as text for people.
+    /// The reason and its details, as text.
     pub text: String,
 }
 

@@ -13,9 +13,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Most buffers in one system call; the system accepts up to 1024.
+/// Maximum number of buffers in one system call; the system accepts up to 1024.
 const SLICES_MAX: usize = 512;
-/// Most bytes of an error's message that are sent.
+/// Maximum number of bytes of an error's message that are sent.
 const MESSAGE_MAX: usize = 512;
 
 /// Bytes in pages: `length` bytes from byte `from` of the first page on.
@@ -140,7 +140,7 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: RefCell<VecDeque<Reply>>,
-    /// How many bytes of the first reply were sent.
+    /// Number of bytes of the first reply that were sent.
     sent: Cell<usize>,
     total: Cell<u64>,
     closed: Cell<bool>,

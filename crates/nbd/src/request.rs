@@ -29,7 +29,7 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) Code, pub(crate) &'static str);
 
-/// What was negotiated, as far as it decides which requests are valid.
+/// The negotiated features that decide which requests are valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) size: u64,

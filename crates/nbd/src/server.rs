@@ -88,7 +88,7 @@ impl Limits {
 pub struct Options {
     /// Limits for clients.
     pub limits: Limits,
-    /// Whether clients get TLS.
+    /// Whether to offer or require TLS.
     pub tls: Tls,
 }
 
@@ -147,7 +147,7 @@ impl<V: Volume> Server<V> {
     /// Like [`Server::bind`], but clients that connect wait until [`Server::begin`].
     ///
     /// # Errors
-    /// As [`Server::bind`].
+    /// The errors of [`Server::bind`].
     pub fn listen(
         rt: &Rt,
         places: &[Listen],
@@ -209,8 +209,8 @@ impl<V: Volume> Server<V> {
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Frees a slot for a connection of `client`. Returns false if there is none to free:
-    /// connections in use are kept, this client's and others'.
+    /// Frees a slot for a new connection of `client`. Returns false if all connections are in use,
+    /// and so have to be kept.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -266,8 +266,7 @@ impl<V: Volume> Server<V> {
             Some(Ok(Some(agreed))) if !inner.stopping.get() => {
                 self.transmit(&link, input, agreed).await;
             }
-            // The client left in an orderly way, perhaps after checking only that the
-            // server answers.
+            // The client left cleanly, perhaps after checking only that the server answers.
             Some(Ok(_) | Err(End::Orderly)) => self.note_refusal(&link, None),
             Some(Err(End::Broken | End::Idle)) => self.note_refusal(&link, Some(Reason::Protocol)),
             None => self.note_refusal(&link, Some(Reason::TimedOut)),

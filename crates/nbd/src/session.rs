@@ -18,11 +18,11 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Most extents in an answer to BLOCK_STATUS.
+/// Maximum number of extents in an answer to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 2048;
-/// Most blocks that one part of a trim frees: 256 MiB.
+/// Maximum number of blocks that one part of a trim frees: 256 MiB.
 const FREED: u64 = 1 << 16;
-/// Most blocks that one part of a request zeroes, if zeroes have to be written: 8 MiB.
+/// Maximum number of blocks that one part of a request zeroes, if zeroes have to be written: 8 MiB.
 const ZEROED: u64 = 1 << 11;
 /// Bytes charged for every request in addition to its payload; an error reply is not larger.
 const REQUEST_COST: u64 = 4096;
@@ -252,8 +252,8 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(block, pages, fua).await
     }
 
-    /// Frees the blocks that lie entirely within the range. For the other blocks a trim
-    /// promises nothing.
+    /// Frees the blocks that lie entirely within the range. A trim need not change the
+    /// other blocks.
     async fn trim(&self, header: &Header, fua: bool) -> Result<()> {
         let end = (header.offset + u64::from(header.length)) / BLOCK;
         let blocks = header.offset.div_ceil(BLOCK)..end;
@@ -299,7 +299,7 @@ fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
-/// Where the request starts in its first block, and ends in its last block, in bytes.
+/// Offsets in bytes at which the request starts in its first block and ends in its last block.
 fn edges(header: &Header) -> (usize, usize) {
     let end = header.offset + u64::from(header.length);
     ((header.offset % BLOCK) as usize, ((end - 1) % BLOCK + 1) as usize)

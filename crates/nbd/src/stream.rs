@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Most bytes of plain text that TLS buffers while the socket takes no more.
+/// Maximum number of bytes of plain text that TLS buffers while the socket takes no more.
 const TLS_BUFFER: usize = 1 << 20;
 
 /// A client's socket; see the module's documentation.
@@ -177,7 +177,7 @@ impl Stream {
         self.failure.borrow().clone()
     }
 
-    /// Whether no output waits, so that only the client can go on.
+    /// Whether no output waits, so that only the client can continue.
     pub(crate) fn is_drained(&self) -> bool {
         self.tls.borrow().as_ref().is_none_or(|tls| !tls.wants_write())
     }

@@ -19,13 +19,13 @@ const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
 
-/// Whether clients get TLS.
+/// Whether the server offers TLS or requires it.
 #[derive(Clone, Default)]
 pub enum Tls {
     /// TLS is not offered.
     #[default]
     Off,
-    /// TLS is offered, and clients may do without it.
+    /// TLS is offered, but not required.
     On(Identity),
     /// Clients must use TLS.
     Require(Identity),

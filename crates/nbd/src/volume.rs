@@ -24,12 +24,12 @@ pub struct Extent {
 ///
 /// The server requests at least one block, and only blocks within [`Volume::blocks`]. Many requests
 /// are in flight at once and may complete in any order. If requests overlap, each block ends as one
-/// of them wrote it; more is up to the client.
+/// of them wrote it; the volume promises no more.
 ///
-/// Each later read, on whichever connection, returns an answered write. The write is durable when a
-/// [`Volume::flush`] is answered that was called after the write's answer. With `fua`, one request
-/// is durable before its answer. Because of these promises the server can offer several connections
-/// to one export.
+/// Each later read, on any connection, returns the data of an answered write. The write is durable
+/// once a [`Volume::flush`] that was called after its answer has been answered. With `fua`, the
+/// request itself is durable before its answer. Because of these promises the server can offer
+/// several connections to one export.
 ///
 /// If the future of a request is dropped, the request may take effect or not. The server drops a
 /// future only when it is done or the executor is cleared.
@@ -78,9 +78,9 @@ pub trait Volume: 'static {
     /// Makes all requests durable that were answered before the call.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// The allocation of `count` blocks from `block` on: adjacent extents, beginning at `block`, at
-    /// least one and at most `limit`. Further extents are left out. The last extent may extend
-    /// beyond the range.
+    /// The allocation of `count` blocks from `block` on, as adjacent extents that begin at `block`:
+    /// at least one and at most `limit` of them; further extents are left out. The last one may
+    /// extend beyond the range.
     fn extents(
         &self,
         block: u64,

@@ -146,7 +146,7 @@ impl From<ErrorKind> for Code {
             ErrorKind::ReadOnly | ErrorKind::Denied => Code::Permission,
             ErrorKind::Unsupported => Code::Unsupported,
             ErrorKind::Invalid | ErrorKind::TooLarge => Code::Invalid,
-            // All other errors are internal to the volume, and a client could not react to them.
+            // All other errors are internal to the volume; a client could not react to them.
             _ => Code::Io,
         }
     }

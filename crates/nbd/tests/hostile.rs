@@ -1,4 +1,4 @@
-//! Hostile clients: others are served all the same, and memory stays bounded.
+//! Hostile clients: other clients are still served, and memory stays bounded.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
@@ -193,8 +193,8 @@ fn a_wrong_magic_ends_it_after_what_was_right() {
     fixture.until("cut", |status| status.dropped == 1);
 }
 
-/// Sends `count` requests, which `one` makes from their numbers, and waits until all have arrived
-/// and none is done. From then on each request takes 3 ms.
+/// Sends `count` requests, which `one` makes from their numbers, and waits until all have arrived;
+/// none is done by then. From then on each request takes 3 ms.
 fn pile(fixture: &mut Fixture, hog: &mut Client, count: u64, one: impl Fn(u64) -> Vec<u8>) {
     fixture.mood.slow.store(3000, Ordering::Relaxed);
     let all: Vec<u8> = (0..count).flat_map(one).collect();

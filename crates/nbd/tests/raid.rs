@@ -30,7 +30,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// Serves an array of four drives, as orders from the test say.
+/// Serves an array of four drives, and obeys orders from the test.
 fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     let rt = Rt::new(furrow_rt::Config::real());
     let drives: Vec<Rc<Emulator>> = (0..4)
@@ -75,7 +75,7 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
         if order == *b"q" {
             break;
         }
-        // The array is assembled again without the failed drive.
+        // Assemble the array again without the failed drive.
         let mut left = devices();
         left.remove(2);
         let (rt2, all) = (rt.clone(), left);

@@ -181,9 +181,9 @@ pub enum SoftDefect {
     VolatileGeneration,
     /// A zone is written again before its discard is answered.
     EarlyLife,
-    /// Recovery believes every range that a record names.
+    /// Recovery accepts every range that a record names, without checksums.
     UncheckedRange,
-    /// Recovery believes a table of which only a part was written.
+    /// Recovery accepts a table of which only a part was written.
     TornTable,
     /// Recovery identifies content by checksum and does not write it again, although it may be
     /// discarded content.

@@ -20,7 +20,7 @@ pub struct FsVariant {
     /// Whether a stream that lacks permits writes to parked superzones of other streams. Without
     /// this rule those superzones are finished to free their permits.
     pub lent_superzones: Rule,
-    /// When a stream's next superzone is opened.
+    /// Rule for when a stream opens its next superzone.
     pub superzones: SuperzoneTurn,
     /// How changed tables reach the drive.
     pub metadata: Metadata,
@@ -84,7 +84,7 @@ pub enum StreamHeads {
     Split([u8; 6]),
 }
 
-/// When the next superzone of a stream is opened.
+/// Rule for when a stream opens its next superzone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SuperzoneTurn {
     /// After the writes of the previous superzone are answered, column by column.

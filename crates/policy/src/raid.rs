@@ -15,7 +15,7 @@ pub struct RaidVariant {
     pub append_pieces: AppendPieces,
     /// Which segments take Zone Appends.
     pub appends: Appends,
-    /// What stripe tables record.
+    /// The content of stripe tables.
     pub tables: StripeTables,
     /// How users' blocks of different lifetimes are written.
     pub lifetimes: Lifetimes,
@@ -77,7 +77,7 @@ pub enum Appends {
     All,
 }
 
-/// What stripe tables record.
+/// The content of stripe tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StripeTables {
     /// The place of each stripe.

@@ -1,4 +1,4 @@
-//! Making an array, and putting one together from its drives.
+//! Makes an array, and assembles one from its drives.
 
 pub(crate) mod steps;
 
@@ -31,13 +31,13 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// How often assembly is tried in all if drives are gone for a moment.
+/// Number of attempts at assembly, in all, if drives are gone for a moment.
 const TRIES: u32 = 3;
 
 /// Number of 4 KiB pages that the volume keeps for reuse.
 const PAGES: usize = 4096;
 
-/// Reads what `device` records of its array.
+/// Reads what `device` records about its array.
 ///
 /// # Errors
 /// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
@@ -150,7 +150,7 @@ fn start(
 }
 
 /// The streams of a volume. If free slots and drives allow another open segment, the larger
-/// requests get a further stream, which serves only to separate lifetimes.
+/// requests get a further stream, only to separate lifetimes.
 fn streams(
     config: &Config,
     shape: &Shape,

@@ -1,9 +1,9 @@
 //! The audit: the volume's accounts in memory, each compared with a second source that must agree.
 //!
 //! A wrong account shows here before a read, a reset or a checkpoint depends on it. An audit reads
-//! no drive and changes nothing, so it may run between any two turns of the executor, with writes
-//! in flight. The simulation audits after every operation. In debug builds, a checkpoint audits at
-//! its snapshot, and recovery audits after each step what the step has established.
+//! no drive and changes nothing, so it may run between any two tasks' turns, with writes in flight.
+//! The simulation audits after every operation. In debug builds, a checkpoint audits at its
+//! snapshot, and recovery audits after each step what the step has established.
 
 #[cfg(test)]
 mod corruptions;
@@ -43,8 +43,8 @@ impl Volume {
         self.audit_fallback()
     }
 
-    /// A member has no drive exactly if it has failed. The members in state rebuilding are exactly
-    /// those for which the rebuild runs.
+    /// A member has no drive exactly if it has failed. Members are in state rebuilding exactly
+    /// while the rebuild runs for them.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
         for (index, member) in (0u32..).zip(self.0.array.members()) {
@@ -371,8 +371,9 @@ impl Volume {
                 format_args!("checkpoint that segment slot {slot} waits for with its trims");
             at_most(account, most, needed)?;
         }
-        // Recovery also finds trim records that do not count. After the volume has failed, a drive
-        // may hold the record of a trim that was refused; but then no segment is reset any more.
+        // Skip this check during recovery, which also finds trim records that do not count, and
+        // after the volume has failed: a drive may hold the record of a refused trim, but nothing
+        // is reset any more.
         if self.stage().is_some() || self.failed().is_some() {
             return Ok(());
         }

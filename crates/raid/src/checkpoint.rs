@@ -20,10 +20,10 @@ use furrow_zone::{Error, ErrorKind, Result};
 use zerocopy::FromZeros;
 
 impl Volume {
-    /// Writes a checkpoint. With `clean`, its record says that the volume was stopped in order.
+    /// Writes a checkpoint. With `clean`, its record says that the volume was stopped cleanly.
     ///
     /// # Errors
-    /// If the volume cannot be written.
+    /// The volume's error, if it cannot be written.
     #[inline(never)]
     pub fn checkpoint(&self, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -101,8 +101,8 @@ impl Volume {
         }
     }
 
-    /// The row at which the next stripe of an open segment begins; `None` if no stream writes to
-    /// the segment.
+    /// Number of the row at which the next stripe of an open segment begins; `None` if no stream
+    /// writes to the segment.
     pub(crate) fn next_row(&self, slot: u32) -> Option<u32> {
         self.0.streams.iter().find_map(|stream| {
             let open = stream.writer.open.borrow();
@@ -154,7 +154,7 @@ impl Volume {
     /// Like [`Volume::write_state`], but leaves out member `but`.
     pub(crate) async fn write_state_but(&self, clean: bool, but: Option<u32>, _: &Permit) {
         if self.failed().is_some() {
-            // After a failure of the volume no member may record that it continued without
+            // After the volume has failed, no member may record that it continued without
             // the others.
             return;
         }
@@ -183,9 +183,9 @@ impl Volume {
         }
     }
 
-    /// Takes a member out of service that has only one zone left for state records, if the array
-    /// can do without the member now. The member has to go when that zone is full, and by then the
-    /// array might need it.
+    /// Takes a member out of service if it has only one zone left for state records and the array
+    /// can do without it now. When that zone is full the member must leave, and by then the array
+    /// may need it.
     fn retire_without_ring(&self, index: u32) {
         let lost = self.0.array.member(index).drive().and_then(|drive| drive.lost_ring_zone());
         let Some(zone) = lost.filter(|_| self.survives_without(&[index])) else { return };

@@ -3,8 +3,8 @@
 //! A victim is an ended segment with few valid blocks, or an old one (cost-benefit), so that cold
 //! blocks gather in segments of their own. Its valid blocks are read, checked and written through
 //! the internal stream with their sequence numbers; the map is changed for each block that was not
-//! overwritten in the meantime. A segment without valid blocks is reset after a flush, so that
-//! every block that replaced one of its blocks is durable before.
+//! overwritten in the meantime. A segment without valid blocks is reset after a flush, so that the
+//! blocks that replaced its blocks are durable before.
 
 use crate::format::{NONE, block};
 use crate::map::Map;
@@ -31,7 +31,7 @@ impl Volume {
         self.serve_space(Lane::Clean);
     }
 
-    /// An ended segment of which a member in service has lost its zone. The segment has less
+    /// An ended segment in which a member in service has lost its zone. The segment has less
     /// redundancy than it should, so its valid blocks have to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
@@ -47,7 +47,7 @@ impl Volume {
         those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
     }
 
-    /// After a failed read: if the zone is lost, its segment continues without the zone.
+    /// Handles a failed read: if the zone is lost, its segment continues without it.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
         let Some(drive) = self.0.array.member(index).drive() else { return };
         let volume = self.clone();
@@ -82,7 +82,7 @@ impl Volume {
         match result {
             Ok(()) => self.space_gained(),
             Err(error) if error.kind() == ErrorKind::NoSpace => return false,
-            // A drive that vanished during cleaning says nothing against the segment.
+            // If a drive vanished during cleaning, the segment itself may be fine.
             Err(_) if self.notice_gone() => {}
             Err(_) => {
                 let now = self.0.space.changes();
@@ -125,7 +125,7 @@ impl Volume {
     /// Moves the valid blocks out of a segment.
     ///
     /// # Errors
-    /// If a valid block cannot be read, or nothing can be written.
+    /// The error of a valid block that cannot be read, or of a failed write.
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
@@ -192,7 +192,7 @@ impl Volume {
         (stripes * data) as usize
     }
 
-    /// Moves the blocks that can be read. Returns the error of the reads that failed, if any did.
+    /// Moves the blocks that can be read. Returns the error of the reads that failed, if any.
     async fn move_batch(&self, batch: Vec<(u32, Wanted, Identity)>) -> Result<Option<Error>> {
         let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
         let (mut moves, mut unread) = (Vec::new(), None);
@@ -298,11 +298,11 @@ impl Volume {
         self.space_made();
     }
 
-    /// Stops the volume cleanly: waits for pending writes, and writes a checkpoint that says that
-    /// no write follows it.
+    /// Stops the volume cleanly: waits for pending writes, and writes a checkpoint whose record
+    /// says that the stop was clean.
     ///
     /// # Errors
-    /// As [`Volume::checkpoint`].
+    /// The errors of [`Volume::checkpoint`].
     #[inline(never)]
     pub fn stop(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -325,10 +325,10 @@ impl Volume {
     }
 }
 
-/// The segment with the most gain for its cost, weighed by age, among those in which a quarter or
-/// more is garbage. Segments with less garbage are left, since their blocks may still be
-/// overwritten. If there is no such segment and a writer waits for space, the segment with the
-/// fewest valid blocks.
+/// Chooses the segment with the most gain for its cost, weighed by age, among those with a quarter
+/// or more of garbage. Segments with less garbage are left, since their blocks may still be
+/// overwritten. If all have less and a writer waits for space, chooses the segment with the fewest
+/// valid blocks.
 fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u32> {
     let best = |policy, most: u32| {
         let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
@@ -358,8 +358,8 @@ mod tests {
         Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
     }
 
-    /// A young segment may still gain garbage if it is left; the garbage of an old one stays until
-    /// it is cleaned.
+    /// A young segment may still gain garbage if it is left; an old one gains none, so it is
+    /// cleaned first even if its garbage is somewhat less.
     #[test]
     fn an_old_segment_is_cleaned_before_a_young_one_with_somewhat_more_garbage() {
         let all = [segment(1, 50, 2), segment(2, 60, 20)];

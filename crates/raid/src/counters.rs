@@ -5,7 +5,7 @@ pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// What the volume has counted since it was assembled.
+        /// Counts of the volume's work since it was assembled.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $what] pub $name: u64,)+

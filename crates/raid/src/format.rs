@@ -1,5 +1,5 @@
-//! Format version 1 of the volume: every structure on its drives, each defined once, here or, if
-//! every kind of array has it, in `furrow_array`.
+//! Format version 1 of the volume: every structure on its drives. Structures that every kind of
+//! array has are in `furrow_array`; all others are here.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
 //! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
@@ -15,8 +15,8 @@ pub use furrow_array::format::{
 
 /// Stands for no block and for no stripe.
 pub const NONE: u32 = u32::MAX;
-/// Number of stripes in a window. On drives without an out-of-band area the last stripe of a window
-/// lists the blocks of the others.
+/// Number of stripes in a window. On drives without an out-of-band area, the last stripe of a
+/// window lists the blocks of the other stripes.
 pub const WINDOW: u32 = 64;
 /// Number of entries in a mapping block.
 pub const MAPPED: u32 = 1024;
@@ -67,9 +67,9 @@ layout! {
     pub struct VolumeBody: 72 {
         /// Blocks of the volume.
         pub blocks: U64,
-        /// Least sequence number of the next block.
+        /// Lower bound of the sequence number of the next block.
         pub next_sequence: U64,
-        /// Least sequence number of the next segment.
+        /// Lower bound of the sequence number of the next segment.
         pub next_segment: U64,
         /// Zones of each drive that are used.
         pub zones: U32,
@@ -77,7 +77,7 @@ layout! {
         pub zone_capacity: U32,
         /// Data rows of a segment.
         pub rows: U32,
-        /// Most segments, which is the number of slots.
+        /// Maximum number of segments, which is the number of slots.
         pub segments: U32,
         /// Mapping blocks.
         pub mappings: U32,
@@ -99,13 +99,14 @@ layout! {
 
     /// A segment that is not free, as of the checkpoint's snapshot.
     pub struct SegmentEntry: 40 {
-        /// Which.
+        /// Slot of the segment.
         pub slot: U32,
         /// 1 open, 2 sealed, 3 truncated.
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 3],
-        /// Sequence number of the segment: of several in one slot the highest counts.
+        /// Sequence number of the segment. If a slot has several segments, the highest
+        /// number counts.
         pub sequence: U64,
         /// Valid blocks in the segment.
         pub valid: U32,
@@ -145,7 +146,8 @@ layout! {
     pub struct BlockMeta: 48 {
         /// Address in the volume, or as the kind of the block defines it.
         pub lba: U64,
-        /// Sequence number: of two blocks of one address the higher is newer.
+        /// Sequence number: of two blocks with one address, the one with the higher number
+        /// is newer.
         pub sequence: U64,
         /// CRC32C of the data block.
         pub crc: U32,
@@ -188,7 +190,7 @@ layout! {
     pub struct TrimEntry: 16 {
         /// First block.
         pub lba: U64,
-        /// How many.
+        /// Number of blocks.
         pub blocks: U64,
     }
 }

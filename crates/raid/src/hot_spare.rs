@@ -1,4 +1,5 @@
-//! Spares of a volume: how one is made, and how it takes the place of a failed member.
+//! Spares of a volume: how a drive becomes a spare, and how a spare takes the place of a
+//! failed member.
 
 use crate::format::kind;
 use crate::volume::Volume;
@@ -103,8 +104,8 @@ impl Volume {
         self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await
     }
 
-    /// The UUID of a spare of this array, and the zone of the state ring with its record; `None` if
-    /// `device` is not such a spare.
+    /// The UUID of a spare of this array, and the zone of the state ring that holds its record;
+    /// `None` if `device` is not a spare of this array.
     async fn recorded(&self, device: &dyn ZonedDevice) -> Result<Option<(Uuid, u32)>> {
         let found = match find(device).await {
             Ok((found, ..)) => found,

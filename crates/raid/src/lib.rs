@@ -1,4 +1,5 @@
-//! A log-structured RAID volume over zoned drives (ZapRAID, with what its prototype lacks).
+//! A log-structured RAID volume over zoned drives: ZapRAID, with the functions that its
+//! prototype lacks.
 //!
 //! Writes gather in stripes. A stripe's chunks go to the drives at once, by Zone Append within
 //! groups of stripes, or by Zone Write, and are acknowledged when all are durable. The map has the
@@ -7,7 +8,7 @@
 //!
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
-//!   devices, so a run is a function of its seed.
+//! devices, so a run is a function of its seed.
 //! - Only `furrow_log`'s writer writes zones, and only its pool resets them.
 //! - Everything on the drives is defined in [`format`](mod@format).
 //!

@@ -1,11 +1,11 @@
 //! Lifetimes of users' blocks: how long a block written now is likely to stay.
 //!
-//! Blocks that die together should be written together: then a segment is almost empty when it is
-//! cleaned, or keeps almost all of its blocks. A region is expected to be overwritten as often as
-//! before: each overwrite moves the mean lifetime of its blocks by a quarter of the difference.
-//! Time is counted in blocks that users wrote, so it does not depend on a clock, and lifetimes are
-//! compared with the size of the volume's segments together. The drives store no lifetimes: after a
-//! restart the volume learns them anew.
+//! Blocks that die together should be written together: then a segment that is cleaned is almost
+//! empty, and other segments keep almost all of their blocks. A region is expected to be
+//! overwritten as often as before: each overwrite moves the mean lifetime of its blocks by a
+//! quarter of the difference. Time is counted in blocks that users wrote, so it does not depend on
+//! a clock, and lifetimes are compared with the size of the volume's segments together. The drives
+//! store no lifetimes: after a restart the volume learns them anew.
 //!
 //! The idea is SepBIT's (FAST '22), which takes the lifetime of the overwritten block alone; with
 //! few segments the mean of several lifetimes separates better.
@@ -13,12 +13,12 @@
 use crate::shape::Shape;
 use std::cell::{Cell, RefCell};
 
-/// Least number of blocks in a region: 64 KiB.
+/// Minimum number of blocks in a region: 64 KiB.
 const REGION: u64 = 16;
-/// Most regions of a volume; their table then takes 4 MiB. In larger volumes the regions
-/// are larger.
+/// Maximum number of regions of a volume; their table then takes 4 MiB. In larger volumes the
+/// regions are larger.
 const REGIONS: u64 = 1 << 19;
-/// Number of overwrites after which the overwrites before them count half.
+/// Number of overwrites after which earlier overwrites count half.
 const RECENT: u32 = 1024;
 
 /// How long a block is likely to stay valid.
@@ -27,7 +27,8 @@ pub(crate) enum Lifetime {
     /// Until users have written a twelfth of the volume's segments.
     Short,
     Middle,
-    /// Until users have written two thirds of the volume's segments or more, or unknown.
+    /// Until users have written two thirds of the volume's segments or more; also if the lifetime
+    /// is unknown.
     Long,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Lifetimes {
     size: u64,
     /// Number of blocks in a unit of time: a 64th of a segment.
     unit: u64,
-    /// A lifetime below the first, in units, is short; from the second on it is long.
+    /// A lifetime below the first bound, in units, is short; from the second bound on it is long.
     bounds: (u32, u32),
     /// Number of blocks that users have written.
     now: Cell<u64>,
@@ -83,8 +84,8 @@ impl Lifetimes {
         }
     }
 
-    /// Notes a user's write of `count` blocks, and says how long the first of them is likely to
-    /// stay.
+    /// Notes a user's write of `count` blocks, and returns how long the first of these blocks is
+    /// likely to stay.
     pub(crate) fn note(&self, block: u64, count: u64) -> Lifetime {
         self.now.set(self.now.get() + count);
         // One more than the time, because 0 stands for a region that was never written.
@@ -94,7 +95,7 @@ impl Lifetimes {
         if regions.len() as u64 <= last {
             regions.resize(last as usize + 1, Region { last: 0, mean: u32::MAX });
         }
-        // It takes `parts` writes of this size to overwrite a region once.
+        // `parts` writes of this size overwrite a region once.
         let parts = (self.size / count.min(self.size)) as u32;
         for region in &mut regions[first as usize..=last as usize] {
             let before = std::mem::replace(&mut region.last, now);
@@ -125,7 +126,7 @@ impl Lifetimes {
     }
 
     /// Whether an eighth or more of the recent writes, but not almost all of them, were of short
-    /// lifetime. Otherwise it gains nothing to separate lifetimes.
+    /// lifetime. Otherwise separating lifetimes gains nothing.
     pub(crate) fn differ(&self) -> bool {
         let (all, short) = (u64::from(self.recent.get()), u64::from(self.short.get()));
         all >= u64::from(RECENT) / 4 && short * 8 >= all && short * 8 <= all * 7

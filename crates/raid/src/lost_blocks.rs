@@ -19,7 +19,7 @@ use furrow_zone::Result;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Which suspected blocks are lost.
+/// The suspected blocks that are lost.
 #[derive(Default)]
 pub(crate) struct Judged {
     /// Block numbers whose content is lost.
@@ -53,11 +53,11 @@ impl Volume {
     }
 
     /// Adds the blocks of the volume that are lost: those whose suspected block number the map
-    /// still names and the drives cannot provide now. With `renew`, mapping blocks of which only
-    /// memory has a copy are written again.
+    /// still names and the drives cannot provide now. With `renew`, rewrites mapping blocks of
+    /// which only memory has a copy.
     ///
     /// # Errors
-    /// If the volume cannot be written any more, or is being stopped.
+    /// An error if the volume cannot be written any more, or is being stopped.
     pub(crate) async fn judge_lost(
         &self,
         suspected: &BTreeSet<u32>,
@@ -111,8 +111,8 @@ impl Volume {
         first..end
     }
 
-    /// Whether the block `number`, which must have the identity `wanted`, is mapped and the present
-    /// drives cannot provide it. The caller has counted the damage before.
+    /// Whether block `number` is mapped with the identity `wanted`, and the drives in service
+    /// cannot provide it. The caller has already counted the damage as an error.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
         let read = number == NONE || self.read_numbers(&[(number, wanted)], Loud::No).await.is_ok();
         if read || self.failed().is_some() || !self.survives() {
@@ -127,7 +127,7 @@ impl Volume {
         }
     }
 
-    /// After a complete scrub: removes the blocks that can be read. The scrub has added again those
+    /// Removes the blocks that can be read, after a complete scrub. The scrub has added again those
     /// losses that had been counted only.
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
@@ -144,7 +144,7 @@ impl Volume {
         }
     }
 
-    /// At the start of a complete scrub: forgets the losses that were counted only; the scrub finds
+    /// Forgets the losses that were counted only, at the start of a complete scrub; the scrub finds
     /// them again.
     pub(crate) fn recount_lost(&self) {
         self.0.lost_blocks.forget_beyond();

@@ -59,7 +59,7 @@ pub(crate) struct Map {
     /// Mapping blocks in memory, in the order of the clock's hand.
     clock: Vec<u32>,
     hand: usize,
-    /// How often each mapping block is pinned, if it is.
+    /// Number of pins of each pinned mapping block.
     pins: BTreeMap<u32, u32>,
 }
 
@@ -262,8 +262,8 @@ impl Map {
         &self.root
     }
 
-    /// Takes at most `most` changed mapping blocks from `first` on that were not taken since their
-    /// last change. Returns their content, and pins each of them.
+    /// Takes at most `most` mapping blocks, from `first` on, that changed since they were last
+    /// taken. Returns their content, and pins each of them.
     pub(crate) fn take_dirty(
         &mut self,
         first: u32,
@@ -303,15 +303,16 @@ impl Map {
         self.dirty.len()
     }
 
-    /// Removes a mapping block from the changed ones: a corruption, for tests of the audit.
+    /// Removes a mapping block from the set of changed ones: a corruption, for tests of the audit.
     #[cfg(test)]
     pub(crate) fn lose_dirty(&mut self, leaf: u32) -> bool {
         let changed = matches!(self.leaves[leaf as usize], Slot::Here { changed: true, .. });
         changed && self.dirty.remove(&leaf)
     }
 
-    /// The number of blocks from `lba` on, up to `count`, that are all mapped or all unmapped; and
-    /// whether they are unmapped. Counts only blocks whose mapping block is in memory.
+    /// The number of blocks from `lba` on, up to `count`, that are alike: all mapped or all
+    /// unmapped; and whether they are unmapped. Counts only blocks whose mapping block is
+    /// in memory.
     pub(crate) fn run(&self, lba: u64, count: u64) -> (u64, bool) {
         let hole = self.get(lba) == NONE;
         let alike = (1..count)

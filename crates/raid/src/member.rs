@@ -1,4 +1,4 @@
-//! What becomes of a member that fails.
+//! Handles members that fail.
 //!
 //! A member that does not answer is out of service at once. A member that answers but refuses
 //! writes costs only the segments of these writes, since a zone may fail alone. But each segment
@@ -11,11 +11,12 @@ use furrow_policy::RaidDefect;
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// In how many zones in a row a member that answers may refuse writes before it is taken out.
+/// Number of zones in a row in which a member that answers may refuse writes before it is
+/// taken out.
 const REFUSALS: u32 = 10;
 
 /// The limit instead of [`REFUSALS`] while at most [`LAST_SEGMENTS`] are free: if the last free
-/// segment were truncated, cleaning could not write, and no space could be gained any more.
+/// segment were truncated, cleaning could not write, and cleaning could free no space any more.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 
@@ -77,8 +78,7 @@ impl Volume {
         let answers = member.drive().is_some_and(|drive| drive.answers());
         let hung = self.0.array.given_up(index);
         if answers && self.survives() && !self.survives_without(&[index]) {
-            // The member's data can still be read: an array that only reads is better than a
-            // failed one.
+            // The member's data can still be read: a read-only array is better than a failed one.
             let message = format!(
                 "member {index} cannot be written any more ({error}), and without it data is \
                  missing: only reads are answered"
@@ -123,7 +123,7 @@ impl Volume {
     /// Waits until every failure so far is recorded on the remaining members.
     ///
     /// # Errors
-    /// If too few members are left.
+    /// An error if too few members are left.
     pub(crate) async fn failures_noted(&self) -> Result<()> {
         while self.0.array.is_noting() && self.failed().is_none() {
             self.0.array.noted().await;

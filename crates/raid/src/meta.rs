@@ -28,7 +28,7 @@ use furrow_log::pool::ReadPin;
 use furrow_rt::JoinHandle;
 use furrow_zone::Geometry;
 
-/// The metadata of blocks that are being read, not yet looked up.
+/// The metadata of blocks that are being read; it is still to be looked up.
 pub(crate) struct Lookup {
     from: Source<JoinHandle<Vec<Option<BlockMeta>>>>,
     pin: ReadPin,
@@ -41,8 +41,8 @@ pub(crate) struct BlockMetas {
 }
 
 enum Source<T> {
-    /// In the read's answer; the segment's sequence number, and the out-of-band bytes of
-    /// each block.
+    /// In the read's answer. Has the segment's sequence number, and the number of out-of-band bytes
+    /// of each block.
     OutOfBand(u64, usize),
     /// Listed in metadata stripes.
     InBand(T),
@@ -85,7 +85,7 @@ impl Volume {
         Lookup { from, pin }
     }
 
-    /// Whether a member's metadata cannot be looked up because the member's drive vanished.
+    /// Whether a member's metadata cannot be looked up because its drive vanished.
     pub(crate) fn metadata_went(&self, index: u32) -> bool {
         let drive = self.0.array.member(index).drive();
         self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())

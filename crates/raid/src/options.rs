@@ -3,8 +3,8 @@
 use furrow_log::writer::{Order, WriterOptions};
 use furrow_policy::{AppendPieces, Join, RaidVariant, ZoneWrites};
 
-/// The appended chunks that wait are merged into this number of commands, or into fewer if commands
-/// would be smaller than 16 KiB.
+/// Number of commands into which waiting appended chunks are merged; fewer if commands would be
+/// smaller than 16 KiB.
 pub const APPEND_PIECES: u32 = 2;
 
 /// How a volume writes to its drives.
@@ -12,7 +12,7 @@ pub const APPEND_PIECES: u32 = 2;
 pub struct DriveOptions {
     /// Number of hardware queues of each drive.
     pub queues: u16,
-    /// Most commands in flight per zone.
+    /// Maximum number of commands in flight per zone.
     pub depth: u32,
 }
 
@@ -27,15 +27,14 @@ impl Default for DriveOptions {
 pub struct Options {
     /// How the volume writes to its drives.
     pub drive: DriveOptions,
-    /// Time after which a partly filled stripe is filled up with zeros, since its last block,
-    /// in nanoseconds.
+    /// Nanoseconds since the last block of a partly filled stripe after which zeros fill the rest.
     pub pad_after: u64,
-    /// Most stripes in flight per open segment.
+    /// Maximum number of stripes in flight per open segment.
     pub depth: u32,
-    /// Most data blocks written between two checkpoints.
+    /// Maximum number of data blocks written between two checkpoints.
     pub checkpoint_blocks: u64,
-    /// Most bytes of memory for the map, at least 24 KiB; parts of the map that are not in memory
-    /// are read when needed. 0: no limit.
+    /// Maximum number of bytes of memory for the map, at least 24 KiB; parts of the map that are
+    /// not in memory are read when needed. 0: no limit.
     pub map_memory: u64,
     /// Whether segments are cleaned in the background.
     pub clean: bool,
@@ -44,8 +43,8 @@ pub struct Options {
     /// Longest time that a drive may take to answer before it counts as failed, in nanoseconds; 0:
     /// no limit.
     pub drive_timeout: u64,
-    /// Whether to start even if stripes that may have been acknowledged cannot be read and the
-    /// blocks they held are unknown: these blocks then have their earlier content.
+    /// Whether to start even if stripes that may have been acknowledged cannot be read, and it is
+    /// unknown which blocks they held: these blocks then have their earlier content.
     pub accept_loss: bool,
     /// Rules other than the product's, for experiments and for tests of the tests.
     pub variant: RaidVariant,

@@ -4,8 +4,8 @@
 //! makes of changed ones. Users' requests change map entries when their stripes are durable; until
 //! then they pin a part of the mapping blocks. Internal work may pin a smaller part. The remaining
 //! mapping blocks can always be evicted, so cleaning never waits for users, and can help requests
-//! that wait for space. A changed mapping block is written before it is evicted, and a stripe's
-//! worth of others with it.
+//! that wait for space. A changed mapping block is written before it is evicted, together with a
+//! stripe's worth of other changed ones.
 //!
 //! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot
 //! waits for such writes. So the root that the checkpoint names holds every change from before
@@ -28,8 +28,8 @@ fn leaves(lba: u64, count: u64) -> Range<u32> {
 }
 
 impl Volume {
-    /// The number of blocks, from `lba` on and at most `count`, whose mapping blocks a request may
-    /// pin at once.
+    /// Number of blocks, from `lba` on and at most `count`, whose mapping blocks a request may pin
+    /// at once.
     pub(crate) fn piece(&self, lba: u64, count: u64) -> u64 {
         let first = u64::from(Map::leaf(lba));
         let end = first.saturating_add(self.0.paging.most).saturating_mul(u64::from(MAPPED));
@@ -61,8 +61,8 @@ impl Volume {
         self.pin_with(permit, range, create).await.map(Some)
     }
 
-    /// Most bytes of memory for mapping blocks and the copies that checkpoints make of them;
-    /// `None`: no limit.
+    /// Maximum number of bytes of memory for mapping blocks and the copies that checkpoints make of
+    /// them; `None`: no limit.
     pub fn map_memory_limit(&self) -> Option<u64> {
         self.0.paging.limit.map(|limit| limit as u64 * 2 * u64::from(MAPPED) * 4)
     }
@@ -94,7 +94,8 @@ impl Volume {
         self.fetch_as(leaf, create, Loud::Yes).await
     }
 
-    /// Like [`Volume::fetch`]; damage that is met while reading counts as an error only if `loud`.
+    /// Like [`Volume::fetch`]; damage that is found while reading counts as an error only
+    /// if `loud`.
     pub(crate) async fn fetch_as(&self, leaf: u32, create: bool, loud: Loud) -> Result<()> {
         let paging = &self.0.paging;
         let mut missed = false;
@@ -115,7 +116,7 @@ impl Volume {
                 match self.make_space().await {
                     Ok(()) => continue,
                     // Changed mapping blocks cannot be written and stay in memory; the wanted one
-                    // is read nonetheless, above the limit.
+                    // is read nevertheless, beyond the limit.
                     Err(error) if error.kind() == ErrorKind::NoSpace => {}
                     Err(error) => return Err(error),
                 }
@@ -211,5 +212,5 @@ impl Volume {
     }
 }
 
-/// Most mapping blocks written together.
+/// Maximum number of mapping blocks written together.
 const BATCH: usize = 64;

@@ -18,10 +18,10 @@ pub(crate) struct Payload {
     pub(crate) image: Image,
 }
 
-/// What the payload of a state record says, for reports about a drive.
+/// Reads what the payload of a state record says, for reports about a drive.
 ///
 /// # Errors
-/// What is wrong with the payload.
+/// A description of what is wrong with the payload.
 pub(crate) fn told(record: &Record) -> std::result::Result<Told, &'static str> {
     let Payload { body, image } = Payload::read(record)?;
     Ok(Told {
@@ -35,7 +35,7 @@ impl Payload {
     /// Reads the payload of a state record.
     ///
     /// # Errors
-    /// What is wrong with the payload.
+    /// A description of what is wrong with the payload.
     pub(crate) fn read(record: &Record) -> std::result::Result<Payload, &'static str> {
         let (body, rest) =
             VolumeBody::read_from_prefix(&record.payload).map_err(|_| "too short")?;

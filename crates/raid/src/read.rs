@@ -20,7 +20,7 @@ use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result};
 use std::rc::Rc;
 
-/// Most blocks of a read command.
+/// Maximum number of blocks of a read command.
 const COMMAND: u32 = 256;
 
 /// A read command in flight.
@@ -29,7 +29,7 @@ pub(crate) struct Reading {
     /// The blocks that the command reads, as positions in the request.
     of: Vec<usize>,
     pub(crate) index: u32,
-    /// Point of [`Volume::asked`] at which the command was sent.
+    /// Value of [`Volume::asked`] when the command was sent.
     pub(crate) since: u64,
     lookup: Lookup,
 }
@@ -140,8 +140,7 @@ impl Volume {
         pins
     }
 
-    /// The place of the block `number`; `None` if its member has no zone in the segment, or lost
-    /// the zone.
+    /// The place of the block `number`; `None` if its member has no zone in the segment.
     pub(crate) async fn place(&self, number: u32) -> Result<Option<Place>> {
         let Some((slot, row, chunk)) = self.0.shape.locate(number) else {
             return Err(Error::new(
@@ -284,8 +283,8 @@ impl Volume {
         }
     }
 
-    /// Counts a wrong block of a member, whose read was sent at `since`. With in-band metadata
-    /// the drive may have gone before the block's metadata was read: then a failed read is
+    /// Counts a wrong block of a member, whose read was sent at `since`. With in-band metadata,
+    /// the drive may have vanished before the block's metadata was read; then a failed read is
     /// counted instead.
     pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
         let member = self.0.array.member(index);

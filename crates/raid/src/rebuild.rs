@@ -40,7 +40,7 @@ use zerocopy::IntoBytes;
 /// Number of rows written together.
 const BATCH: u32 = 32;
 
-/// Most batches that are read, or written, at a time; one if the rebuild pauses.
+/// Maximum number of batches that are read, or written, at a time; one if the rebuild pauses.
 const AHEAD: usize = 8;
 
 /// Rebuilt rows of a zone, with their footer entries.
@@ -80,8 +80,8 @@ impl Progress {
 }
 
 impl Volume {
-    /// Puts an empty drive in the place of the failed member `index`, and starts the rebuild. With
-    /// `force`, the drive may have content, which is lost.
+    /// Replaces the failed member `index` by an empty drive, and starts the rebuild. With `force`,
+    /// the drive may have content, which is lost.
     ///
     /// # Errors
     /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
@@ -149,8 +149,8 @@ impl Volume {
         let former = self.0.array.seat(index, uuid, Rc::new(drive));
         self.space_changed();
         self.leave_unfit();
-        // The other members record the replacement first. If the new drive alone recorded that it
-        // is a member, the others could continue without it, and it would not find out.
+        // The other members record the replacement first. If only the new drive recorded that it is
+        // a member, the others could continue without it, and it would not find out.
         self.write_state_but(false, Some(index), &one).await;
         drop(one);
         self.write_state(false).await;
@@ -201,7 +201,7 @@ impl Volume {
         })
     }
 
-    /// How far the rebuild is, whether it runs or not; `None` if there is nothing to rebuild.
+    /// The progress of the rebuild, even if it does not run; `None` if there is nothing to rebuild.
     pub fn rebuilt(&self) -> Option<Progress> {
         let stopped = || {
             let done = self.built().len() as u32;
@@ -265,8 +265,8 @@ impl Volume {
         });
     }
 
-    /// The slot and member to rebuild next, from the oldest segment in which a rebuilding member
-    /// has no zone; and the number of zones to rebuild.
+    /// The slot and member to rebuild next: those of the oldest segment in which a rebuilding
+    /// member has no zone. Also the number of zones to rebuild.
     fn unbuilt(&self) -> (Option<(u32, u32)>, u32) {
         let segments = self.0.segments.borrow();
         let (mut oldest, mut count): (Option<(u64, u32, u32)>, u32) = (None, 0);
@@ -329,7 +329,7 @@ impl Volume {
                 Some((slot, index)) => {
                     let done = self.rebuild_segment(slot, index).await;
                     let goes_on = || {
-                        // If only a zone failed, the rebuild goes on in another zone while the
+                        // If only a zone failed, the rebuild continues in another zone while the
                         // drive is in service.
                         let state = self.0.array.member(index).state();
                         self.failed().is_none() && state == MemberState::Rebuilding
@@ -419,7 +419,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Number of data rows of a segment that has ended.
+    /// Number of data rows in an ended segment.
     fn ended_rows(&self, segment: &Segment) -> u32 {
         match segment.state {
             SegmentState::Sealed => self.0.shape.rows,
@@ -601,7 +601,7 @@ impl Volume {
         self.footer(&open, index)
     }
 
-    /// At assembly: empties zones whose rebuild a crash interrupted.
+    /// Empties zones whose rebuild a crash interrupted; called at assembly.
     pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
         for (index, zone) in zones {
             let Some(drive) = self.0.array.member(*index).drive() else { continue };

@@ -1,7 +1,7 @@
 //! Reconstructs blocks of a lost drive and damaged blocks, from the others of their row.
 //!
-//! All needed blocks of a stripe are read at once. While all blocks are whole, only the needed ones
-//! are read: for a mirror the other block, with two parities all except the second parity.
+//! All needed blocks of a stripe are read at once. If all blocks are whole, a minimum is read: for
+//! a mirror the other block, with two parities all except the second parity.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::identity::{self, Identity};
@@ -41,7 +41,7 @@ pub(crate) struct Reconstructed {
 
 impl Volume {
     /// Reconstructs blocks from the others of their rows, all at once. Blocks that were read and
-    /// are damaged are written again.
+    /// found damaged are rewritten.
     pub(crate) async fn recover_blocks(
         &self,
         missing: Vec<Missing>,
@@ -127,8 +127,8 @@ impl Volume {
     /// its content.
     ///
     /// # Errors
-    /// `Io` if too few of the other blocks can be read, `Corrupt` if the result is not what
-    /// was written.
+    /// `Io` if too few of the other blocks can be read, `Corrupt` if the result does not match the
+    /// block's checksum.
     pub(crate) async fn make(
         &self,
         slot: u32,
@@ -165,8 +165,8 @@ impl Volume {
     /// other chunks.
     ///
     /// # Errors
-    /// If places in the segment cannot be computed; for each row, `Io` if too few other blocks can
-    /// be read.
+    /// An error if places in the segment cannot be computed; for each row, `Io` if too few other
+    /// blocks can be read.
     pub(crate) async fn reconstruct_rows(
         &self,
         (slot, row): (u32, u32),

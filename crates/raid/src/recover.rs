@@ -69,7 +69,7 @@ struct Candidate {
     number: u32,
     /// Whether the block's stripe lacks a chunk.
     torn: bool,
-    /// Whether the block is damaged, and too much of its stripe as well.
+    /// Whether the block is damaged, and so much of its stripe that it cannot be reconstructed.
     lost: bool,
 }
 
@@ -77,11 +77,11 @@ struct Candidate {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Short {
     Not,
-    /// A member in service has no chunk, because the crash came before its write.
+    /// A member in service has no chunk, because the crash came before the chunk was written.
     Lacking,
     /// All chunks are there, and the damaged ones can be reconstructed.
     Damaged,
-    /// All chunks are there, or were, but too many of them are damaged.
+    /// All chunks were written, but too many of them are damaged.
     Lost,
 }
 
@@ -98,7 +98,7 @@ struct TrimRecord {
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
-    /// Addresses and numbers of blocks for which `blocks` has a newer one.
+    /// Addresses and numbers of blocks that are older than the one in `blocks`.
     older: Vec<(u64, u32)>,
     trims: Vec<TrimRecord>,
     /// Numbers of the blocks of stripes that count but lack a chunk.
@@ -275,7 +275,7 @@ impl Volume {
                 let known = &mut segment.zones[index as usize];
                 match *known {
                     None => *known = Some(report.zone),
-                    // A rebuild wrote both zones, failed in one of them, and could not empty it.
+                    // A rebuild wrote both zones: it failed in one of them, and could not empty it.
                     Some(old) if read_footers(self, index, old, sequence).await.is_some() => {
                         strays.push((index, report.zone));
                     }
@@ -292,8 +292,8 @@ impl Volume {
                 blind |= 1 << zone.index;
             }
         }
-        // Of several segments in a slot the newest counts: an older one is there because its zones
-        // could not be reset.
+        // If a slot has several segments, the newest counts: the zones of the others could not
+        // be reset.
         let mut newest: BTreeMap<u32, Found> = BTreeMap::new();
         for ((slot, _), segment) in found {
             if let Some(old) = newest.insert(slot, segment) {
@@ -415,9 +415,9 @@ impl Volume {
             let sound = there & !scanned.hurt(groups, &table, stripe);
             let enough =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
-            // If every member in service has its chunk of the stripe, or may have had it, the
-            // stripe may have been acknowledged. If too much of it is damaged, its blocks are lost,
-            // and reads of them fail.
+            // A stripe may have been acknowledged if every member in service has its chunk, or may
+            // have had it. If too much of the stripe is damaged, its blocks are lost, and reads of
+            // them fail.
             let had = || there | gone | scanned.unknown_of(groups, stripe);
             let lost = !enough(sound) && enough(there) && !self.lacks(segment, had());
             if !enough(sound) && !lost {
@@ -449,7 +449,7 @@ impl Volume {
             let absent = segment.zones[drive as usize].is_none();
             let unbuilt = absent && member.state() == MemberState::Rebuilding;
             // A member in service may be missing from a segment's header because its drive was gone
-            // for a moment, of which no state record tells.
+            // for a moment, which no state record mentions.
             there >> drive & 1 == 0
                 && (absent || segment.missing >> drive & 1 == 0)
                 && member.drive().is_some()
@@ -589,8 +589,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Maps `lba` to `number`. Returns the old number, which is the checkpoint's, and subtracts the
-    /// old block from its segment's count, unless that segment was released since.
+    /// Maps `lba` to `number`. If the segment of the old block was not released since the
+    /// checkpoint, subtracts the block from the segment's count and returns its number.
     fn turn(&self, lba: u64, number: u32, image: &Image) -> Option<u32> {
         let old = self.0.paging.map_mut().set(lba, number);
         if number != NONE {
@@ -773,8 +773,8 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// With Zone Append a later stripe of a group may land in the first row of every drive while
-    /// earlier stripes are missing. A rebuild of only the rows that were written would leave the
+    /// With Zone Append, a later stripe of a group may be in the first row of every drive while
+    /// earlier stripes are missing. If a rebuild covered only the written rows, it would leave the
     /// later stripe out.
     #[test]
     fn a_segment_has_the_rows_of_a_stripe_that_landed_before_its_turn() {

@@ -75,7 +75,7 @@ impl Scrubbed {
     }
 }
 
-/// How many of the last findings are searched for the same block: more than the rows of a window.
+/// Number of last findings that are searched for the same block; more than the rows of a window.
 const SEEN: usize = 4096;
 
 /// A row with blocks that cannot be reconstructed. They are lost only if the map names them: the
@@ -108,12 +108,12 @@ impl Found {
 }
 
 impl Volume {
-    /// Reads the state records of all members, and writes damaged ones again; reads all segments,
-    /// and with `repair` rewrites the blocks of damaged stripes. `progress` is called with the
-    /// number of segments done, and their total.
+    /// Reads the state records of all members, and rewrites damaged ones. Reads all segments; with
+    /// `repair`, rewrites the blocks of damaged stripes. Calls `progress` with the number of
+    /// segments done, and their total.
     ///
     /// # Errors
-    /// If the volume cannot be written any more.
+    /// An error if the volume cannot be written any more.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -149,7 +149,8 @@ impl Volume {
         // once, although the scrub reads it again to repair it and to find losses.
         for finding in &result.findings {
             let member = self.0.array.member(finding.member);
-            // A drive that replaced the member's drive after the finding does not have the damage.
+            // The drive may have been replaced since the finding; the new one does not have
+            // the damage.
             if member.uuid() == finding.drive {
                 member.count(u64::MAX, |errors| match finding.unread {
                     true => errors.read += 1,
@@ -166,8 +167,8 @@ impl Volume {
         self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
 
-    /// Adds to `result` the lost blocks of rows with too few chunks: the map still names these
-    /// blocks, and they cannot be read now.
+    /// Adds to `result` the lost blocks of rows with too few chunks: blocks that the map still
+    /// names and that cannot be read now.
     async fn judge(&self, short: Vec<Short>, repair: bool, result: &mut Scrubbed) -> Result<()> {
         let numbers = short.iter().flat_map(|row| row.missing.iter().copied());
         let judged = self.judge_lost(&numbers.collect(), repair).await?;
@@ -292,8 +293,8 @@ impl Volume {
         if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
-        // Metadata stripes have no parity to check. Damage of the one that counts, the last of its
-        // window, shows as damage of the blocks that it lists.
+        // Metadata stripes have no parity to check. Damage of the metadata stripe that counts, the
+        // last of its window, shows as damage of the blocks that it lists.
         if found.iter().flatten().any(|(meta, _)| is_own(meta)) {
             return Ok(());
         }
@@ -326,8 +327,8 @@ impl Volume {
         let mut repair = repair;
         let (missing, renewed) = match left {
             true if repair => match self.renew(segment, row).await {
-                // Without space to write the row's blocks again the row stays damaged, and the
-                // scrub goes on.
+                // Without space for rewriting the row's blocks, the row stays damaged, and the
+                // scrub continues.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     repair = false;
                     (Vec::new(), false)

@@ -1,4 +1,5 @@
-//! The segment table: the state of each segment, and the counts that decide what becomes of it.
+//! The segment table: the state of each segment, and the counts that decide when it is cleaned
+//! and released.
 
 use crate::meta::open::OpenMeta;
 use crate::table::StripeTable;
@@ -20,7 +21,7 @@ pub(crate) enum SegmentState {
     Releasing,
 }
 
-/// How many segments are in each state.
+/// Number of segments in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
     /// Number of free slots.
@@ -58,13 +59,13 @@ pub(crate) struct Segment {
     /// Number of rows that were written, in a truncated segment.
     pub(crate) rows: u32,
     /// Number of the first checkpoint that makes the segment's trim records unnecessary, so that
-    /// the segment may be released; 0: it has none.
+    /// the segment may be released; 0 without trim records.
     pub(crate) needed: u64,
     /// Number of blocks in the segment that recovery may fall back on, because the stripes that
     /// replaced them lack a chunk. The segment stays until these stripes are written again.
     pub(crate) fallback: u32,
-    /// Value of [`Space::changes`](crate::space::state::Space) when cleaning met an unreadable
-    /// block in the segment; 0: it met none.
+    /// Value of [`Space::changes`](crate::space::state::Space) when cleaning last found an
+    /// unreadable block in the segment; 0: it found none.
     pub(crate) stuck: u64,
     /// Members whose zone of the segment was written by a rebuild, as bits.
     pub(crate) rebuilt: u32,
@@ -120,7 +121,7 @@ pub(crate) struct Table {
     in_flight: Cell<u32>,
     /// Signals that the last stripe in flight, or the last segment in `ending`, has ended.
     idle: Notify,
-    /// Segments to which no stream writes any more and that have not ended yet.
+    /// Segments that no stream writes to any more and that have not ended yet.
     ending: RefCell<Vec<Rc<Open>>>,
     /// Number of tasks that hold stripes back. While it is above 0 no stripe is dispatched.
     quiesced: Cell<u32>,
@@ -191,12 +192,12 @@ impl Table {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// A stripe is no longer in flight.
+    /// Notes that a stripe is no longer in flight.
     pub(crate) fn end_flight(&self, broken: &Broken) {
         self.in_flight.set(broken.less("stripes in flight", self.in_flight.get(), 1));
     }
 
-    /// Segments to which no stream writes any more and that have not ended yet.
+    /// Segments that no stream writes to any more and that have not ended yet.
     pub(crate) fn ending(&self) -> Ref<'_, Vec<Rc<Open>>> {
         self.ending.borrow()
     }

@@ -1,5 +1,5 @@
 //! The shape of an array: how zones, segments, stripes and blocks of the volume relate.
-//! Pure arithmetic.
+//! Arithmetic only.
 //!
 //! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Data row r has
 //! one block on each drive, and a stripe is `chunk` rows. A *physical block number* counts data
@@ -15,7 +15,7 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};
 
 /// Active zones per drive that an array needs in addition to those of users' open segments: one
 /// for the state ring, one for the segment of cleaning, one for a segment that ends while the next
-/// is begun.
+/// one begins.
 pub const PERMITS_RESERVED: u32 = 3;
 
 /// Number of segments kept for cleaning: one to write to, one to begin next, and one because a
@@ -135,7 +135,8 @@ impl Shape {
     /// The shape of an array on drives of `geometries`.
     ///
     /// # Errors
-    /// `Invalid` if an array of these drives is not possible; the message says what would be.
+    /// `Invalid` if an array of these drives is not possible; the message says what would
+    /// be possible.
     pub fn new(config: &Config, geometries: &[&Geometry]) -> Result<Shape> {
         let placement = Placement::new(config.level, geometries.len() as u32)?;
         check_config(config)?;
@@ -241,9 +242,9 @@ impl Shape {
         ))
     }
 
-    /// Number of slots that users need to overwrite the full volume for ever: open segments may be
-    /// nearly empty, cleaning needs segments of its own, and cleaning gains space only if the
-    /// segments that are left have a segment's worth of blocks that are not valid.
+    /// Number of slots needed so that users can overwrite the full volume for ever: open segments
+    /// may be nearly empty, cleaning needs segments of its own, and cleaning gains space only if
+    /// the remaining segments have a segment's worth of garbage.
     pub fn least(&self, config: &Config) -> u32 {
         let blocks = self.blocks + 2 * u64::from(self.mappings);
         let full = blocks.div_ceil(u64::from(self.held)) as u32;

@@ -3,9 +3,9 @@
 //! A loop asks [`plan`] for the next action and carries it out. It runs in two lanes, so that
 //! cleaning, which may wait for space, never delays the reset of empty segments. When a stream
 //! waits and nothing under way frees a segment, the plan uses other means, in this order: internal
-//! stripes go into the segments that are open for users; members whose lost zones alone cause the
-//! lack of space are taken out of service, as far as the level tolerates it. If no means is left,
-//! the volume is *out of space*: writes are refused until a segment is freed, and every
+//! stripes go into the segments that are open for users; members that cause the lack of space by
+//! their lost zones are taken out of service, as far as the level tolerates it. If no means is
+//! left, the volume is *out of space*: writes are refused until a segment is freed, and every
 //! acknowledged block stays readable.
 
 pub(crate) mod plan;
@@ -26,7 +26,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::rc::Rc;
 
 impl Volume {
-    /// Number of segments that can be begun: the least of the free slots and of each drive's
+    /// Number of segments that can be begun: the minimum of the free slots and of each drive's
     /// free zones.
     pub(crate) fn free_segments(&self) -> u32 {
         let drives = self.0.array.members().iter().filter_map(|member| member.drive());
@@ -83,17 +83,18 @@ impl Volume {
         ahead.set(if waits { 0 } else { ahead.get() + 1 });
     }
 
-    /// Whether cleaning gains nothing: it has cleaned twice as many segments as there are, while
-    /// users still waited or began no segment. Where zones are lost, the free segments may never be
-    /// enough for cleaning to rest; it would clean the segments that it has just written.
+    /// Whether cleaning gains nothing: it has cleaned more than twice the number of the volume's
+    /// segments while no writer of users began a segment. If many zones are lost, the free
+    /// segments may never suffice for cleaning to rest; it would clean the segments that it has
+    /// just written.
     pub(crate) fn cleans_in_vain(&self) -> bool {
         let waits = self.0.space.users.get() > 0;
         let cleaned = if waits { &self.0.space.fruitless } else { &self.0.space.ahead };
         cleaned.get() > 2 * self.0.shape.slots
     }
 
-    /// Makes writers that wait for space try again: a drive came or went, or recovery keeps
-    /// fewer segments.
+    /// Makes writers that wait for space try again: a drive came or went, or recovery keeps fewer
+    /// segments than before.
     pub(crate) fn space_changed(&self) {
         // Unreadable blocks in segments may be readable now, or may have been trimmed.
         self.0.space.changes.set(self.0.space.changes.get() + 1);
@@ -101,8 +102,8 @@ impl Volume {
         self.space_made();
     }
 
-    /// Whether cleaning met an unreadable block in a segment and nothing has changed since, so that
-    /// cleaning the segment again is of no use.
+    /// Whether cleaning found an unreadable block in a segment and nothing has changed since, so
+    /// that cleaning the segment again is useless.
     pub(crate) fn is_stuck(&self, segment: &Segment) -> bool {
         segment.stuck == self.0.space.changes.get()
     }
@@ -292,14 +293,14 @@ impl Volume {
         self.0.space.made.notify_all();
     }
 
-    /// Number of zones of a member that, as far as is known, can never be written again.
+    /// Number of zones of a member that are known to be lost for writing.
     pub fn lost_zones(&self, index: u32) -> u32 {
         let drive = self.0.array.member(index).drive();
         drive.map_or(0, |drive| drive.zones().count(SuperzoneState::Retired))
     }
 
-    /// The members whose lost zones keep the number of free segments at `floor` or below: as few as
-    /// suffice, and none if the array needs them.
+    /// The members to take out of service because their lost zones keep the number of free segments
+    /// at `floor` or below: as few as suffice, and none if the array needs them.
     fn worn_out(&self, floor: u32) -> Vec<u32> {
         let free = |index: u32| {
             let drive = self.0.array.member(index).drive()?;

@@ -1,15 +1,14 @@
-//! Stale members: they come back older than they were, as a restored backup, or as a drive that
-//! lost writes which it had acknowledged.
+//! Stale members: drives that come back in an older state, as a restored backup does, or a drive
+//! that lost acknowledged writes.
 //!
-//! Each state record says, for each member, which state record that member certainly has: the last
-//! that its drive acknowledged. Recovery and stop write the record twice, so that an older image of
-//! a member lacks a record which the other members know it had. The other members' data cannot
-//! expose such an image: the image is consistent in itself, and looks as if a crash had kept later
-//! writes from the drive.
+//! Each state record names, for each member, the last state record that its drive acknowledged.
+//! Recovery and stop write the record twice, so that an older image of a member lacks a record that
+//! the other members know it had. The other members' data cannot expose such an image: it is
+//! consistent in itself, and looks as if a crash had kept later writes from the drive.
 //!
 //! An image from between two records may lack data, which recovery finds zone by zone. Every member
-//! had its zones of the segments that the newest record lists as ended. If such a zone is shorter
-//! or missing, it is lost, as long as the level tolerates that; if not, the members without their
+//! had its zones of the segments that the newest record lists as ended. A zone that is shorter or
+//! missing counts as lost if the level tolerates the loss; otherwise the members without their
 //! zones are refused. Other losses look like a crash: only the members themselves show what was
 //! written after the newest record, and a stripe of which too few members have a chunk may never
 //! have been acknowledged.

@@ -1,6 +1,6 @@
 //! Assembly and recovery as steps: what each does, and what must hold after it.
 //!
-//! The code runs these tables, and documents name the steps as the tables do.
+//! The code runs these tables, and the documents use the tables' names of steps.
 
 use furrow_rt::Rt;
 use furrow_zone::Result;

@@ -2,11 +2,11 @@
 //!
 //! Invariants
 //! - A write is acknowledged only when every chunk of its stripes is on every drive in service,
-//!   durable as far as the drives' caches allow, and when the failure of each other drive is
-//!   durably recorded on the drives in service.
-//! - The map names a block only when its stripe is complete, so a read never meets a torn stripe.
+//! durable as far as the drives' caches allow, and when the failure of each other drive is
+//! durably recorded on the drives in service.
+//! - The map names a block only when its stripe is complete, so a read never finds a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
-//!   repair and recovery move blocks without changing their sequence numbers.
+//! repair and recovery move blocks without changing their sequence numbers.
 
 use crate::counters::Counters;
 use crate::format::{self, NONE};
@@ -31,7 +31,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// Whether the volume still works.
+/// Whether the volume works, is stopping, or has failed.
 #[derive(Default)]
 pub(crate) struct Life {
     dead: RefCell<Option<Error>>,
@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
-    /// How often running scrubs were told to end.
+    /// Number of times that running scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }
@@ -101,7 +101,7 @@ impl Volume {
         self.0.shape.blocks
     }
 
-    /// What the volume has counted since it was assembled.
+    /// The counts of the volume's work since it was assembled.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
     }
@@ -180,7 +180,7 @@ impl Volume {
         }
     }
 
-    /// Requests that change the volume are refused from now on.
+    /// Makes the volume refuse requests that change it, from now on.
     pub(crate) fn begin_stop(&self) {
         self.0.life.stopping.set(true);
     }
@@ -190,7 +190,7 @@ impl Volume {
         self.0.life.stopping.get()
     }
 
-    /// Nothing is left to do: the last background task may end.
+    /// Lets the last background task end; nothing is left to do.
     pub(crate) fn end_stop(&self) {
         self.0.life.stopped.set(true);
     }
@@ -231,7 +231,7 @@ impl Volume {
     /// Makes acknowledged writes durable: flushes the drives that have a volatile cache.
     ///
     /// # Errors
-    /// If more drives have failed than the level tolerates.
+    /// An error if more drives have failed than the level tolerates.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
         if self.has(RaidDefect::SkippedFlush) {
@@ -260,7 +260,7 @@ impl Volume {
     /// taken out of service.
     ///
     /// # Errors
-    /// If too few members are left.
+    /// An error if too few members are left.
     pub(crate) async fn make_durable(
         &self,
         snapshots: Vec<Option<Snapshot>>,
@@ -323,15 +323,15 @@ impl Volume {
         left
     }
 
-    /// Subtracts from an account: see [`Broken::less`].
+    /// Subtracts from an account, as [`Broken::less`] describes.
     pub(crate) fn less<T: Count>(&self, account: impl Display, from: T, by: T) -> T {
         let left = self.0.broken.less(account, from, by);
         self.check_accounts();
         left
     }
 
-    /// Ends the volume if an account went below zero. Nothing is written or reset from here on,
-    /// since these accounts decide which segments are reset.
+    /// Makes the volume fail if an account went below zero. Nothing is written or reset from then
+    /// on, since the accounts decide which segments are reset.
     pub(crate) fn check_accounts(&self) {
         if let Some(why) = self.0.broken.first() {
             let what = format!("{why}: only reads are answered");

@@ -34,8 +34,8 @@ use furrow_zone::Result;
 
 impl Volume {
     /// Writes blocks. When the call returns, the blocks survive a crash and the failure of as many
-    /// drives as the level tolerates. Drives with a volatile cache have to be flushed for that;
-    /// `fua` flushes them.
+    /// drives as the level tolerates. With a volatile cache in the drives, this holds only after a
+    /// flush; `fua` flushes them.
     ///
     /// # Errors
     /// `Invalid` past the end of the volume; `Io` if too many drives are gone. After an `Io` no

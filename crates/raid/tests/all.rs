@@ -1,6 +1,6 @@
 //! The tests of the RAID volume as one program.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 mod bare;
 mod combinations;

@@ -1,4 +1,4 @@
-//! Drives without an out-of-band area: metadata stripes list what is in the rows.
+//! Drives without an out-of-band area: metadata stripes list the blocks in the rows.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -52,7 +52,7 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             assert!(volume.members().iter().all(|(.., errors)| errors.checksum == 0));
-            // The new drive provides the chunks of another one that is now lost.
+            // The new drive provides chunks in place of this drive, which is lost now.
             all[2].power_cut(&Fates::nothing(1));
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 50).await;
@@ -62,8 +62,8 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
     }
 }
 
-/// A drive answers a request only after another drive has taken its place: the answer does not
-/// count as a listing of the new drive.
+/// A drive answers a request only after another drive has taken its place: its answer must not
+/// count as a listing by the new drive.
 #[test]
 fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     array(Level::Raid5, 3).others(1).run(async move |rt, all, volume| {
@@ -88,14 +88,14 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     });
 }
 
-/// A drive goes while it is read, and the listings of its blocks cannot be read any more. That does
-/// not count as damage of the blocks that were read.
+/// A drive vanishes while it is read, so the listings of its blocks cannot be read any more. The
+/// blocks that were read must not count as damaged.
 #[test]
 fn a_drive_that_goes_is_not_counted_as_damaged() {
     array(Level::Raid5, 4).shuffled(3).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
-        // No listing is in memory then.
+        // After an assembly no listing is in memory.
         let volume = reopened(&rt, &all, volume).await;
         let disappear = FaultKind::Disappear { commands: None };
         all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();
@@ -117,7 +117,7 @@ fn parity_is_not_taken_for_a_metadata_block() {
     array(Level::Raid6, 4).run(async move |rt, all, volume| {
         for version in 1..9 {
             volume.write(0, pages(0, 2, version), false).await.unwrap();
-            // Both are in one stripe.
+            // Both trims are in one stripe.
             let trims = [0, 1].map(|block| {
                 let volume = volume.clone();
                 rt.spawn(async move { volume.trim(block, 1, false).await })
@@ -184,7 +184,7 @@ fn a_volume_is_filled_and_overwritten_block_by_block() {
 }
 
 /// Segments of few stripes are never full of data: cleaning must not choose them again and again.
-/// (Seed 1035 of the simulation once.)
+/// (Seed 1035 of the simulation found this.)
 #[test]
 fn cleaning_comes_to_an_end() {
     let mut array = Array::of(bare(12, 22), Level::Raid4, 4).group(1);
@@ -252,7 +252,7 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
         let clean = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
         drop(volume);
-        // The listings in memory are dropped.
+        // Assembling drops the listings in memory.
         let volume = assemble(&rt, devices(&all), &Options::default()).await.unwrap();
         for zone in all[2].report_now(ZoneId(2), 18).unwrap() {
             let decay = Fault { when: When::Every(3), ..Fault::new(FaultKind::BitFlip) };
@@ -285,8 +285,8 @@ async fn metadata_blocks(drive: &Emulator, pages: &Pool, full: bool) -> BTreeSet
     found
 }
 
-/// Makes every second block unreadable, at most `unreadable` of them, and flips a bit of each of
-/// the others: a drive has no more than 256 faults.
+/// Makes every second block unreadable, up to `unreadable` blocks (a drive has at most 256 faults),
+/// and flips a bit of each other block.
 fn damage(drive: &Emulator, blocks: &BTreeSet<(ZoneId, u32)>, unreadable: usize) {
     for (n, (zone, block)) in blocks.iter().enumerate() {
         let lba = BlockAddr::new(drive.geometry(), *zone, *block).lba(drive.geometry());
@@ -346,7 +346,8 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
 fn footers_that_are_not_written_yet_stand_in_as_well() {
     array(Level::Raid5, 4).run(async move |_, all, volume| {
         let mut model = BTreeMap::new();
-        // Each block takes a stripe and one that lists it: more than a window, less than a segment.
+        // Each block takes a stripe and another one that lists it: in all more than a window, less
+        // than a segment.
         for block in 0..45 {
             volume.write(block, [page(block, 1)].into_iter().collect(), false).await.unwrap();
             model.insert(block, 1);
@@ -365,8 +366,8 @@ fn footers_that_are_not_written_yet_stand_in_as_well() {
     });
 }
 
-/// A scrub names damaged metadata blocks, but none that are not needed. When the blocks that they
-/// list are rewritten, they are not needed either.
+/// A scrub names the damaged metadata blocks that are needed, and no others. Once the blocks that
+/// they list are rewritten, they are no longer needed.
 #[test]
 fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
     for missing in [None, Some(3)] {
@@ -375,9 +376,9 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             churn(&volume, &mut model, &mut rng, 250).await;
             let clean = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(clean.findings.is_empty(), "{clean:?}");
-            // The listings that were read are in memory: a scrub reads the drives all the same.
+            // The listings are in memory now; a scrub reads them from the drives nevertheless.
             let blocks = metadata_blocks(&all[2], &Pool::new(4), true).await;
-            // No block is made unreadable: that would stay with the address, also after a rewrite.
+            // No block is made unreadable: the address would stay unreadable even after a rewrite.
             damage(&all[2], &blocks, 0);
             if let Some(index) = missing {
                 volume.fail(index).await.unwrap();

@@ -24,7 +24,7 @@ fn binomial(n: u64, k: u64) -> u64 {
     (0..k).fold(1, |product, i| product * (n - i) / (i + 1))
 }
 
-/// Shapes: levels, drives, stripes of a group; with an out-of-band area or without.
+/// Shapes: levels, drives, stripes of a group; with and without an out-of-band area.
 fn shapes() -> Vec<(Placement, Geometry, u32)> {
     let mut shapes = Vec::new();
     for level in Level::ALL {
@@ -40,7 +40,7 @@ fn shapes() -> Vec<(Placement, Geometry, u32)> {
     shapes
 }
 
-/// Runs `work` on an array that has been written, with a checkpoint half-way.
+/// Runs `work` on an array with data and a checkpoint half-way.
 fn on_array<F: Future<Output = ()> + 'static>(
     (placement, geometry, group): &(Placement, Geometry, u32),
     work: impl FnOnce(Rt, Vec<Rc<Emulator>>, Volume, Model) -> F + 'static,
@@ -50,7 +50,7 @@ fn on_array<F: Future<Output = ()> + 'static>(
     array.config.large = 1;
     array.simulated(u64::from(n)).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (Model::new(), Rng::new(7));
-        // Enough at once that every drive gets a chunk.
+        // Enough blocks at once that every drive gets a chunk.
         let all_drives = 8 * u64::from(n);
         volume.write(0, pages(0, all_drives, 1), false).await.unwrap();
         model.extend((0..all_drives).map(|block| (block, 1)));
@@ -82,7 +82,7 @@ fn left(all: &[Rc<Emulator>], set: u32) -> Vec<Rc<dyn ZonedDevice>> {
     left.map(|(_, drive)| drive.clone() as Rc<dyn ZonedDevice>).collect()
 }
 
-/// Each block reads right, or its read fails. Returns how many reads failed.
+/// Checks that each block reads right or its read fails. Returns the number of failed reads.
 async fn check_or_error(volume: &Volume, model: &Model) -> u64 {
     let mut lost = 0;
     for block in 0..volume.blocks() {

@@ -70,7 +70,7 @@ fn an_array_is_put_together_without_a_drive_that_hangs() {
     }
 }
 
-/// More drives hang than the level tolerates: requests get an error, not silence.
+/// If more drives hang than the level tolerates, requests get an error and a stop ends.
 #[test]
 fn who_waits_for_too_many_hung_drives_gets_an_error_and_a_stop_ends() {
     Array::new(Level::Raid5, 4).shuffled(3).run(async move |rt, all, volume| {

@@ -1,4 +1,4 @@
-//! What is known to be lost, and when it is known no more.
+//! Blocks known to be lost, and when they stop counting as lost.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -33,9 +33,8 @@ fn what_a_scrub_can_read_is_not_lost() {
     });
 }
 
-/// A drive is replaced while another one has blocks that it cannot read: the rebuild says which
-/// blocks of the volume are lost by that, and only those. The blocks beside them are redundant
-/// again.
+/// A drive is replaced while another one cannot read some blocks. The rebuild names the blocks of
+/// the volume that are lost, and only those. The other blocks of their rows are redundant again.
 #[test]
 fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
     Array::new(Level::Raid5, 3).others(1).zones(40, 64).run(async move |rt, drives, volume| {
@@ -66,7 +65,7 @@ fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
         }
         assert!(!refused.is_empty());
         assert_eq!((count, &lost), (refused.len() as u64, &refused));
-        // Any other drive may go now.
+        // Any other drive may vanish now.
         let away = Fault::new(FaultKind::Disappear { commands: None }).when(When::Always);
         drives[2].inject(away).unwrap();
         for block in (0..400).filter(|block| !refused.contains(block)) {
@@ -75,7 +74,7 @@ fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
     });
 }
 
-/// While missing drives may come back, no block counts as lost for want of them.
+/// While missing drives may come back, no block counts as lost because of them.
 #[test]
 fn what_missing_drives_have_is_not_lost() {
     Array::new(Level::Raid5, 3).zones(40, 64).run(async move |_, drives, volume| {
@@ -93,8 +92,8 @@ fn what_missing_drives_have_is_not_lost() {
     });
 }
 
-/// A member's errors are what was met: a scrub that looks at a block again to mend it, or to find
-/// out what is lost, counts it once, and so does a read that fails.
+/// Each damaged block counts once as an error of its member: in a scrub that reads it again to
+/// repair it or to find losses, and in a read that fails.
 #[test]
 fn a_block_that_is_met_once_counts_once() {
     for (broken, repair) in [(1, false), (1, true), (2, false), (2, true)] {
@@ -118,7 +117,7 @@ fn a_block_that_is_met_once_counts_once() {
             let what = format!("{broken} drives, repair: {repair}: {scrubbed:?}");
             assert_eq!(reported(1), 6, "{what}");
             assert_eq!(errors(), [reported(0), reported(1), reported(2)], "{what}");
-            // One block that is lost: its own drive, and the one that should make up for it.
+            // Lose one block: damage it on its own drive, and on the one that could reconstruct it.
             let (_, lost) = volume.lost();
             assert_eq!(lost.is_empty(), broken == 1, "{what}");
             if let Some(block) = lost.first().map(|range| range.start) {

@@ -1,4 +1,4 @@
-//! Arrays of as many drives as there may be.
+//! Arrays of the largest permitted number of drives.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -24,7 +24,7 @@ async fn fill(volume: &Volume, blocks: u64, model: &mut Model) {
     common::churn(volume, model, &mut Rng::new(5), 200).await;
 }
 
-/// Replaces every failed member by a new drive, up to the end of the rebuild.
+/// Replaces every failed member by a new drive, and waits for the end of the rebuild.
 async fn replaced(rt: &Rt, volume: &Volume, all: &mut [Rc<Emulator>], lost: &[usize]) {
     let geometry = geometry(16, 40);
     for (index, fresh) in lost.iter().zip(drives(rt, &geometry, lost.len())) {
@@ -51,7 +51,7 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
     let array = Array::new(Level::Raid6, MOST).zones(16, 40).shuffled(2);
     array.run(async move |rt, mut all, volume| {
         let mut model = Model::new();
-        // To make that possible, cleaning has to fill stripes of 120 blocks.
+        // For that, cleaning has to fill stripes of 120 blocks.
         fill(&volume, volume.blocks(), &mut model).await;
         // One drive loses power, one is taken out. The last drive, whose factor in Q is the
         // largest, is among them.
@@ -65,7 +65,7 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
         let third = volume.fail(9).await.unwrap_err();
         assert_eq!(third.kind(), ErrorKind::Invalid, "{third}");
         replaced(&rt, &volume, &mut all, &[3, MOST - 1]).await;
-        // The new drives provide the chunks of others that are now lost.
+        // The new drives provide chunks in place of other drives, which are lost now.
         volume.fail(0).await.unwrap();
         volume.fail(17).await.unwrap();
         check_runs(&volume, &model, 61).await;

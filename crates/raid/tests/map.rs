@@ -18,7 +18,7 @@ fn bounded() -> Options {
 fn within(volume: &Volume) {
     let counters = volume.counters();
     assert!(counters.map_peak <= 4, "{counters:?}");
-    // In addition to the mapping blocks: the place of each of them.
+    // In addition to the mapping blocks, the map takes memory for the place of each of them.
     let beside = u64::from(volume.shape().mappings) * 32;
     assert!((volume.memory().0 as u64) <= BOUND / 2 + beside, "{:?}", volume.memory());
 }

@@ -1,4 +1,4 @@
-//! Members that come back older than they were, and mapping blocks that nobody can read.
+//! Members that come back in an older state, and mapping blocks that cannot be read.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,9 +17,9 @@ fn restored(rt: &Rt, index: usize, image: &Snapshot) -> Rc<Emulator> {
     Rc::new(Emulator::from_snapshot(rt, image, options))
 }
 
-/// Backups of members that were taken while the array was stopped are restored. Since the backups
-/// the array ran once, until it was stopped or the power went. No acknowledged block is lost, or
-/// the array does not start, and names the drives to blame.
+/// Backups of members, taken while the array was stopped, are restored after the array ran once
+/// more, until a stop or a power cut. Either no acknowledged block is lost, or the array does not
+/// start and names the drives to blame.
 #[test]
 fn backups_of_members_are_refused_by_name() {
     for (level, count, back) in [
@@ -88,9 +88,8 @@ fn backups_of_members_are_refused_by_name() {
     }
 }
 
-/// An image of a member that was taken while the array ran is put back after a stop in good order.
-/// However little it lacks, it is refused by name: every member is known to have a record of the
-/// stop.
+/// An image of a member, taken while the array ran, is put back after a clean stop. However little
+/// it lacks, it is refused by name: every member is known to have a record of the stop.
 #[test]
 fn an_image_from_before_a_stop_is_refused_by_name() {
     for seed in 0..20 {
@@ -114,9 +113,9 @@ fn an_image_from_before_a_stop_is_refused_by_name() {
     }
 }
 
-/// A drive lost the last of its writes, and of the records that it had acknowledged: an image of a
-/// running array is put back after a power cut. The member is refused, or the blocks it lacks are
-/// reconstructed from the others, so that another member may go.
+/// An image of a member of a running array is put back after a power cut, so the drive lost its
+/// last writes and acknowledged records. The member is refused, or the blocks it lacks are
+/// reconstructed from the others, so that another member may fail.
 #[test]
 fn a_member_that_lost_its_last_writes_costs_nothing() {
     let (mut refused, mut taken, mut lacking) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! A drive is replaced under load, and another is lost after the rebuild; damage is mended.
+//! A drive is replaced under load, and another is lost after the rebuild; damage is repaired.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -45,7 +45,7 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             check(&volume, &model).await;
-            // The new drive provides the chunks of another one that is now lost.
+            // The new drive provides chunks in place of this drive, which is lost now.
             all[2].power_cut(&Fates::nothing(1));
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 20).await;
@@ -110,8 +110,8 @@ fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
     });
 }
 
-/// The new drive is replaced in its turn while one of its zones is being filled: that zone is not
-/// taken for a zone of the drive that replaces it.
+/// A new drive is itself replaced while one of its zones is being filled: that zone is not taken
+/// for a zone of the next drive.
 #[test]
 fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
     Array::new(Level::Raid5, 3).others(2).run(async move |rt, all, volume| {
@@ -200,8 +200,8 @@ fn fullest(drive: &Emulator) -> ZoneId {
     zones.iter().filter(|zone| zone.state == ZoneState::Full).map(|zone| zone.zone).next().unwrap()
 }
 
-/// Two zones on different drives go offline. Each costs redundancy until its blocks are elsewhere.
-/// A read notices the loss, or the next assembly.
+/// Two zones on different drives go offline. Each loss costs redundancy until the blocks are
+/// elsewhere. A read or the next assembly notices the loss.
 #[test]
 fn what_a_lost_zone_held_is_redundant_again_before_the_next_failure() {
     for noticed in ["by a read", "at the assembly"] {

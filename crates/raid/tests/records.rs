@@ -1,4 +1,4 @@
-//! State records that are damaged, or that drives refuse: an array finds its members all the same.
+//! State records that are damaged, or that drives refuse: the array still finds its members.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ async fn again(rt: &Rt, drives: &[Rc<Emulator>]) -> furrow_zone::Result<Volume> 
     assemble(rt, devices(drives), &Options::default()).await
 }
 
-/// Blocks that hold something in a drive's zone.
+/// Number of blocks in a drive's zone that hold data.
 fn written(drive: &Emulator, zone: u32) -> u64 {
     let report = drive.report_now(ZoneId(zone), 1).unwrap()[0];
     report.write_pointer.0
@@ -34,7 +34,7 @@ fn flip_ring(drive: &Emulator) {
     }
 }
 
-/// The last record of the ring: its zone and block, if a record has one block.
+/// The zone and block of the ring's last record, which has one block.
 fn last_record(drive: &Emulator) -> (u32, u64) {
     let zone = (0..2).max_by_key(|zone| written(drive, *zone)).unwrap();
     (zone, written(drive, zone) - 1)
@@ -52,7 +52,7 @@ impl GeometryOf for Emulator {
 }
 
 /// Members refuse every write for a while: one, some or all of them. When they take writes again,
-/// the array is there, with every block that was acknowledged.
+/// the array can be assembled, with every acknowledged block.
 #[test]
 fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
     let mut failed = 0;
@@ -74,7 +74,7 @@ fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
                         let fault = Fault::new(FaultKind::WriteError).times(times);
                         drive.inject(fault).unwrap();
                     }
-                    // The drives meet state records, whatever else the array has to write.
+                    // Whatever else the array writes, this makes it write state records.
                     for _ in 0..4 {
                         let _ = volume.checkpoint(false).await;
                     }
@@ -100,9 +100,9 @@ fn drives_that_refuse_every_write_for_a_while_keep_their_records() {
     assert!(failed > 5, "{failed} arrays failed");
 }
 
-/// The newest record of members is damaged, or all of their records are: the records of the others
-/// replace them. A scrub of the running array mends them at once, and then other members may be
-/// damaged.
+/// The newest record of members is damaged, or all of their records are: the records of the
+/// others replace them. A scrub of the running array repairs them at once, and then other members
+/// may be damaged.
 #[test]
 fn damaged_records_are_replaced_by_those_of_other_members() {
     for (level, count, hit) in [
@@ -154,7 +154,7 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
                 churn(&volume, &mut model, &mut rng, 20).await;
                 let clean = volume.scrub(false, |_, _| {}).await.unwrap();
                 assert!(clean.findings.is_empty(), "{told}: {clean:?}");
-                // Now while it runs: a scrub mends them, on all members.
+                // Now damage them while the array runs: a scrub repairs them, on all members.
                 all.iter().for_each(|drive| damage(drive));
                 let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
                 assert!(scrubbed.findings.len() >= count, "{told}: {scrubbed:?}");
@@ -174,8 +174,8 @@ fn damaged_records_are_replaced_by_those_of_other_members() {
     }
 }
 
-/// If no member has a whole record, nothing is put together, and nothing is written. A drive that
-/// was never a member stays one that was never a member.
+/// If no member has a whole record, no array is assembled and nothing is written. Members are still
+/// distinguished from a drive that never was one.
 #[test]
 fn without_any_whole_record_the_members_are_still_told_from_empty_drives() {
     Array::new(Level::Raid5, 3).others(1).simulated(11).run(async move |rt, all, volume| {
@@ -196,9 +196,9 @@ fn without_any_whole_record_the_members_are_still_told_from_empty_drives() {
     });
 }
 
-/// Blocks are overwritten, and the power goes before a state record tells of it. Then blocks are
-/// damaged on more members than the level tolerates: each block reads as it was acknowledged, or as
-/// an error, or the array is refused. None reads as before.
+/// Blocks are overwritten, and power is cut before the next state record. Then blocks are damaged
+/// on more members than the level tolerates. Each block reads as acknowledged, or its read fails,
+/// or the array is refused; none reads as before the overwrite.
 #[test]
 fn damage_behind_the_newest_record_is_no_end_of_a_segment() {
     let (mut lost, mut opened) = (0, 0);
@@ -255,8 +255,8 @@ fn damage_behind_the_newest_record_is_no_end_of_a_segment() {
     assert!(lost > 0 && opened > 5, "{lost} {opened}");
 }
 
-/// The headers of all of a segment's zones but one are damaged, or all of them of segments that the
-/// newest record knows: footers and blocks still tell which segment a zone is of.
+/// All headers of a segment's zones but one are damaged; all of them in segments that the newest
+/// record knows. Footers and blocks still tell the segment of each zone.
 #[test]
 fn damaged_headers_cost_nothing() {
     for (level, count) in [(Level::Raid0, 2), (Level::Raid5, 4), (Level::Raid6, 4)] {

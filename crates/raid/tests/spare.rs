@@ -1,4 +1,4 @@
-//! Drives that wait for a member to fail: they are what they are until they are taken, through
+//! Spares: drives that wait for a member to fail, and stay spares until they are used, through
 //! assemblies and crashes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -97,8 +97,8 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
     });
 }
 
-/// At whatever point the power goes, the drive is either a spare or a member according to the other
-/// members, whose records decide.
+/// At whatever point power is cut, the drive is afterwards either a spare or a member: the records
+/// of the other members decide.
 #[test]
 fn the_power_goes_while_a_spare_becomes_a_member() {
     let (mut waits, mut between, mut member, mut over) = (0, 0, 0, false);

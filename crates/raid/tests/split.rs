@@ -1,4 +1,4 @@
-//! Halves of an array that have each gone on without the other.
+//! Halves of an array that each continued without the other.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,8 +8,8 @@ use furrow_rt::Rng;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
-/// The halves run one after the other. All drives together are refused, by every order in which
-/// they are given, and nothing is written; each half alone still has what it acknowledged.
+/// The halves run one after the other. All drives together are refused, in whatever order they are
+/// given, and nothing is written. Each half alone still has the blocks that it acknowledged.
 #[test]
 fn an_array_whose_halves_went_on_alone_is_refused_whole() {
     for (level, count, one, other) in [

@@ -1,4 +1,5 @@
-//! Drives that are gone for a moment: while an array is put together, or another is taken out.
+//! Drives that are gone for a moment while an array is assembled, or while another drive is
+//! taken out.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -61,7 +62,7 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
 
 /// Of four drives 2 is taken out, then 0; only drive 3 of the remaining two is told of the second
 /// failure. Drives 0 and 1 are then assembled without drive 3, but vanish at their command `at`.
-/// The drive that was told last is older than the drives that continued without it. Returns
+/// Drive 3, which was told last, is then older than the drives that continued without it. Returns
 /// whether they continued.
 fn told_alone(at: u64) -> bool {
     Array::new(Level::Raid6, 4).shuffled(at).run(async move |rt, all, volume| {

@@ -109,7 +109,7 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
             let refused = all.unwrap_err();
             assert!(refused.to_string().contains("stale") || lose.len() > 1, "{refused}");
             if lose.len() > 1 {
-                // A drive that does not answer may be given all the same.
+                // A drive that does not answer may be among those given.
                 drives[lose[0]].power_cut(&furrow_emu::Fates::nothing(1));
                 let most = assemble(&rt, devices(&drives), &Options::default()).await.unwrap();
                 check_runs(&most, &model, 61).await;
@@ -130,8 +130,8 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
     }
 }
 
-/// Writes single blocks until a write is refused, and returns its error; `None` if none was. The
-/// model gets the writes that were acknowledged.
+/// Writes single blocks until a write is refused. Returns the error; `None` if no write was
+/// refused. The model gets the acknowledged writes.
 async fn wear_out(
     volume: &Volume,
     model: &mut Model,
@@ -149,8 +149,8 @@ async fn wear_out(
     None
 }
 
-/// Every third write to the zones of a drive from `first` on makes its zone read-only, `times`
-/// times.
+/// Makes zones of a drive, from `first` on, read-only: every third write to them does so,
+/// `times` times.
 fn wear(drive: &Emulator, first: u32, times: u64) {
     let geometry = drive.geometry().clone();
     let (start, end) = (geometry.start(ZoneId(first)), geometry.zone_size.0 * 16);

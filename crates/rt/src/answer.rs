@@ -7,7 +7,7 @@
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
 use std::sync::PoisonError;
 
-/// How often a waiting thread checks before it parks. The checks take about as long as a few
+/// Number of checks of a waiting thread before it parks. The checks take about as long as a few
 /// trivial requests of other callers, and far less than a park and a wake.
 #[cfg(not(loom))]
 const SPINS: usize = 64;

@@ -130,8 +130,8 @@ impl Shelf {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // If the last two owners end at once, each still sees the other. Then the frame goes with
-        // its `Arc`, not to the shelf.
+        // If the last two owners end at the same time, each still sees the other. Then the frame
+        // goes with its `Arc`, not to the shelf.
         if let Some(mut frame) = self.0.take()
             && let Some(alone) = Arc::get_mut(&mut frame)
             && let Some(home) = alone.home.take()

@@ -25,7 +25,7 @@ use crate::ring::{Consumer, Producer, ring};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::sync::PoisonError;
 
-/// Most tickets that one drain serves, which bounds the length of a hold.
+/// Maximum number of tickets that one drain serves. It bounds the length of a hold.
 #[cfg(not(loom))]
 const BATCH: u64 = 64;
 #[cfg(loom)]

@@ -36,10 +36,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-/// How often in a row a caller holds the engine before it leaves the rest to the reactor.
+/// Number of consecutive holds of a caller before it leaves the rest to the reactor.
 const ROUNDS: usize = 4;
 
-/// Most tasks that a holder runs in one hold.
+/// Maximum number of tasks that a holder runs in one hold.
 const TASKS: usize = 64;
 
 /// The error of a call to an engine that was stopped, or that a panic has ended.
@@ -73,7 +73,7 @@ enum Request<E> {
     End,
 }
 
-/// What the ownership cell holds.
+/// The content of the ownership cell.
 struct Engine<E> {
     rt: Rt,
     state: E,
@@ -246,10 +246,10 @@ impl<E: 'static> Port<E> {
     /// is suspended while it holds the engine delays all others.
     ///
     /// # Errors
-    /// As [`Port::try_call`].
+    /// The errors of [`Port::try_call`].
     ///
     /// # Panics
-    /// As [`Port::try_call`].
+    /// Like [`Port::try_call`].
     pub fn try_call_by_others<T, F>(
         &self,
         f: impl FnOnce(&Rt, &E) -> F + Send + 'static,

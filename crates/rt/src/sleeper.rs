@@ -14,7 +14,7 @@ use crate::exec::Nanos;
 use crate::hub::{Arrivals, Hub, Served};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Until when a thread sleeps for an executor, if one does.
+/// The end of the sleep of the thread that sleeps for an executor, if one does.
 pub(crate) struct Sleeper {
     /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if no thread sleeps,
     /// `u64::MAX` for a sleep without end.
@@ -55,7 +55,7 @@ impl Sleeper {
     }
 }
 
-/// What one hold of the engine left.
+/// The work that one hold of the engine left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Whether requests or ready tasks are left.
@@ -82,7 +82,7 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // After the engine has ended, no thread sleeps for it, so this loop goes on and drops the
+        // After the engine has ended, no thread sleeps for it, so this loop continues and drops the
         // remaining entries.
         if !is_over() {
             return true;
@@ -90,7 +90,7 @@ pub(crate) fn attend<S, R: Send>(
     }
 }
 
-/// What a reactor does next.
+/// The next action of a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Check the engine again.

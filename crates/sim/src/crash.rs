@@ -31,12 +31,12 @@ pub struct Case {
     pub volatile: bool,
 }
 
-/// How often a sweep reached each situation.
+/// Number of times that a sweep reached each situation.
 pub type Tally = BTreeMap<String, u64>;
 
 /// What a sweep tests: code that runs on a zoned drive and promises what survives a power cut.
 pub trait Subject: Sync {
-    /// What happened during a run: operations and acknowledgements.
+    /// The events of a run: operations and acknowledgements.
     type History: Default + 'static;
     /// What must hold after a crash at one point of a history.
     type Expected: Clone + 'static;
@@ -68,8 +68,8 @@ pub trait Subject: Sync {
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
 
-    /// Most power cuts of one case. Each cut after the first falls into the recovery from the
-    /// cut before.
+    /// Maximum number of power cuts in one case. Each cut after the first falls into the recovery
+    /// from the cut before.
     fn cuts_most(&self) -> usize {
         6
     }
@@ -115,13 +115,13 @@ pub trait Subject: Sync {
 /// How thorough a sweep of one case is.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most cut points tried per run, spread evenly with a seeded start; 0 = all.
+    /// Maximum number of cut points tried per run, spread evenly with a seeded start; 0 = all.
     pub cuts_max: usize,
     /// Number of combinations of fates tried where more than three commands are in flight.
     pub samples: usize,
     /// One reopening in this many is crashed again during its recovery; 0 = none.
     pub nested_one_in: u64,
-    /// A case is given up after this many failures.
+    /// Number of failures after which a case is given up.
     pub failures_max: usize,
 }
 
@@ -179,7 +179,7 @@ pub struct Figures {
     /// Number of states, already counted in `reopens`, recovered after a second cut
     /// during recovery.
     pub nested: u64,
-    /// How often recoveries reached each situation.
+    /// Number of times that recoveries reached each situation.
     pub reached: Tally,
     /// Hash over the events of all runs, to compare two sweeps of the same seeds.
     pub hash: u64,
@@ -277,7 +277,7 @@ struct Fork {
     snapshot: Snapshot,
 }
 
-/// Which forks of a run to keep: the one before a certain command, all, or a number of them,
+/// The forks of a run to keep: the one before a certain command, all, or a number of them,
 /// evenly spread.
 #[derive(Clone, Copy)]
 enum Keep {
@@ -453,7 +453,7 @@ fn reopen<S: Subject>(
 /// Called for every command of a replay with its number.
 pub type Trace = Rc<dyn Fn(u64, &CommandInfo)>;
 
-/// Which command of a recovery to fork before.
+/// The command of a recovery before which the run is forked.
 #[derive(Clone, Copy)]
 enum Nested {
     None,

@@ -124,10 +124,10 @@ struct CrashArgs {
     /// Stop after this many seeds.
     #[arg(long)]
     seeds: Option<u64>,
-    /// Most cut points of one run, evenly spread; 0 = every command.
+    /// Maximum number of cut points per run, evenly spread; 0 = every command.
     #[arg(long, default_value_t = 0)]
     cuts: usize,
-    /// Combinations of fates tried where more than three commands are in flight.
+    /// Number of combinations of fates tried where more than three commands are in flight.
     #[arg(long, default_value_t = 8)]
     samples: usize,
     /// Threads.
@@ -151,7 +151,7 @@ struct ReplayArgs {
     verbose: bool,
     /// Seed of the run.
     seed: u64,
-    /// Where and how the power is cut, as a failing line says; `run` = no cut.
+    /// Points and fates of the power cuts, as printed for a failing case; `run` = no cut.
     cuts: String,
 }
 

@@ -1,6 +1,6 @@
 //! The crash sweeps and simulations of the short tier as one program.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 mod common;
 mod fs_crash;

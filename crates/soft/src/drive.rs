@@ -41,7 +41,7 @@ struct Inner {
     geometry: Geometry,
     access: Access,
     variant: SoftVariant,
-    /// Blocks that a read-only opening believed by checksum; reads take them from here.
+    /// Blocks that a read-only opening accepted by their checksum; reads take them from here.
     kept: BTreeMap<u64, Page>,
     pool: Pool,
     table: CompletionTable<Outcome>,
@@ -116,7 +116,7 @@ impl SoftDrive {
     /// Opens the soft zones on `plain`: calls [`recover`] and [`SoftDrive::start`].
     ///
     /// # Errors
-    /// As [`recover`].
+    /// The errors of [`recover`].
     pub async fn open(
         rt: &Rt,
         plain: Rc<dyn PlainDevice>,
@@ -184,8 +184,8 @@ impl SoftDrive {
     }
 }
 
-/// Writes the decisions of recovery to the drive: first the blocks that it believed by checksum,
-/// then the table of zones, to the half that it did not use.
+/// Writes the decisions of recovery to the drive: first the blocks that it accepted by their
+/// checksum, then the table of zones, to the half that it did not use.
 async fn settle(
     plain: &dyn PlainDevice,
     found: &mut Found,

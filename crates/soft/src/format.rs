@@ -22,15 +22,15 @@ pub mod kind {
 
 /// Size of a block in bytes.
 pub const BLOCK: u64 = BLOCK_SIZE as u64;
-/// The title in a superblock, for people who look at its bytes.
+/// The title in a superblock, readable in a dump of its bytes.
 pub const TITLE: [u8; 24] = *b"Furrow soft zones\0\0\0\0\0\0\0";
 /// A feature: each record of changes repeats the changes of the record before.
 pub const INCOMPAT_REPEATS: u64 = 1;
 /// Features that this program can read.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_REPEATS;
-/// Most zones on a drive.
+/// Maximum number of zones on a drive.
 pub const ZONES_MAX: u32 = 1 << 22;
-/// Most blocks in a half of the journal.
+/// Maximum number of blocks in a half of the journal.
 const HALF_MAX: u32 = 1 << 18;
 
 furrow_log::layout! {
@@ -61,7 +61,7 @@ furrow_log::layout! {
 
     /// A zone in the table.
     pub struct ZoneEntry: 12 {
-        /// Times that the zone was reset.
+        /// Number of resets of the zone.
         pub generation: U32,
         /// Blocks written, from the zone's start.
         pub pointer: U32,
@@ -82,7 +82,7 @@ furrow_log::layout! {
         pub reserved: [u8; 2],
         /// The zone.
         pub zone: U32,
-        /// Times that the zone was reset, with this change.
+        /// Number of resets of the zone so far, including this change.
         pub generation: U32,
         /// Range: its first block, counted from the zone's start. State: blocks written.
         pub from: U32,
@@ -157,7 +157,7 @@ impl Lasting {
     }
 }
 
-/// Where everything lies on a plain drive. All numbers are blocks of 4 KiB.
+/// The place of each part on a plain drive. All numbers are blocks of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of blocks of the plain drive.

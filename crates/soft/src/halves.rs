@@ -135,7 +135,7 @@ pub(crate) enum Step {
     Turn(BTreeSet<ZoneId>),
 }
 
-/// What both halves say about the time since a table.
+/// The journal since a table, as read from both halves.
 pub(crate) struct Told {
     pub steps: Vec<Step>,
     /// Epoch of the newest half.

@@ -241,7 +241,7 @@ pub(crate) struct Placed {
     pub pages: Pages,
 }
 
-/// Where and how the journal is written next.
+/// The state of the journal from which the next record continues.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     pub device: Uuid,

@@ -9,16 +9,17 @@
 //!
 //! Invariants
 //! - One flush of the plain drive is under way at a time. A record states up to which record
-//!   everything is durable; ranges of later records are believed block by block, by checksum.
-//! - Blocks that recovery believed by checksum are written again, then the table of zones, before
-//!   anything else is written: until then a discarded block may read as any content.
+//!   everything is durable; in ranges of later records, each block counts only if its
+//!   checksum matches.
+//! - Blocks that recovery accepted by their checksum are written again, then the table of zones,
+//!   before anything else is written: until then a discarded block may read as any content.
 //! - A zone is reset in this order: its next generation becomes durable, its blocks are discarded,
 //!   its first block is written.
 //! - The journal has two halves that take turns. Each begins with a table of all zones, and is
 //!   begun only when the table of the half before is durable.
-//! - If a record is missing that a later one calls complete, the journal is damaged, not at its
-//!   end. The record's copy in the next record counts. Without a copy the drive is not written,
-//!   unless the caller accepts the loss.
+//! - If a later record says that a missing one was complete, the gap is damage and not the end of
+//!   the journal. The record's copy in the next record counts. Without a copy the drive is not
+//!   written, unless the caller accepts the loss.
 //! - After a write or flush of the journal has failed, nothing is written any more.
 //!
 //! The layer does not know what its zones hold, and reads it only for checksums.

@@ -11,10 +11,10 @@ use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
 /// Number of bytes at the start of the drive that are overwritten with zeros, because other
 /// programs keep their signatures there.
 const FRONT: u64 = 68 << 10;
-/// Most bytes of one discard.
+/// Maximum number of bytes in one discard.
 const DISCARD: u64 = 1 << 30;
 
-/// How soft zones are made.
+/// Options for making soft zones.
 #[derive(Clone, Copy, Debug)]
 pub struct MakeOptions {
     /// Bytes of each zone, a multiple of 4 KiB.
@@ -82,7 +82,8 @@ pub(crate) async fn read(
 /// Makes empty soft zones on `plain`. The drive's content is lost.
 ///
 /// # Errors
-/// As [`Layout::plan`]; `Io` if the drive refuses a command: its content is then unusable.
+/// The errors of [`Layout::plan`]; `Io` if the drive refuses a command: its content is
+/// then unusable.
 pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Superblock> {
     let pool = Pool::new(64);
     let layout = Layout::plan(plain.size(), options.zone, options.records);

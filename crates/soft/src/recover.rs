@@ -14,28 +14,28 @@ use furrow_rt::{Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result, ZoneId};
 use std::ops::{Range, RangeInclusive};
 
-/// What recovery found.
+/// The findings of recovery.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub superblock: Superblock,
-    /// The damaged copy of the superblock, if one is, to be written again.
+    /// The damaged copy of the superblock, if there is one; it will be rewritten.
     pub damaged: Option<Placed>,
     pub zones: Vec<Lasting>,
-    /// Blocks that were believed by checksum only.
+    /// Blocks that recovery accepted by their checksum alone.
     pub believed: Vec<Believed>,
     /// The journal, ready to continue at its end.
     pub journal: Journal,
     pub warnings: Vec<String>,
-    /// What damage of the journal has lost, as a message; `None` if nothing is lost.
+    /// A message about what damage of the journal has lost; `None` if nothing is lost.
     pub lost: Option<String>,
     /// For each zone, whether its state may differ from the records read so far.
     doubt: Vec<bool>,
 }
 
-/// Most ranges of zones that a message names.
+/// Maximum number of ranges of zones that a message names.
 const ZONES_NAMED: usize = 8;
 
-/// Blocks of a zone that were believed by checksum only.
+/// Blocks of a zone that recovery accepted by their checksum alone.
 #[derive(Debug)]
 pub(crate) struct Believed {
     zone: ZoneId,
@@ -45,8 +45,8 @@ pub(crate) struct Believed {
 }
 
 impl Found {
-    /// Takes the blocks that were believed by checksum, each run with its zone and its place on the
-    /// plain drive.
+    /// Takes the blocks that recovery accepted by their checksum, each run with its zone and its
+    /// place on the plain drive.
     pub(crate) fn take_believed(&mut self) -> Vec<(ZoneId, Placed)> {
         let (layout, zones) = (self.superblock.layout, &self.zones);
         let place = |mut believed: Believed| {

@@ -60,7 +60,7 @@ pub(crate) struct State {
     /// For each zone, the state after all changes in the journal's durable records.
     pub lasting: Vec<Lasting>,
     pub pending: Pending,
-    /// The part of the changes of the round under way that is in no record yet.
+    /// Changes of the round under way that no record names yet.
     pub taking: Pending,
     /// Zones in which a write of the present life failed.
     pub failures: BTreeMap<ZoneId, Failure>,
@@ -72,9 +72,11 @@ pub(crate) struct State {
     pub gates: BTreeMap<ZoneId, VecDeque<Later>>,
     pub journal: Journal,
     pub streams: Streams,
-    /// Number of rounds requested, begun and done.
+    /// Number of rounds requested.
     pub asked: u64,
+    /// Number of rounds begun.
     pub begun: u64,
+    /// Number of rounds done.
     pub done: u64,
     pub running: bool,
     /// Status of the failure after which nothing is written any more; `None` before it.
@@ -85,7 +87,7 @@ impl State {
     /// The state after recovery, on a plain drive with `streams` write streams.
     ///
     /// # Errors
-    /// As [`Machine::restore`].
+    /// The errors of [`Machine::restore`].
     pub(crate) fn new(
         geometry: Geometry,
         lasting: Vec<Lasting>,

@@ -212,7 +212,7 @@ fn a_damaged_record_and_a_damaged_table_have_copies() {
         drop(soft);
         let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
         assert_eq!(soft.warnings(), [""; 0], "opening wrote a table");
-        // If the other half is damaged too, nobody knows what the table said.
+        // If the other half is damaged too, the content of the table is lost.
         for half in [0, 1] {
             bytes.flip(layout.journal + half * u64::from(layout.half), 200).await;
         }

@@ -29,8 +29,9 @@ struct Life {
     durable: u32,
     /// Block at which the first write failed.
     failed: Option<u32>,
-    /// Whether a finish was sent, and whether it was answered.
+    /// Whether a finish was sent.
     finish: bool,
+    /// Whether the finish was answered.
     finished: bool,
 }
 

@@ -175,7 +175,7 @@ fn a_power_cut_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
         on(Config::shuffled(seed), Some(&snapshot.power_cut(&fates)), async |rt, drive| {
             for access in [Access::ReadOnly, Access::ReadWrite] {
                 let soft = opened(&rt, &drive, access).await.unwrap();
-                // Blocks that no record names are not believed, even if they are there.
+                // Recovery ignores blocks that no record names, even if they are there.
                 assert_eq!(zone(&soft, 0).await, (ZoneState::Closed, 4));
                 assert_eq!(zone(&soft, 1).await, (ZoneState::Empty, 0));
                 assert_eq!(read(&soft, 0, 3).await, Ok(9));

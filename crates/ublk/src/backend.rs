@@ -1,4 +1,4 @@
-//! What a block device of the kernel is served from.
+//! The interface of a backend, from which a block device of the kernel is served.
 
 use crate::abi::{self, SECTOR, ZoneDescriptor, attribute, group};
 use crate::request::Request;

@@ -59,8 +59,8 @@ impl Control {
         bytes[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
         let node = types::Fd(self.node.as_raw_fd());
         let entry = opcode::UringCmd80::new(node, number).cmd(bytes).build();
-        // SAFETY: the memory that the command names lives until the answer has come, for which
-        // this waits; the node stays open as long.
+        // SAFETY: this call waits for the answer, and until then the memory that the command names
+        // lives and the node stays open.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Err(Errno::BUSY);
         }

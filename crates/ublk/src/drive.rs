@@ -164,7 +164,8 @@ impl Backend for Drive {
 /// The properties of the block device for a drive of `geometry`.
 ///
 /// # Errors
-/// If the kernel cannot have the drive's zones: the rest of a sentence that begins with the drive.
+/// The reason why the kernel cannot have the drive's zones, as the rest of a sentence that begins
+/// with the drive.
 fn properties(geometry: &Geometry) -> Result<Properties, String> {
     let in_sectors = |blocks: BlockCount| geometry.bytes(blocks).0 / SECTOR;
     let zone = in_sectors(geometry.zone_size);

@@ -10,12 +10,13 @@
 //! `furrow_raid::Volume` as an ordinary one. Payload is copied between the kernel's request and
 //! pages (user copy, which zones need). There is one queue, because an engine has one thread.
 //!
-//! Invariants: every request from the kernel is answered once; a request that breaks the rules is
-//! answered with an errno; a backend gets only requests for whole blocks within the device. A
+//! Invariants: every request from the kernel is answered once; a request that breaks the rules
+//! is answered with an errno; a backend gets only requests for whole blocks within the device. A
 //! server that ends without [`Server::stop`], even by SIGKILL, leaves no device that hangs: the
-//! kernel then fails the requests in flight and removes the block device. Its number stays taken
-//! until the next server is started. A device that is kept ([`Options::kept_for`]) waits for its
-//! next server instead: until then, nobody may change the volume that it serves ([`waiting`]).
+//! kernel then fails the requests in flight and removes the block device. The device's number
+//! stays taken until the next server is started. A device that is kept ([`Options::kept_for`])
+//! waits for its next server instead: until then, no program may change the volume that it
+//! serves ([`waiting`]).
 //!
 //! The code that makes decisions is pure and needs no driver: the kernel's layouts, requests,
 //! drives and volumes.

@@ -98,8 +98,9 @@ impl Queue {
             return Descriptor { op_flags: u32::MAX, ..Descriptor::default() };
         }
         let at = self.descriptors.cast::<Descriptor>().wrapping_add(usize::from(tag));
-        // SAFETY: within the mapping, which has `depth` of them, aligned; any bytes are one. The
-        // kernel may write at the same time only if it breaks its rules, hence volatile.
+        // SAFETY: the address is within the mapping, which has `depth` aligned descriptors, and any
+        // bytes are a valid descriptor. The kernel may write at the same time only if it breaks its
+        // rules, hence volatile.
         unsafe { at.read_volatile() }
     }
 
@@ -127,7 +128,7 @@ impl Queue {
     /// Copies `length` bytes of `pages` to the payload of the request `tag`.
     ///
     /// # Errors
-    /// As [`Queue::take_payload`].
+    /// The errors of [`Queue::take_payload`].
     pub(crate) fn give_payload(&self, tag: u16, length: usize, pages: &Pages) -> Result<(), Errno> {
         let (mut left, mut slices) = (length, Vec::with_capacity(pages.len()));
         for page in pages {
@@ -142,7 +143,7 @@ impl Queue {
     /// Copies `bytes` to the payload of the request `tag`.
     ///
     /// # Errors
-    /// As [`Queue::take_payload`].
+    /// The errors of [`Queue::take_payload`].
     pub(crate) fn give_bytes(&self, tag: u16, bytes: &[u8]) -> Result<(), Errno> {
         let done = rustix::io::pwrite(&self.node, bytes, payload_offset(tag))?;
         if done == bytes.len() { Ok(()) } else { Err(Errno::IO) }

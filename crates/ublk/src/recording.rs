@@ -5,14 +5,14 @@
 //! ```
 //!
 //! All numbers are little-endian. After the entry of a write or append comes a byte per page of
-//! payload, 0 for a page of zeros and 1 for another, and then those other pages. After a mark comes
-//! its text. Nothing follows other entries.
+//! payload, 0 for a page of zeros and 1 for any other page, and then the pages that are not zeros.
+//! After a mark comes its text. Nothing follows other entries.
 //!
 //! Invariants: the entry of a command is written before the drive gets the command; the entry of an
 //! answer is written after the drive has answered and before the kernel gets the answer; a mark is
 //! written before the process that sent the mark gets its answer. So the drive can have had the
-//! commands in the order of the entries. A recording may end anywhere: an entry that is cut off is
-//! no entry.
+//! commands in the order of the entries. A recording may end anywhere: an entry that is cut off
+//! does not count.
 
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Target};
@@ -74,7 +74,7 @@ pub struct Entry {
     pub length: U32,
     /// Number of the command, from 0 in order of submission; 0 for a mark.
     pub number: U64,
-    /// First block of the command; in an answer, the block at which an append landed.
+    /// First block of the command; in an answer, the block that an append wrote first.
     pub lba: U64,
     /// Number of blocks of the command.
     pub blocks: U64,
@@ -250,7 +250,7 @@ fn unwritten(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("the recording: {error}"))
 }
 
-/// The actions on zones; an entry has an action's place here, from 1.
+/// The actions on zones; an entry names an action by its place in this list, counted from 1.
 pub const ACTIONS: [Action; 5] =
     [Action::Close, Action::Finish, Action::Open, Action::Reset, Action::Offline];
 

@@ -1,4 +1,4 @@
-//! The kernel's requests, and which of them are refused before a backend sees them.
+//! The kernel's requests, and the checks that refuse some before a backend sees them.
 
 use crate::abi::{Descriptor, SECTOR, flag, op};
 use crate::backend::Properties;

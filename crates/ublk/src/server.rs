@@ -37,9 +37,9 @@ pub struct Options {
     /// N of `/dev/ublkbN`; `None` leaves the choice to the kernel.
     pub number: Option<u32>,
     /// With a key, the device outlives a server that is killed. Its requests wait until a server
-    /// with the same key takes the device over, and that server gets the requests again that the
-    /// last one had not answered. So it must do no harm to carry out a request twice: that holds
-    /// for a volume, but not for a zoned drive.
+    /// with the same key takes the device over, and that server gets the unanswered requests again.
+    /// So carrying out a request twice must do no harm, which is true for a volume, but not for a
+    /// zoned drive.
     pub kept_for: Option<u64>,
 }
 
@@ -201,7 +201,7 @@ impl<B: Backend> Server<B> {
         &self.0.device
     }
 
-    /// Waits until the kernel no longer uses this server, because somebody else has removed
+    /// Waits until the kernel no longer uses this server, because another process has removed
     /// the device.
     pub async fn gone(&self) {
         while self.0.tags.get() > 0 {
@@ -209,8 +209,8 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Removes the block device, after its dirty pages were written. From then on a file system
-    /// that is mounted on the device gets errors.
+    /// Removes the block device, after its dirty pages were written. A file system that is still
+    /// mounted on the device then gets errors.
     ///
     /// # Errors
     /// `Io`. In that case the kernel removes the device when the process ends.

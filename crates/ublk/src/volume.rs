@@ -77,8 +77,8 @@ impl Backend for Exported {
     }
 }
 
-/// Writes zeroes that keep their space, as pages: for other zeroes a log-structured volume
-/// stores nothing.
+/// Writes pages of zeroes, so that the blocks keep their space: for zeroes of the other kind a
+/// log-structured volume stores nothing.
 async fn write_pages(
     volume: &furrow_raid::Volume,
     block: u64,

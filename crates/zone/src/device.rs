@@ -15,8 +15,8 @@ pub enum Access {
     /// For reading; other processes may read too. Nothing is written, and writes and changes of
     /// zones are refused.
     ReadOnly,
-    /// As [`Access::ReadWrite`], and what damage of the drive's own records has lost is given up.
-    /// Only soft zones have such records.
+    /// Like [`Access::ReadWrite`], and accepts the loss of what damage of the drive's own records
+    /// took. Only soft zones have such records.
     AcceptLoss,
 }
 
@@ -73,7 +73,7 @@ pub struct ZoneReport {
     pub zone: ZoneId,
     /// State of the zone.
     pub state: ZoneState,
-    /// Blocks of the zone that can be written at present; may be less than the geometry's
+    /// Number of blocks of the zone that can be written at present; may be less than the geometry's
     /// capacity (VZC).
     pub capacity: BlockCount,
     /// The write pointer as an offset in the zone; meaningful for empty, open and closed zones. For

@@ -3,7 +3,8 @@
 
 use crate::Status;
 
-/// What a caller can do about an error. Each kind maps to an errno ([`ErrorKind::errno`]).
+/// The kind of an error, by which a caller decides what to do. Each kind maps to an
+/// errno ([`ErrorKind::errno`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No such file, directory, attribute value or object.
@@ -34,7 +35,7 @@ pub enum ErrorKind {
     Io,
     /// Bytes on the medium are not what was written there.
     Corrupt,
-    /// The object is in use by somebody else.
+    /// The object is in use elsewhere.
     Busy,
     /// Not supported.
     Unsupported,

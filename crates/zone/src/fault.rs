@@ -54,7 +54,7 @@
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
 
-/// Most faults that one drive can hold.
+/// Maximum number of faults that one drive can hold.
 pub const MAX_FAULTS: usize = 256;
 
 /// The kind of a fault.
@@ -77,7 +77,7 @@ pub enum FaultKind {
     /// The drive is gone for `commands` commands, including this one; if that is `None`,
     /// until [`power_on`](FaultInjection::power_on).
     Disappear {
-        /// How many commands the drive refuses.
+        /// Number of commands that the drive refuses.
         commands: Option<u64>,
     },
     /// The answer is delayed by both amounts. The command's changes take effect at once; a read
@@ -132,14 +132,14 @@ pub struct Fault {
     pub place: Place,
     /// Selects the commands at which the fault strikes, among those to which it applies.
     pub when: When,
-    /// How often the fault will still strike; `None`: without limit. At 0 the fault has ended, and
-    /// the drive drops it.
+    /// Number of times that the fault will still strike; `None`: no limit. At 0 the fault has
+    /// ended, and the drive drops it.
     pub times: Option<u64>,
     /// Number of commands so far to which the fault has applied.
     pub seen: u64,
 }
 
-/// Which blocks a command touches: all that faults depend on.
+/// The blocks that a command touches: all that faults depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch {
     /// Zone of the command.
@@ -169,7 +169,7 @@ pub trait FaultInjection {
     /// If there is no such fault, or the change cannot be stored.
     fn clear_faults(&self, index: Option<usize>) -> Result<()>;
 
-    /// Cuts the drive's power now: commands in flight meet fates drawn from `seed`.
+    /// Cuts the drive's power now: commands in flight get fates drawn from `seed`.
     fn power_cut(&self, seed: u64);
 
     /// Makes the drive answer again, after a power cut or a disappearance.

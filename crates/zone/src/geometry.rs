@@ -159,7 +159,7 @@ impl Geometry {
 pub(crate) struct Fault {
     /// The field of [`Geometry`] at fault.
     pub field: &'static str,
-    /// What is wrong with the field: the end of a sentence that begins with its name.
+    /// The fault of the field: the end of a sentence that begins with its name.
     pub what: String,
 }
 

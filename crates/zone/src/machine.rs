@@ -92,8 +92,9 @@ pub struct Machine {
     open: u32,
     active: u32,
     implicit: u32,
-    /// Both ends of the list of implicitly opened zones.
+    /// The oldest implicitly opened zone: one end of their list.
     oldest: u32,
+    /// The newest implicitly opened zone: the other end of the list.
     newest: u32,
 }
 
@@ -101,7 +102,7 @@ impl Machine {
     /// Creates a drive with empty zones.
     ///
     /// # Errors
-    /// As [`Geometry::validate`].
+    /// The errors of [`Geometry::validate`].
     pub fn new(geometry: Geometry) -> Result<Machine, Error> {
         geometry.validate()?;
         let fresh = |state, write_pointer| Slot {
@@ -256,7 +257,7 @@ impl Machine {
         rules::step(self.slots[zone.0 as usize].zone, op, self.headroom())
     }
 
-    /// Which resources are left to open another zone.
+    /// The resources left to open another zone.
     #[inline]
     fn headroom(&self) -> Headroom {
         let Geometry { max_open, max_active, .. } = self.geometry;

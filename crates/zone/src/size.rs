@@ -1,4 +1,4 @@
-//! Amounts of bytes as people write them: `4096`, `16KiB`, `2GB`.
+//! Amounts of bytes in text form: `4096`, `16KiB`, `2GB`.
 //!
 //! Whole numbers with an optional unit, in either case, without a space. An amount is shown with
 //! the largest binary unit that divides it, so that showing and reading again changes nothing.

@@ -40,7 +40,7 @@ use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::str::FromStr;
 
-/// What a device spec names.
+/// The drive that a device spec names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// A drive of the system: a path under `/dev/`, but not under `/dev/shm/`.
@@ -111,10 +111,10 @@ impl Memory {
     }
 }
 
-/// Why a device spec cannot be read, and which part of it is wrong.
+/// The reason why a device spec cannot be read, and which part of it is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
-    /// What was being read: `device spec` or `drive geometry`.
+    /// The kind of text: `device spec` or `drive geometry`.
     kind: &'static str,
     /// The text, with control characters replaced.
     text: String,

@@ -45,9 +45,9 @@ unit!(
 pub struct Geometry {
     /// Number of zones, including conventional ones.
     pub zones: u32,
-    /// Blocks of address space per zone (ZSZE). Need not be a power of two.
+    /// Number of blocks of address space per zone (ZSZE). Need not be a power of two.
     pub zone_size: BlockCount,
-    /// Blocks that can be written per zone (ZCAP ≤ ZSZE).
+    /// Number of blocks that can be written per zone (ZCAP ≤ ZSZE).
     pub zone_capacity: BlockCount,
     /// Bytes per logical block: 512 or 4096.
     pub block_size: ByteLen,
@@ -55,14 +55,15 @@ pub struct Geometry {
     pub oob_bytes: u16,
     /// Number of zones, counted from the first, that may be written anywhere and have no state.
     pub conventional_zones: u32,
-    /// Most zones open at once (MOR), `None` = no limit.
+    /// Maximum number of open zones (MOR); `None`: no limit.
     pub max_open: Option<u32>,
-    /// Most zones active (open or closed) at once (MAR), `None` = no limit. At least `max_open`.
+    /// Maximum number of active (open or closed) zones (MAR); `None`: no limit. At
+    /// least `max_open`.
     pub max_active: Option<u32>,
     /// Largest append in blocks (ZASL); `None` stands for `max_transfer`, 0 for a drive that takes
     /// no append.
     pub max_append: Option<BlockCount>,
-    /// Largest read or write in blocks (MDTS), `None` = no limit.
+    /// Largest read or write in blocks (MDTS); `None`: no limit.
     pub max_transfer: Option<BlockCount>,
     /// True if a read may cross into the next zone (RAZB).
     pub read_across_zones: bool,

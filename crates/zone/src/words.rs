@@ -1,6 +1,6 @@
 //! Words for messages: counted things, and suggestions for mistyped names.
 
-/// Most names that a message suggests.
+/// Maximum number of names that a message suggests.
 const PROPOSED: usize = 3;
 
 /// A number of things, as text: in the plural unless the number is 1.
@@ -56,8 +56,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     names.map(|(_, name)| name).take(PROPOSED).collect()
 }
 
-/// How many letters must be inserted, removed, changed or swapped with their neighbour to turn one
-/// word into the other (the optimal string alignment of Damerau and Levenshtein).
+/// Number of letters that must be inserted, removed, changed or swapped with their neighbour to
+/// turn one word into the other (the optimal string alignment of Damerau and Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows: [Vec<usize>; 3] = [vec![], (0..=other.len()).collect(), vec![]];

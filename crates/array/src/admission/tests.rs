@@ -1,10 +1,10 @@
-//! Tests of the decision which state records count.
+//! Tests of the decision on which state records count.
 
 use super::*;
 use crate::level::{Level, Placement};
 use proptest::prelude::*;
 
-/// Levels and numbers of drives, among them all shapes of which two parts can go on alone.
+/// Levels and numbers of drives, among them all shapes of which two parts can continue alone.
 const SHAPES: [(Level, u32); 10] = [
     (Level::Raid4, 2),
     (Level::Raid5, 2),
@@ -18,7 +18,7 @@ const SHAPES: [(Level, u32); 10] = [
     (Level::Raid0, 2),
 ];
 
-/// Drives with numbers above this have replaced others.
+/// Drives with higher numbers have replaced others.
 const FRESH: u8 = 100;
 
 /// A drive: its newest record, and the writes whose acknowledgement it took part in.
@@ -41,8 +41,8 @@ struct Step {
     given: Vec<bool>,
     /// A member that fails while the array runs.
     fails: Option<usize>,
-    /// A crash leaves the record of the failure, or of missing drives, on only this number
-    /// of members.
+    /// The number of members that have the record of the failure, or of missing drives, when a
+    /// crash comes.
     told: Option<usize>,
     /// Whether a failed member is replaced.
     replaces: bool,
@@ -104,8 +104,8 @@ impl World {
         })
     }
 
-    /// Gives a record to the members in service, or only to the first `told` of them; then nothing
-    /// is acknowledged by it. Returns whether all have it.
+    /// Gives a record to the members in service, or only to the first `told` of them; in that case
+    /// nothing is acknowledged with the record. Returns whether all have it.
     fn record(&mut self, says: &Examined, told: Option<usize>) -> bool {
         let in_service = |index: &usize| {
             let device = self.drives[*index].says.device;
@@ -122,8 +122,8 @@ impl World {
         count == all.len()
     }
 
-    /// Assembles like a user who gives exactly these drives and leaves out those that are refused
-    /// as old. A split is refused and changes nothing.
+    /// Assembles the array like a user who gives exactly these drives and leaves out those that are
+    /// refused as old. A split is refused and changes nothing.
     fn step(&mut self, step: &Step) {
         let given: Vec<usize> =
             (0..self.drives.len()).filter(|i| step.given.get(*i) == Some(&true)).collect();
@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     /// In any history, a drive that took part in an acknowledged write is not passed over for a
-    /// state without the write, unless a split is reported. A split is reported only where there
+    /// state without the write, unless a split is reported. A split is reported only if there
     /// is one.
     #[test]
     fn no_acknowledged_write_is_passed_over(
@@ -250,8 +250,8 @@ proptest! {
                 return Ok(());
             }
             for drive in &given {
-                // A drive that was replaced after a split looks like one replaced before it, if
-                // drives of its time are not given.
+                // A drive that was replaced after a split looks like one replaced before it, if the
+                // other drives of its time are not given.
                 let replaced = !all && world.fresh > FRESH;
                 prop_assert!(
                     replaced || drive.deeds.is_subset(newest),
@@ -289,7 +289,7 @@ fn assemble(given: &[usize], count: usize) -> Step {
     Step { given, fails: None, told: None, replaces: false }
 }
 
-/// Two halves that have gone on one after the other are a split, for every shape with such halves.
+/// Two halves that continued one after the other are a split, for every shape with such halves.
 #[test]
 fn two_halves_that_went_on_alone_are_a_split() {
     for (level, count, one, other) in [
@@ -312,7 +312,8 @@ fn two_halves_that_went_on_alone_are_a_split() {
         let text = split_refusal(&says, &names, &parts, |_| String::new());
         assert!(text.contains("each gone on without the other"), "{text}");
         assert!(text.contains("--choose") && !text.contains("replace"), "{text}");
-        // The two halves go on in turn again: the first still knows nothing of the second.
+        // The two halves continue again, one after the other: the first still knows nothing of
+        // the second.
         world.step(&assemble(one, count as usize));
         let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
         assert_eq!(judge(&says).unwrap().split, parts, "{level} {count}");
@@ -346,14 +347,15 @@ fn what_drives_did_together_before_they_fell_out_counts() {
     assert_eq!(judge(&says).unwrap().split, [[1], [3]]);
 }
 
-/// A member that alone has the record of a failure, when the array ends, has acknowledged nothing
-/// with it.
+/// If only one member has the record of a failure when the array ends, nothing was acknowledged
+/// with that record.
 #[test]
 fn who_was_told_of_a_failure_alone_is_stale() {
     let mut world = World::new(Level::Raid6, 4);
     let mut step = assemble(&[0, 1, 3], 4);
     world.step(&step);
-    // Only drive 3 gets the record that 0 has failed; 0 and 1 then go on without 3.
+    // Only drive 3 gets the record that drive 0 has failed; drives 0 and 1 then continue without
+    // drive 3.
     let mut says = world.drives[3].says.clone();
     says.members[0].1 = MemberState::Failed;
     (says.events, says.record) = (says.events + 1, says.record + 1);

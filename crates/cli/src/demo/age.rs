@@ -11,7 +11,7 @@ use furrow_rt::Rng;
 pub const FILE_BLOCKS: u64 = 256;
 /// Maximum number of blocks of one overwrite.
 const WRITE_BLOCKS_MAX: u64 = 16;
-/// Overwrites between two checks of how much was cleaned.
+/// Number of overwrites between two checks of how much was cleaned.
 const ROUND: u32 = 256;
 
 /// Files of one size, overwritten in random places.
@@ -19,7 +19,7 @@ pub struct Aging<'a> {
     folder: &'a str,
     plan: Plan,
     rng: Rng,
-    /// For each file, how often each block was written.
+    /// For each file, the version of each block.
     versions: Vec<Vec<u64>>,
 }
 
@@ -60,7 +60,8 @@ impl<'a> Aging<'a> {
     /// time to time, and reports progress towards `progress`.
     ///
     /// # Errors
-    /// The first error of the file system, or that `bytes_max` were written before `done`.
+    /// The first error of the file system; also an error if `bytes_max` bytes were written
+    /// before `done`.
     pub fn overwrite(
         &mut self,
         files: &dyn Files,
@@ -136,7 +137,7 @@ impl<'a> Aging<'a> {
     }
 }
 
-/// The id of a file for the plan. Its writer number is that of no writer of the load.
+/// The id of a file for the plan. No writer of the load has its writer number.
 fn id(index: usize) -> FileId {
     FileId { writer: u32::MAX, index: index as u32 }
 }

@@ -54,7 +54,7 @@ pub trait OpenFile {
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Something below a folder of this machine: a mount, or any folder to try the demo on.
+/// The files below a folder of this machine: a mount, or any folder to try the demo on.
 pub struct Mounted {
     root: PathBuf,
 }

@@ -1,5 +1,5 @@
 //! How the demo runs the file system: as a daemon behind a mount, or through the library. In both
-//! cases the process that dies under load is another one, killed with SIGKILL.
+//! cases another process is killed under load, with SIGKILL.
 
 use super::Places;
 use super::files::{Files, Mounted};
@@ -28,7 +28,7 @@ pub trait Host {
     fn files(&self) -> anyhow::Result<&dyn Files>;
     /// Makes everything durable.
     fn sync(&self) -> anyhow::Result<()>;
-    /// Space, and what the file system has done since the start.
+    /// The file system's space, and its counters since the start.
     fn status(&self) -> anyhow::Result<Status>;
     /// Stops the file system cleanly.
     fn stop(&mut self) -> anyhow::Result<()>;
@@ -52,7 +52,8 @@ impl Round<'_> {
         (self.load)(files).run(&mut journal, &AtomicBool::new(false))
     }
 
-    /// Waits until an fsync was acknowledged. Returns false if `ended` reports that none will be.
+    /// Waits until an fsync was acknowledged. Returns false if the load ends before, as
+    /// `ended` reports.
     fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
         let since = Instant::now();
         loop {
@@ -113,7 +114,7 @@ impl<'a> MountHost<'a> {
         &self.places.mount_name
     }
 
-    /// Waits until the kernel has noticed: a killed process still exists for a moment.
+    /// Waits until the kernel has noticed the kill: a killed process still exists for a moment.
     fn wait_for_death(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         while !is_dead(&self.places.mount_point) {
@@ -190,7 +191,7 @@ impl Host for MountHost<'_> {
     }
 }
 
-/// The library in this process, and during the load in a child process.
+/// Calls the library directly: in this process, and in a child process while the load runs.
 pub struct LibraryHost<'a> {
     places: &'a Places,
     library: Option<Library>,

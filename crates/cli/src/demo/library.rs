@@ -1,5 +1,5 @@
-//! A file system reached through the library, in this process: for the demo where nothing can be
-//! mounted.
+//! A file system reached through the library, in this process: for the demo if nothing can
+//! be mounted.
 
 use super::files::{Attributes, Files, OpenFile};
 use anyhow::Context;
@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-/// Names read at once.
+/// Number of names read at a time.
 const LIST_STEP: usize = 1024;
 
 /// An open file system.
@@ -25,7 +25,7 @@ impl Library {
     /// Opens the file system on the drive whose image is `image`, and recovers what a crash left.
     ///
     /// # Errors
-    /// If the file system cannot be opened.
+    /// An error if the file system cannot be opened.
     pub fn open(image: &Path) -> anyhow::Result<Library> {
         let spec: DeviceSpec = super::spec_of(image)?.parse()?;
         let (sender, receiver) = channel();

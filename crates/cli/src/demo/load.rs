@@ -48,7 +48,7 @@ struct Throttle {
 }
 
 impl Throttle {
-    /// Waits while more was written than `rate_max` bytes per second allow.
+    /// Waits while the load is ahead of `rate_max` bytes per second.
     fn wait(&self, rate_max: u64) {
         let allowed = || self.since.elapsed().as_secs_f64() * rate_max as f64;
         while self.bytes.load(Ordering::Relaxed) as f64 > allowed() + BURST {
@@ -61,8 +61,8 @@ impl Load<'_> {
     /// Runs until `stop` is set or the file system fails.
     ///
     /// # Errors
-    /// The first error of the file system, with the operation that failed. Under a kill that is
-    /// expected.
+    /// The first error of the file system, with the operation that failed. Such an error is
+    /// expected when the process is killed.
     pub fn run(&self, journal: &mut (dyn Write + Send), stop: &AtomicBool) -> anyhow::Result<()> {
         let journal = Mutex::new(journal);
         let written = Throttle { bytes: AtomicU64::new(0), since: Instant::now() };
@@ -168,8 +168,8 @@ impl Load<'_> {
     /// Compares the folder's content with a journal.
     ///
     /// # Errors
-    /// If the journal is malformed, or a listing fails. Faults of the file system are in the report
-    /// and are no error.
+    /// An error if the journal is malformed, or a listing fails. Faults of the file system are in
+    /// the report and do not count as errors.
     pub fn check(&self, journal: &str) -> anyhow::Result<Report> {
         let (mut report, mut acknowledged) = (Report::default(), BTreeMap::new());
         for line in journal.lines() {
@@ -324,13 +324,13 @@ impl Load<'_> {
 /// The result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Acknowledged fsyncs in the journal; each is checked through the state of its file.
+    /// Number of acknowledged fsyncs in the journal; each is checked through the state of its file.
     pub fsyncs: u64,
-    /// Files with an acknowledged fsync.
+    /// Number of files with an acknowledged fsync.
     pub files: u64,
-    /// Files found although they were never fsynced; their content was checked too.
+    /// Number of files found although they were never fsynced; their content was checked too.
     pub unsynced_files: u64,
-    /// Blocks compared.
+    /// Number of blocks compared.
     pub blocks: u64,
     /// Faults, a line each.
     pub problems: Vec<String>,

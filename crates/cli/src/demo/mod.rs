@@ -1,10 +1,10 @@
 //! `furrow demo`: a tree of files on an emulated zoned drive, aged, killed under load and checked.
 //!
-//! Makes a small-zone drive as an image, a file system on it, copies a tree, compares every byte
-//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly kills
-//! the process that serves the file system with SIGKILL at a random instant under load, and
-//! compares what is left with every fsync that had been acknowledged. It is a demonstration and a
-//! test: any difference ends it with status 1.
+//! Makes the image of a drive with small zones and a file system on it, and copies a tree into it.
+//! Compares every byte after a fresh mount, then fills the drive and overwrites files until the
+//! file system cleans. Then repeatedly kills the process that serves the file system, with SIGKILL
+//! at a random instant under load, and compares what is left with every acknowledged fsync. It is a
+//! demonstration and a test: any difference ends it with status 1.
 
 mod age;
 mod files;
@@ -34,11 +34,11 @@ use tree::Tree;
 
 /// The drive: small zones, striped over eight channels.
 const DRIVE: &str = "capacity=4GiB,zone-size=16MiB,channels=8,dies=8,max-active=96,max-open=96";
-/// Where the tree is copied to.
+/// Folder to which the tree is copied.
 const COPY: &str = "tree";
-/// Threads that copy and compare.
+/// Number of threads that copy and compare.
 const THREADS: usize = 2;
-/// Threads of the load.
+/// Number of threads of the load.
 const WRITERS: u32 = 4;
 /// Maximum number of bytes per second that the load writes, so that the drive does not run full.
 const LOAD_RATE_MAX: u64 = 16 << 20;
@@ -55,8 +55,8 @@ const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 ///
 /// Makes a drive image, a file system on it, copies DIR, compares every file, ages it until it
 /// cleans, then kills the daemon under load and checks every fsync that had been acknowledged.
-/// Through a mount where there is FUSE, through the library where there is none. `make demo` runs
-/// it on a source tree.
+/// Works through a mount, or through the library if there is no FUSE. `make demo` runs it on a
+/// source tree.
 #[derive(clap::Args)]
 pub struct Args {
     /// Tree of files to copy
@@ -65,13 +65,13 @@ pub struct Args {
     /// Folder for the drive's image, the mount point and the journals (up to 5 GiB)
     #[arg(long, value_name = "DIR")]
     work: PathBuf,
-    /// How often to kill
+    /// Number of kills
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     kills: u32,
-    /// Seed of the load and of the instants; drawn if absent
+    /// Seed of the load and of the instants (default: random)
     #[arg(long)]
     seed: Option<u64>,
-    /// Go through the library even where a mount would work
+    /// Use the library even if a mount would work
     #[arg(long)]
     library: bool,
     /// Options of the mount, as of furrow mount
@@ -80,7 +80,7 @@ pub struct Args {
     /// Print what was verified as JSON, and nothing else
     #[arg(long)]
     json: bool,
-    /// Run the load of one round until killed: what the demo starts to have something to kill.
+    /// Run the load of one round until killed; the demo starts this process in order to kill it.
     #[arg(long, hide = true, value_name = "ROUND")]
     load: Option<u32>,
 }
@@ -214,17 +214,17 @@ struct Verified {
     version: u32,
     /// Seed of the kills and of the content
     seed: u64,
-    /// The files were reached through a mount, not through the library
+    /// Whether the files were reached through a mount, not through the library
     mounted: bool,
-    /// Files and links that were compared, each twice
+    /// Number of files and links that were compared, each twice
     files: u64,
-    /// Size of these files in MiB
+    /// Size of the compared files in MiB
     mebibytes: u64,
-    /// How often the daemon was killed
+    /// Number of times that the daemon was killed
     kills: u32,
-    /// Fsyncs that were answered before a kill
+    /// Number of fsyncs that were answered before a kill
     fsyncs_acknowledged: u64,
-    /// Fsyncs whose files were checked after a kill, each twice
+    /// Number of fsyncs whose files were checked after a kill, each twice
     fsyncs_checked: u64,
     /// Seconds that the demo took
     seconds: f64,

@@ -22,7 +22,7 @@ pub struct FileId {
     pub index: u32,
 }
 
-/// What one step does to its file.
+/// An action that a step performs on its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Writes content of this step's version from block `first` on, `length` bytes.
@@ -35,7 +35,7 @@ pub enum Step {
     Remove,
 }
 
-/// What follows a step.
+/// An action that follows a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// Nothing: the next step follows at once.
@@ -48,7 +48,8 @@ pub enum Follow {
     SyncFolder,
 }
 
-/// Content of one block: its version, and the number of bytes that hold it; the rest is zeros.
+/// Content of one block: its version, and the number of bytes that hold it; the other bytes
+/// are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub version: u64,
@@ -114,8 +115,8 @@ impl Plan {
                 let end = size.div_ceil(BLOCK as u64);
                 let first = if rng.one_in(3) { rng.below(end + 4) } else { end };
                 let mut length = (1 + rng.below(WRITE_BLOCKS_MAX)) * BLOCK as u64;
-                // Only a write that reaches the end of the file may have an odd length: a block has
-                // only one version, so a write must not change a part of it.
+                // A block has only one version, so a write must not change a part of it: only a
+                // write that reaches the end of the file may have an odd length.
                 if first * BLOCK as u64 + length >= size && rng.one_in(2) {
                     length -= rng.below(BLOCK as u64 - 1);
                     length = length.max(size.saturating_sub(first * BLOCK as u64));
@@ -125,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// What follows step number `step`, which has done `done`.
+    /// The action that follows step number `step`, which has performed `done`.
     pub fn follow(self, file: FileId, step: u64, done: Step, renamed_since_sync: bool) -> Follow {
         if done == Step::Remove {
             Follow::SyncFolder
@@ -133,7 +134,7 @@ impl Plan {
             Follow::Nothing
         } else if renamed_since_sync || step <= self.period(file) || self.rng(file, step).one_in(2)
         {
-            // A name is durable only after an fsync.
+            // A new name is durable only after an fsync.
             Follow::Sync
         } else {
             Follow::SyncData

@@ -20,7 +20,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(name: &str) -> Scratch {
         let folder = std::env::temp_dir().join(format!("furrow-{name}-{}", std::process::id()));
-        // Left by a test that was killed.
+        // Remove the folder that a killed test left.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("load")).expect("a folder for the test");
         Scratch(folder)
@@ -33,7 +33,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Allows a number of changes and then fails all others, like a mount whose daemon died.
+/// A file system that allows a number of changes and then fails all others, like a mount whose
+/// daemon died.
 struct Dying {
     inner: Mounted,
     left: AtomicI64,

@@ -50,7 +50,7 @@ impl<'a> Tree<'a> {
         Ok(Tree { source, entries })
     }
 
-    /// How much there is to copy.
+    /// The amounts to copy.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for entry in &self.entries {

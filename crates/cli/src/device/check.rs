@@ -1,4 +1,4 @@
-//! `furrow device check`: what stands between a drive and each front end, before anything
+//! `furrow device check`: finds the obstacles between a drive and each front end, before anything
 //! is written.
 //!
 //! The check makes a file system and a store on a view of the drive that stays in memory, and
@@ -24,22 +24,22 @@ use std::rc::Rc;
 
 /// Version of the JSON document.
 const JSON_VERSION: u32 = 1;
-/// Drives of the volume that is tried.
+/// Number of drives of the volume that is tried.
 const MEMBERS: usize = 4;
 
-/// Say what stands between a drive and each front end
+/// Find obstacles between a drive and each front end
 ///
 /// The check writes nothing, unless --repair is given. The exit status is 0 if a file system, a
 /// volume and a store can all use the drive, and 1 if an obstacle stands between the drive and one
-/// of the three. What the drive holds is named, and does not count: to make something else on it
-/// takes --force. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does
-/// not count.
+/// of the three. The drive's content is named, and does not count as an obstacle: --force
+/// overwrites it. Missing parts of this machine (FUSE, ublk), needed to mount or serve, are named,
+/// and do not count either.
 #[derive(Args)]
 pub(super) struct CheckArgs {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Soft zones: write again what of their journal is damaged, and accept the loss of what has no
-    /// copy. What is lost is named; without --repair such a drive is only opened for reading.
+    /// Soft zones: rewrite the damaged parts of their journal, and accept the loss of parts without
+    /// a copy. Losses are named; without --repair such a drive is only opened for reading.
     #[arg(long)]
     repair: bool,
     /// Print JSON.
@@ -50,7 +50,7 @@ pub(super) struct CheckArgs {
 /// The device of the kernel that mounts need.
 const FUSE: &str = "/dev/fuse";
 
-/// A front end, and why it cannot use the drive.
+/// A front end, and the reason why it cannot use the drive.
 struct Fit {
     front_end: &'static str,
     why: Option<String>,
@@ -58,7 +58,7 @@ struct Fit {
     counts: bool,
 }
 
-/// Runs the command; prints to `out`. 1 if something is in the way.
+/// Runs the command; prints to `out`. Returns 1 if there is an obstacle.
 pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
     let (mut obstacles, mut by_id) = (Vec::<(&str, String)>::new(), None);
@@ -171,10 +171,11 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status)
 }
 
-/// Why no file system can be made on the soft zones that `device` names; `None` if one can.
+/// The reason why no file system can be made on the soft zones that `device` names; `None` if one
+/// can be made.
 ///
 /// # Errors
-/// If the soft zones cannot be opened.
+/// An error if the soft zones cannot be opened.
 pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(RtConfig::real());
@@ -185,7 +186,7 @@ pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
     Ok(why)
 }
 
-/// For each front end, why the drive does not suit it; `None` if it does.
+/// For each front end, the reason why the drive does not suit it; `None` if it does.
 struct Tried {
     fs: Option<Error>,
     volume: Option<Error>,
@@ -232,7 +233,7 @@ fn all_fits(tried: Result<Tried, String>) -> Vec<Fit> {
     let fuse = File::options().read(true).write(true).open(FUSE).err();
     let fuse = fuse.map(|error| format!("{FUSE}: {error}: load it: modprobe fuse"));
     let ublk = |zoned| tell(furrow_ublk::available(zoned).err());
-    // What the machine lacks is reported first, because it can be installed.
+    // Missing parts of the machine are reported first, because they can be installed.
     let on = |machine: Option<String>, base: &Option<String>, word: &str| {
         machine.or_else(|| base.as_ref().map(|_| format!("needs a {word} on the drive")))
     };

@@ -57,7 +57,7 @@ enum Action {
     },
 }
 
-/// Help of the argument that says which drive keeps the faults.
+/// Help of the argument that names the drive with the faults.
 const DEVICE: &str = "Image of an emulated drive (disk.zns)";
 
 impl Action {
@@ -72,8 +72,8 @@ impl Action {
     }
 }
 
-/// Turns a command line with the image before the verb (`device fault disk.zns add ...`), as
-/// earlier versions wanted it, into today's order; any other command line stays as it is.
+/// Turns a command line with the image before the verb (`device fault disk.zns add ...`), the order
+/// of earlier versions, into today's order; any other command line stays as it is.
 pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_verb = |word: &OsString| Action::VERBS.iter().any(|verb| word == verb);
     if let [_, device, fault, image, verb, ..] = &*arguments
@@ -98,25 +98,25 @@ struct Add {
     /// happens at once.
     #[arg(long, value_name = "FIRST[+COUNT]", value_parser = parse_range)]
     lba: Option<(u64, u64)>,
-    /// Only at the Nth of these commands.
+    /// Only at the Nth of the selected commands.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with_all = ["every", "one_in"])]
     nth: Option<u64>,
-    /// Only at every Kth of these commands.
+    /// Only at every Kth of the selected commands.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with = "one_in")]
     every: Option<u64>,
-    /// Only at one in N of these commands, at random.
+    /// Only at one in N of the selected commands, at random.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     one_in: Option<u64>,
-    /// At most this often. Without it: once for power cuts, zone states, disappearing and bit
-    /// flips, without limit for the others.
+    /// Maximum number of times (default: 1 for power cuts, zone states, disappearing and bit flips,
+    /// no limit for the others).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     times: Option<u64>,
-    /// disappear: for this many commands; without it as long as the drive is in use.
+    /// disappear: for this number of commands (default: as long as the drive is in use).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     commands: Option<u64>,
-    /// slow: by how much answers are delayed.
+    /// slow: delay of each answer, in microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
     delay_us: u64,
     /// Print JSON: all pending faults.
@@ -140,13 +140,13 @@ enum Kind {
     ZoneOffline,
     /// The drive finishes an active zone on its own.
     ZoneFull,
-    /// The drive answers nothing but errors.
+    /// The drive answers every command with an error.
     Disappear,
     /// Answers come late.
     Slow,
     /// The drive takes commands and answers none.
     Hang,
-    /// Appends of a zone land in another order.
+    /// Appends to a zone are written in another order.
     ReorderAppends,
     /// A bit of a stored block changes, silently.
     BitFlip,
@@ -232,7 +232,7 @@ struct Words {
 /// Whether `words` are valid arguments of `furrow device fault`, without the device.
 ///
 /// # Errors
-/// Why not, in a line.
+/// One line that says what is wrong with them.
 pub fn check_words(words: &[String]) -> anyhow::Result<()> {
     parse_words("-", words).map(drop)
 }
@@ -253,7 +253,7 @@ fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
 /// disappeared answers again.
 ///
 /// # Errors
-/// If the words are invalid, or the drive cannot inject faults or cannot store them.
+/// An error if the words are invalid, or the drive cannot inject faults or cannot store them.
 pub fn apply_words(
     device: &dyn ZonedDevice,
     name: &str,

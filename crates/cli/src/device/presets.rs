@@ -22,7 +22,7 @@ disk.zns,timing=realtime,model=slow.toml.";
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PresetsArgs {
-    /// Show this one: every parameter, its value and the value's source.
+    /// Show this preset: every parameter, its value and the value's source.
     #[arg(value_parser = PossibleValuesParser::new(Preset::names().collect::<Vec<_>>()))]
     #[arg(hide_possible_values = true)]
     name: Option<String>,
@@ -37,7 +37,7 @@ pub struct PresetsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no such preset, or the output cannot be written.
+/// An error if there is no such preset, or the output cannot be written.
 pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     match &args.name {
         None if args.json => {
@@ -65,13 +65,13 @@ fn geometry(name: &str) -> Geometry {
     presets::preset(name).unwrap_or_else(presets::plain)
 }
 
-/// How many parameters are measured, inferred and assumed.
+/// The numbers of parameters that are measured, inferred and assumed.
 fn counts(preset: &Preset) -> [usize; 3] {
     [Source::Measured, Source::Inferred, Source::Assumed]
         .map(|source| preset.provenance.values().filter(|entry| entry.source == source).count())
 }
 
-/// Zones, their capacity, and how many may be active.
+/// The number of zones, their capacity, and the limit of active zones.
 fn shape(geometry: &Geometry) -> [String; 3] {
     let active = geometry.max_active.map_or("any".to_owned(), |most| most.to_string());
     let holds = size(geometry.bytes(geometry.zone_capacity));

@@ -19,17 +19,17 @@ use std::sync::Arc;
 
 /// Give the kernel a drive, as a zoned block device
 ///
-/// The device /dev/ublkbN is there until this command is ended by Ctrl-C or SIGTERM; what is dirty
-/// in it is written then. Needs root, and a kernel of Linux 6.6 or later with ublk (modprobe
-/// ublk_drv). Zones must have a size that is a power of two.
+/// The device /dev/ublkbN exists until this command is ended by Ctrl-C or SIGTERM; dirty pages are
+/// written then. Needs root, and a kernel of Linux 6.6 or later with ublk (modprobe ublk_drv).
+/// Zones must have a size that is a power of two.
 #[derive(Args)]
 pub struct ServeArgs {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    // ublk is the only way to serve a drive; earlier versions wanted this flag to say so.
+    // ublk is the only way to serve a drive; earlier versions required this flag.
     #[arg(long = "ublk", hide = true)]
     _ublk: bool,
-    /// N of /dev/ublkbN; the first that is free without it.
+    /// N of /dev/ublkbN (default: the first that is free).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..1 << 20))]
     number: Option<u32>,
     /// Record commands, payloads and answers in FILE. FILE.marks is a socket: each line sent to the
@@ -41,7 +41,7 @@ pub struct ServeArgs {
 /// Serves the drive until a signal arrives.
 ///
 /// # Errors
-/// If the drive cannot be opened or served, or its device was removed by somebody else.
+/// An error if the drive cannot be opened or served, or another process removed its device.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let signals = daemon::begin()?;
     let spec: DeviceSpec = args.device.parse()?;

@@ -34,13 +34,13 @@ pub struct ZoneArgs {
     device: String,
     /// What to do.
     what: What,
-    /// Which zones.
+    /// Numbers of the zones.
     #[arg(required = true)]
     zones: Vec<u32>,
-    /// write: this many bytes of zeros at the write pointer; without it as many as the zone holds.
+    /// write: number of bytes of zeros at the write pointer (default: as many as the zone holds).
     #[arg(long, value_parser = parse_bytes)]
     bytes: Option<ByteLen>,
-    /// write: requests outstanding.
+    /// write: number of requests in flight.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
     /// write, finish, reset: also on a drive that holds a file system, a store, a member of an
@@ -138,7 +138,7 @@ async fn perform(
     Ok(ByteLen(0))
 }
 
-/// Writes zeros at the write pointer of `zone`, `depth` requests at once.
+/// Writes zeros at the write pointer of `zone`, with `depth` requests in flight.
 async fn fill(
     drive: &Rc<dyn ZonedDevice>,
     zone: &ZoneReport,

@@ -1,5 +1,5 @@
-//! What completions offer besides commands and options: running arrays, their members, and mount
-//! options, which the shells ask the command for.
+//! Words that completions offer besides commands and options: running arrays, their members, and
+//! mount options. The shells ask the command for them.
 
 use crate::mount;
 use crate::raid::client::{self, Running};
@@ -29,13 +29,13 @@ pub enum Kind {
 /// Lists the words of a kind, for members those of `array`.
 ///
 /// # Errors
-/// If writing fails.
+/// An error if writing fails.
 pub fn list(kind: Kind, array: Option<&str>, out: &mut dyn Write) -> Result<()> {
     let words = match kind {
         Kind::MountOptions => mount::option_words(),
         Kind::Arrays => arrays().collect(),
         Kind::Watched => {
-            // Without /proc nothing is known of mounts; arrays are listed all the same.
+            // Without /proc mounts are unknown; arrays are listed nevertheless.
             let mounts = furrow_fuse::endpoint::mounted().unwrap_or_default();
             let directories = mounts.into_iter().map(|it| it.directory.display().to_string());
             directories.chain(arrays()).collect()
@@ -59,7 +59,7 @@ fn arrays() -> impl Iterator<Item = String> {
 /// The running arrays that answer within `PATIENCE`; none if one of them takes longer.
 fn running() -> Vec<Running> {
     let (tell, told) = channel();
-    // Nobody joins this thread: it ends with the program at the latest.
+    // The thread is not joined: it ends with the program at the latest.
     std::thread::spawn(move || drop(tell.send(client::running())));
     told.recv_timeout(PATIENCE).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
-//! Asking before a repair gives anything up, and what the user's answer means.
+//! Asks before a repair gives anything up.
 
 use std::io::{IsTerminal, Write};
 
 /// Exit status of fsck(8) for a repair that the user declined.
 pub const CANCELLED: u8 = 32;
 
-/// Why nothing is done with `-n`.
+/// The reason why nothing is done with `-n`.
 pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
-/// Why nothing is given up where nobody can be asked.
+/// The reason why nothing is given up if no user can be asked.
 pub const NOBODY_AGREED: &str =
     "something would be given up: -y agrees to it, or run this in a terminal";
 
@@ -22,7 +22,7 @@ pub enum Answer {
     Cancel,
 }
 
-/// What the user answers; `nobody` says why nothing is done if nobody does.
+/// The user's answer; `nobody` is the reason to report if no user can be asked.
 pub fn consent(question: &str, nobody: &'static str, ask: impl Fn(&str) -> Option<bool>) -> Answer {
     match ask(question) {
         Some(true) => Answer::Apply,
@@ -31,7 +31,7 @@ pub fn consent(question: &str, nobody: &'static str, ask: impl Fn(&str) -> Optio
     }
 }
 
-/// Asks on the terminal; `None` if there is none.
+/// Asks on the terminal; `None` without a terminal or an answer.
 pub fn ask(question: &str) -> Option<bool> {
     let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
     if !input.is_terminal() || !prompt.is_terminal() {

@@ -100,7 +100,7 @@ fn decide(
         (false, true) => "Not all is mended, and something is given up. Make the repair?",
         (false, false) => "Not all is mended. Make the repair?",
     };
-    // The reason to give if nobody can be asked, and so nobody has agreed to a loss.
+    // The reason to report if no user can be asked, so that no user has agreed to a loss.
     let nobody = if loses { NOBODY_AGREED } else { "not all can be mended: -y mends the rest" };
     consent(question, nobody, |question| if args.json { None } else { ask(question) })
 }
@@ -115,10 +115,10 @@ fn status(verdict: &Verdict, answer: Answer) -> u8 {
     }
 }
 
-/// Shows what is wrong and how it would be repaired.
+/// Shows the errors and their repairs.
 fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow::Result<()> {
     let (verbose, hopeless) = (args.verbose, matches!(repair.verdict, Verdict::Hopeless(_)));
-    // As long as somebody has to be asked, it is not certain what will be done.
+    // If the user has to be asked, the outcome is not certain.
     let certain = decide(args, &repair.verdict, repair.loses(), |_| None) == Answer::Apply;
     let step = match certain {
         true => "WHAT IS DONE",
@@ -132,7 +132,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow
     if repair.after.is_some() {
         show_findings(out, repair, step, (verbose, shown))?;
     }
-    // A repair that cannot be made gives nothing up, and mends nothing.
+    // A repair that cannot be made gives no data up, and repairs nothing.
     for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")].into_iter().filter(|_| !hopeless) {
         let all = repair.actions.iter().filter(|action| action.loss == loss);
         let all: Vec<&Action> = all.collect();
@@ -218,7 +218,7 @@ fn rest(out: &mut dyn Write, hidden: u64, verbose: bool, what: &str) -> std::io:
 }
 
 /// Prints a table. A narrow screen gets a paragraph for each row, because each column would have
-/// room for a word or two.
+/// space for only a word or two.
 fn print_rows<const N: usize>(
     out: &mut dyn Write,
     head: [&str; N],
@@ -370,7 +370,7 @@ mod tests {
             ("-y", &Sound, true, no, (1, true)),
             ("-y", &Better, true, no, (5, true)),
             ("--repair -n", &Sound, false, yes, (4, false)),
-            // Nothing has to be asked.
+            // No question is necessary.
             ("--repair", &Sound, false, no, (1, true)),
             ("--repair", &Sound, true, yes, (1, true)),
             ("--repair", &Sound, true, no, (36, false)),

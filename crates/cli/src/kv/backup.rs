@@ -16,27 +16,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Copy all files, or those below a path, to a directory of this machine
 ///
-/// Everything is on disk when this ends, with the times of the store; a file with several names is
-/// restored as one file with several names. Lifetimes are not kept. Every block is checked against
-/// its checksum. A damaged file ends the copy, unless --keep-going is given.
+/// Everything is on disk when this ends, with the times of the store; a file with several names
+/// becomes one file with several names. Lifetimes are not kept. Every block is checked against its
+/// checksum. A damaged file ends the copy, unless --keep-going is given.
 ///
-/// If a program uses the store, it goes on while it reads for the copy. The copy has all files as
-/// they are at one moment, when it begins: what a kill of the program at that moment would leave if
-/// nothing was lost, synced or not. Bytes that the program still has in its own buffers are not in
-/// it. Files that the program removes meanwhile keep their space until the copy ends.
+/// A program that uses the store keeps running and reads it for the copy. The copy holds all
+/// files as they are when it begins, including content that is not synced yet, but not the bytes
+/// in the program's own buffers. Files that the program removes meanwhile keep their space until
+/// the copy ends.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Directory, which is made or must be empty
+    /// Directory, which is created or must be empty
     directory: PathBuf,
-    /// Directory or file in the store; without it everything
+    /// Directory or file in the store (default: everything)
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
     /// Leave damaged files out and list them; the exit status is 1 then
     #[arg(short, long)]
     keep_going: bool,
-    /// Also if the record ring is damaged: without what is lost there, which is listed
+    /// Read a store whose record ring is damaged: list what was lost, and leave it out
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON
@@ -44,7 +44,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Amounts copied.
+/// Amounts that were copied.
 #[derive(Default)]
 struct Copied {
     files: u64,
@@ -56,8 +56,8 @@ struct Copied {
 /// Runs the command.
 ///
 /// # Errors
-/// If the directory is not empty or not writable, or a file is damaged. Files copied until then
-/// stay.
+/// An error if the directory is not empty or not writable, or a file is damaged. Files copied until
+/// then stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let looked = View::open(&args.device, args.accept_loss)?;
     let all = looked.below(&args.path)?;

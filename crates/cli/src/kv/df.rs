@@ -1,4 +1,4 @@
-//! `furrow kv df`: the space of a store, and its users.
+//! `furrow kv df`: shows the space of a store, and the kinds of files that use it.
 
 use super::drive::Looked;
 use super::kind::{self, Kind};
@@ -10,12 +10,11 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Show space, and how much files of each kind take
+/// Show space, and the share of each kind of files
 ///
-/// "Used" is what counts on the drive, in whole blocks and with blocks of checksums. "Available" is
-/// what can be written by cleaning alone, without removing files and without the reserves for
-/// compactions and manifests. If a program uses the store, that program answers. Kinds follow from
-/// the names that RocksDB gives.
+/// "Used" counts valid blocks on the drive, including blocks of checksums. "Available" can still be
+/// written without removing files; it excludes the reserves for compactions and manifests. If a
+/// program uses the store, that program answers. Kinds follow from the names that RocksDB gives.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -55,7 +54,7 @@ pub fn sums(store: &Snapshot) -> BTreeMap<Kind, Sum> {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no store.
+/// An error if there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let device = source_name(&args.device);
     let (uuid, label, space, sums) = match Looked::open(&args.device) {
@@ -127,7 +126,7 @@ const SPACE: [Column<'_>; 5] = [
 /// Prints the space of the store on `device`.
 ///
 /// # Errors
-/// Errors of writing.
+/// The error of writing.
 pub fn print_space(out: &mut dyn Write, device: &str, space: &Space) -> std::io::Result<()> {
     let row = [
         device.to_owned(),

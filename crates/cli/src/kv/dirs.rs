@@ -8,8 +8,8 @@ use std::io::Write;
 
 /// Make directories
 ///
-/// They are durable when this ends. If one of them cannot be made, none is. The store must not be
-/// in use.
+/// They are durable when this ends. If one of them cannot be made, none is made. The store must not
+/// be in use.
 #[derive(clap::Args)]
 pub struct MakeArgs {
     #[arg(help = crate::target::DEVICE)]
@@ -27,8 +27,8 @@ pub struct MakeArgs {
 
 /// Remove empty directories
 ///
-/// Their removal is durable when this ends. If one of them cannot be removed, none is; a directory
-/// may be given behind what is in it. The store must not be in use.
+/// Their removal is durable when this ends. If one of them cannot be removed, none is removed; a
+/// directory may be named after its own subdirectories. The store must not be in use.
 #[derive(clap::Args)]
 pub struct RemoveArgs {
     #[arg(help = crate::target::DEVICE)]
@@ -44,7 +44,7 @@ pub struct RemoveArgs {
 /// Makes directories.
 ///
 /// # Errors
-/// If one of them cannot be made; then none is.
+/// An error if one of them cannot be made; then none is made.
 pub fn make(args: &MakeArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut made = Vec::new();
@@ -74,7 +74,7 @@ pub fn make(args: &MakeArgs, out: &mut dyn Write) -> Result<u8> {
 /// Removes directories.
 ///
 /// # Errors
-/// If one of them cannot be removed; then none is.
+/// An error if one of them cannot be removed; then none is removed.
 pub fn remove(args: &RemoveArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut gone: Vec<String> = Vec::new();

@@ -20,10 +20,10 @@ pub const PIECE: usize = 1 << 20;
 pub const UNFINISHED: &str = ".furrow-put";
 
 /// Checks the store on `device`, which is only read; with `content` also the content of files. A
-/// line on the terminal shows how much was done (`what`), unless `quiet`.
+/// line on the terminal shows the progress of `what`, unless `quiet`.
 ///
 /// # Errors
-/// If there is no store; the error says what the drive holds.
+/// An error if there is no store; the error says what the drive holds.
 pub fn check(device: &str, content: bool, what: &'static str, quiet: bool) -> Result<CheckReport> {
     let progress = Rc::new(Progress::new(what, quiet));
     let line = progress.clone();
@@ -45,16 +45,16 @@ impl Looked {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is no store; the error says what the drive holds.
+    /// An error if there is no store; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Looked> {
         Looked::open_with(device, false)
     }
 
-    /// As [`Looked::open`]; with `accept_loss` also a store whose record ring is damaged. Reports
+    /// Like [`Looked::open`]; with `accept_loss` also a store whose record ring is damaged. Reports
     /// losses on standard error.
     ///
     /// # Errors
-    /// As [`Looked::open`].
+    /// The errors of [`Looked::open`].
     pub fn open_with(device: &str, accept_loss: bool) -> Result<Looked> {
         let rt = Rt::new(config()?);
         let drive = visit::open(&rt, device, Access::ReadOnly, Needs::Store)?;
@@ -80,7 +80,7 @@ impl Looked {
     /// Reads `bytes` bytes from a file; fewer only at its end.
     ///
     /// # Errors
-    /// If a block is not as it was written.
+    /// An error if a block is not as it was written.
     pub fn read(&self, file: FileId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let store = self.store.clone();
         Ok(self.rt.block_on(async move { store.read(file, offset, bytes).await })?)
@@ -100,7 +100,7 @@ pub fn plain(path: &str) -> String {
     parts.join("/")
 }
 
-/// A store that is changed.
+/// A store that is opened for changes.
 pub struct Changed {
     rt: Rt,
     store: Store,
@@ -110,7 +110,7 @@ impl Changed {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is no store; the error says what the drive holds.
+    /// An error if there is no store; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Changed> {
         Changed::open_with(device, Options::default())
     }
@@ -118,7 +118,7 @@ impl Changed {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// As [`Changed::open`].
+    /// The errors of [`Changed::open`].
     pub fn open_with(device: &str, options: Options) -> Result<Changed> {
         let rt = Rt::new(config()?);
         let drive = visit::open(&rt, device, Access::ReadWrite, Needs::Store)?;
@@ -141,7 +141,7 @@ impl Changed {
     /// The file or directory that a path names, if it exists.
     ///
     /// # Errors
-    /// If the path leads out of the store.
+    /// An error if the path leads out of the store.
     pub fn node(&self, path: &str) -> Result<Option<Node>> {
         match self.store.stat(path) {
             Ok(stat) => Ok(Some(stat.node)),
@@ -153,7 +153,7 @@ impl Changed {
     /// All paths below a directory, ascending.
     ///
     /// # Errors
-    /// If the path is not a directory.
+    /// An error if the path is not a directory.
     pub fn below(&self, directory: &str) -> Result<Vec<(String, Node)>> {
         let mut all = Vec::new();
         let mut left = vec![plain(directory)];
@@ -173,7 +173,7 @@ impl Changed {
     /// Makes a directory and its missing parents. Returns the directories that it made.
     ///
     /// # Errors
-    /// If a file is in the way; then none was made.
+    /// An error if a file is in the way; then none was made.
     pub fn make_directories(&self, path: &str) -> Result<Vec<String>> {
         let path = plain(path);
         let ends = path.match_indices('/').map(|(at, _)| at);
@@ -197,7 +197,7 @@ impl Changed {
     /// `path`. Returns the number of bytes.
     ///
     /// # Errors
-    /// If a read or write fails; then `path` is unchanged.
+    /// An error if a read or write fails; then `path` is unchanged.
     pub fn write(
         &self,
         path: &str,
@@ -243,7 +243,7 @@ impl Changed {
     /// Scrubs to the end, and repairs.
     ///
     /// # Errors
-    /// If the store fails.
+    /// An error if the store fails.
     pub fn scrub(&self) -> Result<ScrubReport> {
         let rt = self.rt.clone();
         let report: Result<ScrubReport, Error> = self.run(move |store| async move {
@@ -262,7 +262,7 @@ impl Changed {
     /// Makes all names durable.
     ///
     /// # Errors
-    /// If the drive fails to write the names.
+    /// An error if the drive fails to write the names.
     pub fn sync_names(&self) -> Result<()> {
         Ok(self.run(|store| async move { store.sync_names().await })?)
     }
@@ -277,8 +277,8 @@ impl Changed {
 
 impl Drop for Changed {
     fn drop(&mut self) {
-        // Everything acknowledged is durable already. The stop proves the records before it whole,
-        // so that damage to them can be told from a crash later.
+        // Everything acknowledged is durable already. The stop proves that the records before it
+        // are whole, so that later damage to them is not mistaken for a crash.
         if self.store.failed().is_none() {
             let _ = self.run(|store| async move { store.stop().await });
         }

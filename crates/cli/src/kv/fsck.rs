@@ -20,15 +20,14 @@ const ERRORS_LEFT: u8 = 4;
 ///
 /// Checks the record ring; that the directories of all names exist; that files lie in the written
 /// part of zones and share no block; and every block of content and of checksums. Each problem is
-/// reported with its file, block, zone and offset. Nothing is written: the next opening repairs
-/// what a crash leaves, and a damaged file has to be replaced.
+/// reported with its file, block, zone and offset. Nothing is written: the next opening repairs the
+/// traces of a crash, and a damaged file has to be replaced.
 ///
 /// If a program uses the store, that program reads the ring, the blocks of checksums and all
-/// content, as for furrow scrub: names and places are not compared then.
+/// content, as for furrow scrub: names and places are then not compared.
 ///
 /// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
-/// that loss, after the check has listed it and you have agreed, and makes the store one that
-/// opens.
+/// that loss, after the check has listed it and you have agreed; the store can then be opened.
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
 /// could not be made, 16 wrong usage, 32 cancelled by you.
@@ -36,10 +35,10 @@ const ERRORS_LEFT: u8 = 4;
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Print every problem, and what was checked
+    /// Print every problem, and the counts of what was checked
     #[arg(short, long)]
     verbose: bool,
-    /// Accept what a damaged record ring has lost, and write down the rest; ask before
+    /// Accept the losses of a damaged record ring, and rewrite the ring without them; ask before
     #[arg(long)]
     repair: bool,
     /// Change nothing; with --repair, show what would be accepted
@@ -59,7 +58,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the check cannot be made.
+/// An error if the check cannot be made.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let check = || drive::check(&args.device, !args.metadata_only, "checked", args.json);
     let found = match check() {

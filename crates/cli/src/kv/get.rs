@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file out of the store
 ///
-/// Every block is checked against its checksum. If a program uses the store, it reads the file as
-/// it is when the copy begins, synced or not.
+/// Every block is checked against its checksum. If a program uses the store, that program reads the
+/// file as it is when the copy begins, including content that is not synced yet.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
     /// File in the store
     path: String,
-    /// Target file, - for standard output; without it the same name in this directory
+    /// Target file, - for standard output (default: the same name in this directory)
     file: Option<PathBuf>,
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// Also if the record ring is damaged: without what is lost there, which is listed
+    /// Read a store whose record ring is damaged: list what was lost, and leave it out
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON
@@ -39,7 +39,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the file does not exist, is damaged, or cannot be written: then no file was made or replaced.
+/// An error if the file does not exist, is damaged, or cannot be written: then no file was made
+/// or replaced.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let to_output = args.file.as_deref() == Some(Path::new("-"));
     if to_output && args.json {

@@ -18,7 +18,7 @@ pub enum Kind {
     Other,
 }
 
-/// Valid blocks of each kind in a zone.
+/// Number of valid blocks of each kind in a zone.
 pub type Kinds = BTreeMap<Kind, u64>;
 
 impl Kind {

@@ -14,13 +14,13 @@ use std::io::Write;
 /// List files
 ///
 /// Directories have a slash after their names. With -l: bytes, time of the last write (UTC),
-/// expected lifetime, number of extents, and name. If a program uses the store, it lists the names
-/// and sizes as they are at this moment, synced or not.
+/// expected lifetime, number of extents, and name. If a program uses the store, that program gives
+/// the present names and sizes, including content that is not synced yet.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Directory or file; without it the root
+    /// Directory or file (default: the root)
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
     /// Show more than the name
@@ -29,7 +29,7 @@ pub struct Args {
     /// Include everything in directories below
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Also if the record ring is damaged: without what is lost there, which is listed
+    /// Read a store whose record ring is damaged: list what was lost, and leave it out
     #[arg(long)]
     accept_loss: bool,
     /// Print JSON
@@ -101,7 +101,7 @@ struct Line {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no store, or no such path.
+/// An error if there is no store, or no such path.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let looked = View::open(&args.device, args.accept_loss)?;
     let lines = lines(&looked, args)?;

@@ -12,13 +12,13 @@ use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Show which zone of a store holds what
+/// Show the content of each zone of a store
 ///
 /// A picture with one cell per zone, in the order of the drive: a letter for the kind of files with
 /// the most valid blocks in it, a capital if at least half of the zone is valid. If the picture
 /// would not fit the screen, a cell stands for several zones, and a line says for how many. A
-/// second table shows in how many zones each kind lives, and in how many of them alone. If a
-/// program uses the store, that program answers.
+/// second table shows the number of zones with files of each kind, and the number of zones with
+/// that kind alone. If a program uses the store, that program answers.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -43,7 +43,7 @@ const STYLES: [Style; 10] = [
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no store.
+/// An error if there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let (uuid, label, zone_blocks, zones) = match Looked::open(&args.device) {
         Ok(looked) => {
@@ -112,7 +112,7 @@ fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
     kinds
 }
 
-/// The zone as it is drawn: its use is the kind with the most blocks in it.
+/// The zone in the form for drawing: its use is the kind with the most blocks in it.
 fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
     let most = kinds.iter().max_by_key(|(_, blocks)| **blocks);
     let usage = match zone.usage {

@@ -23,7 +23,7 @@ pub struct Args {
     /// Label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL", default_value = "", hide_default_value = true)]
     label: String,
-    /// UUID; drawn at random if absent
+    /// UUID (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
     /// Overwrite a device that holds a file store or other data
@@ -37,7 +37,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the drive holds something and `--force` is missing, or the drive does not suit a store.
+/// An error if the drive is not empty and `--force` is missing, or the drive does not suit a store.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(config()?);
     let device = visit::open(&rt, &args.device, Access::ReadWrite, Needs::Store)?;

@@ -9,7 +9,7 @@ use std::io::Write;
 
 /// Rename files and directories, or move them into a directory
 ///
-/// All names are checked first: if one cannot become the other, nothing is renamed. When this ends,
+/// All names are checked first: if one rename is impossible, nothing is renamed. When this ends,
 /// the new names are durable; content is not copied. The store must not be in use.
 #[derive(clap::Args)]
 pub struct MoveArgs {
@@ -19,8 +19,8 @@ pub struct MoveArgs {
 
 /// Give files a further name (a hard link)
 ///
-/// Each name is as good as the other, and the file goes with the last of them. All names are
-/// checked first: if one cannot be made, none is. When this ends, the names are durable.
+/// All names of a file are equal, and the file is removed with the last of them. All names are
+/// checked first: if one cannot be made, none is made. When this ends, the names are durable.
 /// Directories have one name only. The store must not be in use.
 #[derive(clap::Args)]
 pub struct LinkArgs {
@@ -47,7 +47,7 @@ struct Names {
 /// Runs `furrow kv mv`.
 ///
 /// # Errors
-/// If a path cannot be renamed; then none is.
+/// An error if a path cannot be renamed; then none is renamed.
 pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.names.device)?;
     let pairs = pairs(&changed, &args.names)?;
@@ -84,7 +84,7 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow kv ln`.
 ///
 /// # Errors
-/// If a name cannot be made; then none is.
+/// An error if a name cannot be made; then none is made.
 pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.names.device)?;
     let pairs = pairs(&changed, &args.names)?;
@@ -111,7 +111,7 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
 /// Pairs of an old name and its new name.
 ///
 /// # Errors
-/// If an old name does not exist, or a new one is taken, or given twice.
+/// An error if an old name does not exist, or a new one is taken, or given twice.
 fn pairs(changed: &Changed, names: &Names) -> Result<Vec<(String, String)>> {
     let Some((last, sources)) = names.paths.split_last() else { bail!("no paths") };
     let target = plain(last);

@@ -22,7 +22,7 @@ pub struct Args {
     device: String,
     /// File, - for standard input
     file: PathBuf,
-    /// Its name in the store
+    /// Name of the file in the store
     path: String,
     /// Replace an existing file
     #[arg(short, long)]
@@ -38,7 +38,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the file cannot be read or written; then the store is unchanged.
+/// An error if the file cannot be read or written; then the store is unchanged.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let path = plain(&args.path);
     if path.is_empty() || args.path.ends_with('/') {

@@ -24,7 +24,7 @@ pub struct Args {
     directory: PathBuf,
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Directory in the store, made if it is missing; without it the root
+    /// Directory in the store, created if it is missing (default: the root)
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
     /// Replace existing files
@@ -50,8 +50,9 @@ enum What {
 /// Runs the command.
 ///
 /// # Errors
-/// If an entry of the directory is neither file nor directory, would replace something, or does not
-/// fit: then nothing was copied. If an entry cannot be read or written: files copied before stay.
+/// An error if an entry of the directory is neither file nor directory, would replace a file, or
+/// does not fit; then nothing was copied. An error if an entry cannot be read or written; files
+/// copied before stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let mut items = Vec::new();
     gather(&args.directory, &plain(&args.path), &mut items)?;

@@ -10,8 +10,8 @@ use std::io::Write;
 /// Remove files, and with -r directories with all that is in them
 ///
 /// All paths are checked first: if one of them is missing, or is a directory and -r is not given,
-/// nothing is removed. When this ends, the removal is durable. A file with several names goes with
-/// the last of them. The store must not be in use.
+/// nothing is removed. When this ends, the removal is durable. A file with several names is removed
+/// with the last of them. The store must not be in use.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -33,7 +33,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If a path cannot be removed: then nothing is.
+/// An error if a path cannot be removed; nothing is removed then.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut doomed = BTreeMap::new();
@@ -56,8 +56,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         }
         doomed.insert(path, node);
     }
-    // In the order of names the content of a directory comes after it, so names are
-    // removed backwards.
+    // In the order of names, a directory comes before its content, so names are removed backwards.
     for (path, node) in doomed.iter().rev() {
         match node {
             Node::File(_) => changed.store().remove(path)?,

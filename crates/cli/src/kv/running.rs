@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest time a store may take to answer.
+/// Longest time that a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The answer of a store.
@@ -97,11 +97,11 @@ struct Operation {
     hops: u64,
 }
 
-/// The view of the store of the program that uses it, for callers whose inspection of `device` has
-/// failed with `error`.
+/// The description of the store by the program that uses it, for callers whose inspection of
+/// `device` has failed with `error`.
 ///
 /// # Errors
-/// `error` itself, if it has another reason, or if that program does not answer.
+/// `error` itself, if no program uses the store, or if that program does not answer.
 pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
     let spec: Option<DeviceSpec> = device.parse().ok().filter(|_| busy);
@@ -119,7 +119,7 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
 /// The control socket of the store on `device`, if a program uses it.
 ///
 /// # Errors
-/// If no program answers as that one, but one speaks another version of the protocol.
+/// An error if that program is not found, but a program speaks another version of the protocol.
 pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
     let spec: Option<DeviceSpec> = device.parse().ok();
     let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
@@ -133,7 +133,7 @@ pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
 /// The store on the image at `path`, if a program uses it.
 ///
 /// # Errors
-/// If no program answers as that one, but one speaks another version of the protocol.
+/// An error if that program is not found, but a program speaks another version of the protocol.
 fn find(path: &Path) -> Result<Option<Running>, control::Error> {
     let mut outdated = None;
     for store in all() {
@@ -150,7 +150,7 @@ fn find(path: &Path) -> Result<Option<Running>, control::Error> {
 /// `limit`.
 ///
 /// # Errors
-/// If the program has closed the store, refuses, or gives no answer.
+/// An error if the program has closed the store, refuses, or gives no answer.
 pub fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Value> {
     let opened = Connection::open(socket, Some(limit)).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => control::Error::Ended,
@@ -161,8 +161,8 @@ pub fn ask(socket: &Path, request: &Request, limit: Duration) -> Result<Value> {
     connection.ask(request).map_err(|error| explain(process, error))
 }
 
-/// The device and the control socket of each store that a program uses, as far as this user may
-/// connect to the sockets; errors are of programs that speak another version of the protocol.
+/// The device and the control socket of each store that a program uses, if this user may connect to
+/// the socket; an error stands for a program that speaks another version of the protocol.
 pub fn sockets() -> impl Iterator<Item = Result<(String, PathBuf), control::Error>> {
     all().filter_map(|store| match store {
         Ok(store) => Some(Ok((store.device, store.socket))),
@@ -171,7 +171,7 @@ pub fn sockets() -> impl Iterator<Item = Result<(String, PathBuf), control::Erro
     })
 }
 
-/// All stores in use, as they answer.
+/// Descriptions of all stores in use, each by the program that uses it.
 fn all() -> impl Iterator<Item = Result<Running, control::Error>> {
     Socket::Store.sockets().unwrap_or_default().into_iter().map(|socket| {
         // Sockets of dead programs refuse the connection.
@@ -198,7 +198,7 @@ impl Running {
     /// by kind.
     ///
     /// # Errors
-    /// If the program does not answer.
+    /// An error if the program does not answer.
     pub fn zones(&self) -> Result<(u32, Vec<(ZoneInfo, Kinds)>)> {
         let answer = ask(&self.socket, &Request::Zones, PATIENCE)?;
         let told: Zones = serde_json::from_value(answer).context("zones of another version")?;
@@ -327,7 +327,7 @@ impl Running {
     /// Prints the state of the store as text.
     ///
     /// # Errors
-    /// Errors of writing.
+    /// The error of writing.
     pub fn print(&self, out: &mut dyn Write, device: &str) -> io::Result<()> {
         let label = if self.label.is_empty() { "(none)" } else { &self.label };
         writeln!(out, "{device}: file store {}, label {label}", self.uuid)?;

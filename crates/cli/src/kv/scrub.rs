@@ -1,4 +1,4 @@
-//! `furrow scrub` of a store that no program uses: this command reads its drive.
+//! `furrow scrub` of a store that no program uses: this command reads the drive itself.
 
 use super::drive::{self, Changed};
 use anyhow::Result;
@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// for writing.
 ///
 /// # Errors
-/// If there is no store, or it cannot be opened.
+/// An error if there is no store, or it cannot be opened.
 pub fn closed(device: &str, repair: bool, quiet: bool) -> Result<Scrub> {
     if repair {
         return Ok(Changed::open(device)?.scrub()?.into());

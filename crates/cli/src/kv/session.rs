@@ -25,7 +25,7 @@ impl Session {
     /// Asks the program that uses a store to freeze a view of it.
     ///
     /// # Errors
-    /// If the program refuses, or is of another version.
+    /// An error if the program refuses, or speaks another version of the protocol.
     pub fn begin(store: &Running) -> Result<Session> {
         let process = store.process();
         let (view, frozen) = View::begin(store.socket()).map_err(|error| {
@@ -55,11 +55,11 @@ impl Session {
         Ok(Session { view: RefCell::new(view), uuid, process, names, files })
     }
 
-    /// Reads at most `bytes` bytes from a file: fewer at its end, or if the program sends fewer
-    /// at once.
+    /// Reads at most `bytes` bytes from a file: fewer at its end, or if the program sends fewer in
+    /// one answer.
     ///
     /// # Errors
-    /// If a block is not as it was written, or the program has ended.
+    /// An error if a block is not as it was written, or the program has ended.
     pub fn read(&self, file: FileId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let read = self.view.borrow_mut().read(file.0, offset, bytes as u64);
         read.map_err(|error| explain(Some(self.process), error))

@@ -1,4 +1,4 @@
-//! `furrow kv stat`: figures of a store.
+//! `furrow kv stat`: shows figures of a store.
 
 use super::df::{self, Sum};
 use super::drive::Looked;
@@ -15,8 +15,8 @@ use std::io::{self, Write};
 /// Show figures of a store
 ///
 /// Files, zones by use, the record ring, and garbage that cleaning could free, as found on the
-/// drive. While a program uses the store, also what the store has done since the program opened it:
-/// calls, how many of them another thread carried out, bytes copied by kind, waits for space.
+/// drive. While a program uses the store, also the store's work since the program opened it: calls,
+/// calls that another thread carried out, bytes copied by kind, and waits for space.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -95,7 +95,7 @@ impl Figures {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no store.
+/// An error if there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let looked = match Looked::open(&args.device) {
         Ok(looked) => looked,

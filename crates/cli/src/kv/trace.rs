@@ -10,14 +10,14 @@ use std::path::PathBuf;
 
 /// Show a recorded run
 ///
-/// 'furrow run --record FILE' makes one, and so does the option record=FILE of a URI. For each kind
-/// of call: how many there were, how many failed, bytes written or read, time taken.
+/// 'furrow run --record FILE' makes a recording, and so does the option record=FILE of a URI. Shows
+/// for each kind of call the number of calls and of failures, the bytes written or read, and the
+/// time taken.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording
     file: PathBuf,
-    /// List every call instead: number, begin, thread, time since the thread's previous call, and
-    /// duration
+    /// List every call: number, begin, thread, time since the thread's previous call, and duration
     #[arg(long, short_alias = 'l')]
     list: bool,
     /// Print JSON
@@ -46,7 +46,7 @@ impl Calls {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no recording, or it is invalid.
+/// An error if there is no recording, or it is invalid.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let name = args.file.display().to_string();
     let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;

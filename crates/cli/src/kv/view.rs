@@ -8,17 +8,17 @@ use furrow_kv::{FileId, FileInfo, Node};
 
 /// A view of a store.
 pub enum View {
-    /// Nobody uses the store, and it is read from the drive.
+    /// No program uses the store, and it is read from the drive.
     Drive(Looked),
-    /// A program uses it, and reads for this command.
+    /// A program uses the store, and reads it for this command.
     Program(Session),
 }
 
 impl View {
-    /// Opens the store on `device`; with `accept_loss` also one whose record ring is damaged.
+    /// Opens the store on `device`; with `accept_loss` also a store whose record ring is damaged.
     ///
     /// # Errors
-    /// If there is no store, or the program that uses it does not serve other processes.
+    /// An error if there is no store, or the program that uses it does not serve other processes.
     pub fn open(device: &str, accept_loss: bool) -> Result<View> {
         match Looked::open_with(device, accept_loss) {
             Ok(looked) => Ok(View::Drive(looked)),
@@ -45,7 +45,7 @@ impl View {
     /// The file or directory that a path names.
     ///
     /// # Errors
-    /// If the path names nothing, or leads out of the store.
+    /// An error if the path names nothing, or leads out of the store.
     pub fn node(&self, path: &str) -> Result<Node> {
         match self {
             View::Drive(looked) => Ok(looked.store().node(path)?),
@@ -70,7 +70,7 @@ impl View {
     /// The file that a path names.
     ///
     /// # Errors
-    /// If the path names no file.
+    /// An error if the path names no file.
     pub fn file(&self, path: &str) -> Result<FileInfo> {
         match self.node(path)? {
             Node::Directory => bail!("{path}: a directory"),
@@ -84,7 +84,7 @@ impl View {
     /// Passes the bytes of a file to `each`, in pieces.
     ///
     /// # Errors
-    /// If a block is damaged, or an error of `each`.
+    /// An error if a block is damaged, or an error of `each`.
     pub fn read(&self, file: &FileInfo, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut at = 0;
         while at < file.size {
@@ -105,7 +105,7 @@ impl View {
     /// name if it is a directory, and its last part if it is a file.
     ///
     /// # Errors
-    /// If there is no such path.
+    /// An error if there is no such path.
     pub fn below(&self, path: &str) -> Result<Vec<(String, Node)>> {
         let node = self.node(path)?;
         let path = plain(path);

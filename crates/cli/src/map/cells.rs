@@ -1,4 +1,4 @@
-//! Cells of a picture of zones: one zone each, or several if there are more zones than places.
+//! Cells of a picture of zones: one zone each, or several if there are more zones than cells fit.
 
 use super::{Style, fill, style};
 use furrow_fuse::report::MapPage;
@@ -14,8 +14,8 @@ pub struct Cell {
     pub open: bool,
 }
 
-/// The fewest zones per cell, a power of two, with which `zones` need at most `places` cells.
-/// Superzones mostly have powers of two as well, so they begin where cells begin.
+/// Minimum number of zones per cell, a power of two, with which `zones` need at most `places`
+/// cells. Superzones mostly have powers of two as well, so they begin where cells begin.
 pub fn zones_per_cell(zones: usize, places: usize) -> usize {
     let mut each = 1;
     while zones.div_ceil(each) > places.max(1) {
@@ -26,8 +26,8 @@ pub fn zones_per_cell(zones: usize, places: usize) -> usize {
 
 /// The cells of `map`; each stands for `each` zones.
 ///
-/// A cell of several zones has the use that most of them have. Free and unused zones count only if
-/// a cell has no others: a cell that is drawn as empty holds nothing.
+/// A cell of several zones has the use that most of these zones have. Free and unused zones count
+/// only if a cell has no others: a cell that is drawn as empty holds nothing.
 pub fn cells(map: &MapPage, styles: &[Style], each: usize) -> Vec<Cell> {
     let is_empty = |at: usize| matches!(styles[at].name, "free" | "unused");
     let of = |zones: &[_]| {

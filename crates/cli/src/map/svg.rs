@@ -11,20 +11,20 @@ use furrow_fuse::report::{MapPage, Zone};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Cells of a row: a multiple of the usual numbers of zones in a superzone.
+/// Number of cells in a row: a multiple of the usual numbers of zones in a superzone.
 const ROW: usize = 48;
 /// Maximum number of rows.
 const ROWS: usize = 24;
 /// Width and height of a cell with the gap around it, in pixels.
 const PITCH: usize = 12;
-/// Place for the number of the first zone of a row.
+/// Left margin in pixels, for the number of a row's first zone.
 const LEFT: usize = 44;
 const WIDTH: usize = LEFT + ROW * PITCH;
-/// Characters of a line of text.
+/// Number of characters in a line of text.
 const CHARACTERS: usize = 76;
-/// Height of a line of text.
+/// Height of a line of text in pixels.
 const LINE: usize = 18;
-/// Steps in which the fill of a cell is shown.
+/// Number of steps in which the fill of a cell is shown.
 const STEPS: f64 = 8.0;
 
 /// Fill colours for a light and for a dark page by SGR colour; the text on them is dark on the
@@ -122,7 +122,7 @@ fn step(cell: &Cell) -> usize {
     }
 }
 
-/// A pattern for each use and fill that there is.
+/// Writes a pattern for each use and fill that occurs.
 fn patterns(out: &mut String, all: &[Cell]) {
     let looks: BTreeSet<(usize, usize)> = all.iter().map(|cell| (cell.style, step(cell))).collect();
     let inside = PITCH - 1;
@@ -160,7 +160,7 @@ fn areas(out: &mut String, row: &[Cell], y: usize) {
     let mut at = 0;
     for run in row.chunk_by(|one, other| one.open == other.open) {
         if run[0].open {
-            // One path contains the frames around all these cells.
+            // A single path contains the frames around all these cells.
             let frames: String = (at..at + run.len())
                 .map(|at| format!("M{}.5 {y}.5h10v10h-10z", LEFT + at * PITCH))
                 .collect();

@@ -1,4 +1,4 @@
-//! Pictures of maps that fit, say their scale, and are told apart without colour.
+//! Pictures of maps that fit, say their scale, and can be read without colour.
 
 use super::cells::{Cell, cells, zones_per_cell};
 use super::text::Part;

@@ -1,4 +1,4 @@
-//! A map of zones as text: letters, in colour where a terminal shows it.
+//! A map of zones as text: letters, in colour if the terminal shows it.
 //!
 //! Letters distinguish uses everywhere; colour only helps. Only ASCII is printed, whatever the
 //! locale is.
@@ -20,7 +20,7 @@ pub enum Part {
     AllZones,
 }
 
-/// The picture, a table of uses, and what cells mean; then `below`.
+/// The picture, a table of uses, and an explanation of the cells; then `below`.
 pub fn draw(map: &MapPage, styles: &[Style], screen: Screen, part: Part, below: &str) -> String {
     let mut rest = summary(map, styles, screen);
     let zone = map.zone_blocks * 4096;

@@ -16,7 +16,7 @@ fn tree(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// The metrics of a mount that has one of everything.
+/// The metrics of a mount that has at least one sample of every metric.
 fn mount() -> String {
     let mut stat = Stat {
         memory: furrow_fuse::report::MemoryUse { now: Memory::default(), peak: Memory::default() },

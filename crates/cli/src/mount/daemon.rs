@@ -24,7 +24,7 @@ use std::time::Duration;
 pub struct Plan {
     /// The device, as given.
     pub device: String,
-    /// The source in the mount table.
+    /// The source to show in the mount table.
     pub source: String,
     /// Mount point.
     pub directory: PathBuf,
@@ -49,7 +49,8 @@ impl Plan {
 /// mount works.
 ///
 /// # Errors
-/// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
+/// An error if the device or the directory cannot be used, `ready` fails, or the last
+/// checkpoint fails.
 pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()> {
     let signals = crate::daemon::begin()?;
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
@@ -153,7 +154,7 @@ fn open_device(
     Ok(drive)
 }
 
-/// Ends the engine. With `left` it has unmounted already, and `left` is the result.
+/// Ends the engine. With `left`, the engine has unmounted already, with this result.
 fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     let unmounted = port.try_stop(move |_, fs| {
         let fs = fs.clone();
@@ -168,7 +169,7 @@ fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     Ok(())
 }
 
-/// A warning if a read-only mount does not show everything.
+/// A warning if a read-only mount hides damaged content.
 fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
     let lines = stat?.not_shown;
     Some(format!(

@@ -19,7 +19,7 @@ pub struct Known {
 
 /// The setting that applies without an option.
 pub enum Usual {
-    /// The setting is that of this option.
+    /// The setting that this option gives.
     Is(&'static str),
     /// A setting that no option can express.
     Words(&'static str),
@@ -155,7 +155,7 @@ pub fn words() -> Vec<String> {
     valued.chain(plain).collect()
 }
 
-/// Whether `name` is an option of the daemon's, not of the kernel's or of mount(8).
+/// Whether `name` is an option of the daemon, not of the kernel or of mount(8).
 pub fn is_own(name: &str) -> bool {
     !matches!(name, "ro" | "rw") && own_names().any(|own| own == name)
 }
@@ -177,9 +177,9 @@ pub struct Options {
     pub endpoint: Endpoint,
     /// How long the kernel may cache names and attributes, if an option says so.
     ttl: Option<Duration>,
-    /// The source in the mount table; `None`: the device.
+    /// The source in the mount table; `None` for the device.
     pub fsname: Option<String>,
-    /// True if several direct requests of one program run at once.
+    /// True if several direct requests of one program run concurrently.
     pub async_dio: bool,
     /// True if the kernel collects writes in its page cache.
     pub writeback_cache: bool,
@@ -187,7 +187,7 @@ pub struct Options {
     pub handles: bool,
     /// True to change only the options of an existing mount.
     pub remount: bool,
-    /// Where metrics go.
+    /// The destination of metrics.
     pub metrics: Option<Metrics>,
 }
 
@@ -339,7 +339,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
     Ok(())
 }
 
-/// Seconds, possibly with a fraction, up to a day; `least` is 1 if 0 makes no sense.
+/// Seconds, possibly with a fraction, up to a day; `least` is 1 if 0 is invalid.
 fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
     let range = if least == 0 { "0 to 86400" } else { "0.001 to 86400" };
     let seconds = value

@@ -1,9 +1,9 @@
-//! `mount -o remount,...`: the kernel changes what is its own, the daemon the options that may
-//! change while a file system is mounted. Anything else that would have to change is refused,
-//! before anything has changed.
+//! `mount -o remount,...`: the kernel changes its own options, and the daemon those of its options
+//! that may change while a file system is mounted. A change of any other option is refused, before
+//! anything has changed.
 //!
-//! mount(8) adds the options of fstab or of the mount table. Options that are in force already are
-//! no change.
+//! mount(8) adds the options of fstab or of the mount table. Options that are in force already do
+//! not count as a change.
 
 use super::daemon::Plan;
 use super::options::{self, Options, parse};
@@ -52,7 +52,8 @@ impl Remount for Running {
 /// Changes the mount at the plan's directory.
 ///
 /// # Errors
-/// If nothing of Furrow's is mounted there, the kernel refuses, or an option may not change.
+/// An error if no Furrow file system is mounted there, the kernel refuses, or an option may
+/// not change.
 pub fn remount(plan: &Plan) -> Result<()> {
     let endpoint = &plan.options.endpoint;
     let wanted = plan.texts.join(",");
@@ -60,7 +61,7 @@ pub fn remount(plan: &Plan) -> Result<()> {
         return endpoint.remount(&plan.directory);
     }
     let changes = changes_of_mount(&plan.directory, &wanted)?;
-    // Before the kernel changes anything.
+    // Find an order that is too long before the kernel changes anything.
     report::remount_order(&changes)?;
     endpoint.remount(&plan.directory)?;
     match changes.is_empty() {
@@ -70,8 +71,8 @@ pub fn remount(plan: &Plan) -> Result<()> {
 }
 
 fn changes_of_mount(directory: &Path, wanted: &str) -> Result<String> {
-    // Fails if nothing is mounted there; that is all that the daemon of an earlier version
-    // can answer.
+    // Fails if nothing is mounted there. The daemon of an earlier version can answer only
+    // this request.
     report::ask_status(directory)?;
     let now = report::ask_options(directory).map_err(|_| {
         let own: Vec<&str> = own(wanted).collect();
@@ -169,7 +170,7 @@ mod tests {
             ("cache=1GiB,metrics=/m", "remount,cache=1GiB,metrics=/m,gc=off", "gc=off"),
             ("gc_urgent=8", "gc_start=50,gc_urgent=40", "gc_start=50,gc_urgent=40"),
             ("", "lazytime,nolazytime", ""),
-            // Options that mount(8) adds by itself are no change.
+            // Options that mount(8) adds by itself do not count as a change.
             ("", "rw,noatime,user_id=0,group_id=0,default_permissions,remount", ""),
             ("noatime", "noatime,remount,relatime", "relatime"),
         ] {

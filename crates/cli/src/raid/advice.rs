@@ -1,11 +1,11 @@
-//! What is wrong with an array, and what to do about it: the lines `status` and `action`.
+//! The problem of an array, and the advice on it: the lines `status` and `action`.
 
 use super::status::{Member, Status};
 
 /// From this many errors on, a member is reported as the problem.
 const MANY: u64 = 1000;
 
-/// Fills in the problem, and what to do.
+/// Fills in the problem and the advice.
 pub fn advise(status: &mut Status) {
     let name = status.array.clone();
     let with = |state: &str| -> Vec<String> {
@@ -81,7 +81,7 @@ fn errors(member: &Member) -> u64 {
     member.read_errors + member.write_errors + member.checksum_errors
 }
 
-/// Lost or damaged blocks, and what to do about them.
+/// Describes lost or damaged blocks, and gives advice on them.
 fn damage(status: &Status) -> Option<(String, String)> {
     let name = &status.array;
     if status.lost_blocks > 0 {

@@ -41,20 +41,20 @@ pub struct Silent {
     pub array: Option<String>,
     /// UUID of the array.
     pub uuid: String,
-    /// The daemon's process id, if the kernel tells.
+    /// The daemon's process id, if the kernel knows it.
     pub pid: Option<u32>,
-    /// What happened instead of an answer.
+    /// Description of the failure to answer.
     pub error: String,
-    /// The daemon has died.
+    /// Whether the daemon has died.
     pub dead: bool,
-    /// How the daemon answers without a result, in capitals: it speaks another version of the
+    /// Why the daemon answers without a result, in capitals: it speaks another version of the
     /// protocol, or refuses.
     #[serde(skip)]
     pub answers: Option<&'static str>,
 }
 
 impl Silent {
-    /// Name and UUID of the array, as far as they are known.
+    /// The known ones of the array's name and UUID.
     pub fn name(&self) -> String {
         match &self.array {
             Some(name) => format!("{name}, UUID {}", self.uuid),
@@ -67,7 +67,7 @@ impl Silent {
         self.array.as_deref() == Some(name) || (name.len() >= 4 && self.uuid.starts_with(name))
     }
 
-    /// What is wrong with the daemon, in capitals.
+    /// The problem of the daemon, in capitals.
     pub fn state(&self) -> &'static str {
         match self.answers {
             _ if self.dead => "DEAD",
@@ -117,7 +117,7 @@ pub struct Seen {
 /// Makes the runtime directory, for this user alone, if it is missing.
 ///
 /// # Errors
-/// If the directory cannot be made.
+/// An error if the directory cannot be made.
 pub fn make_runtime_dir() -> Result<PathBuf> {
     place::make_directory().with_context(|| {
         let path = place::directory();
@@ -133,7 +133,7 @@ impl NameFile {
     /// Keeps the name `name` of the array with this UUID.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// An error if the file cannot be written.
     pub fn write(uuid: &str, name: &str) -> Result<NameFile> {
         let path = Kind::Array.socket(uuid).with_extension(NAME_ENDING);
         std::fs::write(&path, name).with_context(|| path.display().to_string())?;
@@ -164,7 +164,7 @@ pub fn running() -> Vec<Running> {
 /// The arrays that have a daemon. Asks all daemons at the same time.
 ///
 /// # Errors
-/// If this user may not see the sockets, or may not use one of them.
+/// An error if this user may not see the sockets, or may not use one of them.
 pub fn visible() -> Result<Seen> {
     let folder = place::directory();
     let sockets = Kind::Array.sockets().map_err(|error| denied(&folder, &error))?;
@@ -191,7 +191,7 @@ pub fn visible() -> Result<Seen> {
 }
 
 /// Asks the daemon behind a socket for its status; `None` if the socket is gone, because the daemon
-/// has stopped in order.
+/// has stopped cleanly.
 fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
     let silent = |process, error: String| Silent {
         array: name_beside(socket),
@@ -263,7 +263,7 @@ fn denied(path: &Path, error: &std::io::Error) -> anyhow::Error {
 /// Finds a running array by name, UUID, start of a UUID, or control socket.
 ///
 /// # Errors
-/// If there is none, or more than one.
+/// An error if there is none, or more than one.
 pub fn find(name: &str) -> Result<Running> {
     if name.contains('/') {
         let socket = PathBuf::from(name);
@@ -321,7 +321,7 @@ fn is_of(spec: &str, path: &Path) -> bool {
 /// The state of the array behind `socket`.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub fn status(socket: &Path) -> Result<Status> {
     read_status(socket, ask_within(socket, &Request::Status, Some(PATIENCE))?)
 }
@@ -334,15 +334,15 @@ fn read_status(socket: &Path, value: Value) -> Result<Status> {
 /// Sends a request to the daemon behind `socket` and waits for the answer without limit.
 ///
 /// # Errors
-/// If nobody answers, or the request fails.
+/// An error if no daemon answers, or the request fails.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     ask_within(socket, request, None)
 }
 
-/// As [`ask`], with a time limit.
+/// Like [`ask`], with a time limit.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub fn ask_within(
     socket: &Path,
     request: &impl Serialize,
@@ -352,11 +352,11 @@ pub fn ask_within(
     answer.map_err(|error| explain(socket, error, limit))
 }
 
-/// As [`ask`]. If the daemon ends after its answer (a success or an error), this function returns
+/// Like [`ask`]. If the daemon ends after its answer (a success or an error), this function returns
 /// only when the daemon has ended.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
     let mut connection = connect(socket, None)?;
     let answer = connection.exchange(request).map_err(|error| explain(socket, error, None))?;
@@ -401,7 +401,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// A socket that is open but does not answer belongs to a live daemon, however many connections
-    /// are waiting there; a socket that nobody listens to belongs to a dead one.
+    /// are waiting there; a socket at which no process listens belongs to a dead one.
     #[test]
     fn a_daemon_that_does_not_answer_is_one() {
         let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));

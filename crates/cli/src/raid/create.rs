@@ -23,31 +23,32 @@ const BLOCK: u64 = 4096;
 /// furrow raid assemble.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Drives, in the order of members: alike except for the number of zones
+    /// Drives, in the order of members; they must be alike except for the number of zones
     #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
-    /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (a parity), 6 (two)
+    /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (one parity), 6 (two parities)
     #[arg(long, short_alias = 'l')]
     level: Level,
     /// Name of the array and of its export: letters, digits, '.', '_' and '-', the first a letter,
     /// a digit or '_'
     #[arg(long, short_alias = 'n', value_parser = parse_name, allow_hyphen_values = true)]
     name: String,
-    /// Size of small chunks: small writes fill stripes of them
+    /// Size of small chunks, of which stripes for small writes consist
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "4KiB")]
     chunk_small: u32,
-    /// Size of large chunks, a multiple of the small ones: large writes fill stripes of them
+    /// Size of large chunks, of which stripes for large writes consist: a multiple of the
+    /// small size
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "16KiB")]
     chunk_large: u32,
     /// Stripes of a group, within which Zone Append may reorder chunks; 1: Zone Write only; all: no
-    /// groups. Without it 256, or 1 if the drives have no out-of-band area
+    /// groups (default: 256, or 1 if the drives have no out-of-band area)
     #[arg(long, value_name = "STRIPES", value_parser = parse_group)]
     group: Option<u32>,
-    /// Segments open for small writes
+    /// Number of segments open for small writes
     #[arg(long, value_name = "N", default_value_t = 1)]
     small_streams: u32,
-    /// Segments open for large writes; without it as many as the drives' active zones allow, up to
-    /// 3
+    /// Number of segments open for large writes (default: as many as the drives' active zones
+    /// allow, up to 3)
     #[arg(long, value_name = "N")]
     large_streams: Option<u32>,
     /// Percent of the volume's size that is kept free in addition, 7 to 100: more makes cleaning
@@ -98,7 +99,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// If no such array can be made of the drives; then nothing was written.
+/// An error if no such array can be made of the drives; then nothing was written.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let arguments = [&args.devices[..], &args.spare[..]].concat();
     let specs = devices::listed(&arguments)?;
@@ -160,7 +161,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     print(args, (&shape, group), &made?.to_string(), out)
 }
 
-/// How the space of the drives is used, in bytes; the sum is the size of all zones of the array.
+/// The space of the drives by use, in bytes; the sum is the size of all zones of the array.
 fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     let placement = &shape.placement;
     let (n, k) = (u64::from(placement.n), u64::from(placement.k));

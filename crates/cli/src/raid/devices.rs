@@ -28,7 +28,7 @@ pub enum Says {
     Member(Box<Examined>),
     /// The drive is a member or spare none of whose records is whole; the error says so.
     Damaged(Damaged, Error),
-    /// The drive is not a member, or cannot be read: the reason, and in one word what it holds.
+    /// The drive is not a member, or cannot be read: the reason, and its content in one word.
     Nothing(Error, Option<&'static str>),
 }
 
@@ -36,7 +36,7 @@ pub enum Says {
 /// of images or devices in a directory.
 ///
 /// # Errors
-/// If an argument is invalid, or a drive is named twice.
+/// An error if an argument is invalid, or a drive is named twice.
 pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     let mut all: Vec<Named> = Vec::new();
     for argument in arguments {
@@ -79,10 +79,10 @@ pub fn not_named(named: &[Named]) -> Vec<Named> {
     found
 }
 
-/// As [`named`], for devices that must be named individually.
+/// Like [`named`], for devices that must be named individually.
 ///
 /// # Errors
-/// As [`named`].
+/// The errors of [`named`].
 pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
     let mut all: Vec<DeviceSpec> = Vec::new();
     for argument in arguments {
@@ -98,7 +98,7 @@ pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
 /// Parses one device, and makes the path of an image absolute.
 ///
 /// # Errors
-/// If the argument is invalid, or names a drive in memory.
+/// An error if the argument is invalid, or names a drive in memory.
 pub fn one(argument: &str) -> Result<DeviceSpec> {
     let spec: DeviceSpec = argument.parse()?;
     check_lasting(&spec)?;
@@ -157,7 +157,7 @@ fn found_at(path: PathBuf) -> Result<DeviceSpec> {
 
 /// The files in a directory, or the files and devices that match a pattern, sorted; `None` if
 /// `argument` is neither. A directory stands only for its files, because many devices in a
-/// directory such as /dev are no drives.
+/// directory such as /dev are not drives.
 fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     let path = Path::new(argument);
     let is_folder = path.is_dir();
@@ -219,7 +219,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 /// Opens a drive for writing, waiting for `patience` if its image is in use.
 ///
 /// # Errors
-/// As [`in_use::open`].
+/// The errors of [`in_use::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn ZonedDevice>, Error> {
     let drive = in_use::open(rt, spec, Access::ReadWrite, patience, crate::complain)?;
     in_use::warn(&*drive);
@@ -238,8 +238,8 @@ pub struct Patience {
 /// Inspects a drive and closes it.
 ///
 /// # Errors
-/// As [`holds::open`], and `Io` if the drive does not answer in time. Unexpected content is
-/// no error.
+/// The errors of [`holds::open`], and `Io` if the drive does not answer in time. Unexpected content
+/// is not an error.
 pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     let Patience { busy, silent } = patience;
     let opened = match named.by_name {
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(found, [Named { spec: "/dev/null".parse().unwrap(), by_name: false }]);
         let folder = std::env::temp_dir().join(format!("furrow-nodes-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        // udev also makes two links to one device.
+        // In real use udev also makes two links to one device.
         for name in ["serial", "wwn"] {
             std::os::unix::fs::symlink("/dev/null", folder.join(name)).unwrap();
         }

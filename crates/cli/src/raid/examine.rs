@@ -25,10 +25,10 @@ const MEMBERS: [Column<'_>; 4] = [
     Column::name("device", 0),
 ];
 
-/// Show which arrays drives belong to
+/// Show the arrays that drives belong to
 ///
 /// Drives are grouped by array. Nothing is written. Exit status 0 if every drive is a member of an
-/// array, 1 if one is not or cannot be read.
+/// array, 1 if a drive is not or cannot be read.
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, directories of images, or patterns of them
@@ -55,12 +55,12 @@ struct Array {
     drives: u32,
     size_bytes: u64,
     created: i64,
-    /// It was stopped cleanly.
+    /// Whether the array was stopped cleanly.
     clean: bool,
-    /// A process of this machine runs it now.
+    /// Whether a process of this machine runs the array now.
     running: bool,
     events: u64,
-    /// Why a start from these drives alone could split the array.
+    /// The reason why a start from these drives alone could split the array.
     split_brain: Option<String>,
     members: Vec<Member>,
     /// Drives that will replace members that fail.
@@ -78,11 +78,12 @@ struct Member {
     member: u32,
     uuid: String,
     device: Option<String>,
-    /// active, failed, rebuilding, missing; damaged: its newest state record is; stale, replaced,
-    /// old, copy: the array does not take the drive; split: the array has to be told which part.
+    /// State: active, failed, rebuilding or missing; damaged, if its newest state record is
+    /// damaged; stale, replaced, old or copy, if the array does not take the drive; split, if the
+    /// user has to choose a part of the array.
     state: &'static str,
     events: Option<u64>,
-    /// Why the array does not take the drive, or what is damaged.
+    /// The reason why the array does not take the drive, or the damage.
     why: Option<String>,
 }
 
@@ -99,7 +100,7 @@ struct Other {
 /// Runs the command.
 ///
 /// # Errors
-/// If the arguments are invalid.
+/// An error if the arguments are invalid.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let rt = Rt::new(config()?);
     let patience = Patience { busy: PATIENCE, silent: DRIVE_TIMEOUT * Nanos::SECOND };
@@ -206,7 +207,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                 }
             })
             .collect();
-        // These are drives that were replaced, and older images of drives that are listed already.
+        // Add drives that were replaced, and older images of drives that are listed already.
         let shown: Vec<String> = members.iter().filter_map(|m| m.device.clone()).collect();
         let mut spares = Vec::new();
         let others = mine.iter().zip(&old).filter(|((device, _), _)| !shown.contains(device));

@@ -12,7 +12,7 @@ use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
 use std::time::Duration;
 
-/// The array to assemble, and how long to wait for its members.
+/// The array to assemble, and the time to wait for its members.
 pub struct Wanted<'a> {
     /// The array's UUID, or the beginning of it.
     pub uuid: Option<&'a str>,
@@ -34,13 +34,13 @@ pub struct Chosen {
     pub uuid: String,
     /// The array's members and spares.
     pub drives: Vec<(Named, Examined)>,
-    /// Remarks on drives that were left out, or that were found although nobody named them.
+    /// Remarks on drives that were left out, or that were found although they were not named.
     pub remarks: Vec<Remark>,
-    /// Members that were found although nobody named them: UUID and drive.
+    /// Members that were found although they were not named: UUID and drive.
     pub unnamed: Vec<(Uuid, DeviceSpec)>,
 }
 
-/// A remark on a drive that was left out, or was found although nobody named it. It becomes
+/// A remark on a drive that was left out, or was found although it was not named. It becomes
 /// an event.
 #[derive(Clone, Debug)]
 pub struct Remark {
@@ -52,14 +52,14 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Nanoseconds that a drive may take to answer if nobody named it.
+/// Nanoseconds that a drive may take to answer if it was not named.
 const GLANCE: u64 = 5 * Nanos::SECOND;
 
 /// The event of a drive that is not, or is no longer, a member.
 pub const LEFT_OUT: &str = "left-out";
 /// The event of a drive that fails or is in use, whether it is a member or not.
 pub const UNUSABLE: &str = "unusable";
-/// The event of a member that was found although nobody named it.
+/// The event of a member that was found although it was not named.
 pub const FOUND: &str = "found";
 
 impl Remark {
@@ -86,12 +86,12 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 ///
 /// With a wait, the drives are inspected every second until every member that has not failed is
 /// there or the waiting time has passed. Then the drives found so far are returned. Missing members
-/// are also searched on drives that nobody named, because a list of drives may not contain a
+/// are also searched on drives that were not named, because a list of drives may not contain a
 /// replacement yet.
 ///
 /// # Errors
-/// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
-/// named that cannot be used; if the program is to end while it waits.
+/// An error if an argument is invalid, no array is found or several are, or, without a wait, a
+/// named drive cannot be used. Also an error if the program is to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     loop {
         let found = find(rt, arguments, wanted);
@@ -122,8 +122,8 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     let mut chosen = choose(rt, named.clone(), wanted)?;
     let missing = missing(&chosen);
     if !wanted.wait.is_wanted() {
-        // Naming only some members is no error: the user may intend it. The unnamed members become
-        // stale, so the user is told which members were found but not named.
+        // Naming only some members is not an error: the user may intend it. But the unnamed members
+        // become stale, so the user is told which members were found but not named.
         let silent = [wanted.drive_timeout, GLANCE];
         let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
         let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
@@ -147,7 +147,7 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// Members that the newest state counts on but whose drives were not found: number and UUID.
+/// Members that the newest state has in service, but whose drives were not found: number and UUID.
 fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     let all: Vec<Examined> = chosen.drives.iter().map(|(_, drive)| drive.clone()).collect();
     let Some(newest) = newest(&all) else { return Vec::new() };
@@ -158,7 +158,7 @@ fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     newest.members.iter().enumerate().filter_map(is_missing).collect()
 }
 
-/// The drives of `missing` members, searched where nobody named drives. If two drives claim to be
+/// The drives of `missing` members, searched where no drives were named. If two drives claim to be
 /// one member, one of them is taken for a copy, and neither is used.
 fn elsewhere(
     rt: &Rt,
@@ -272,8 +272,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         }
     }
     choose_part(&mut members, wanted.part, &mut left_out)?;
-    // Old drives of the array are skipped, unless they were named and nothing is waited for:
-    // assembly then refuses them.
+    // Old drives of the array are skipped. But if they were named and there is no wait, they are
+    // kept, and assembly refuses them.
     let judged = judge(&says(&members));
     let mut old = old::of(judged.as_ref()).into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {
@@ -291,7 +291,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
 /// If the array is split, keeps the drives of the part that `part` belongs to.
 ///
 /// # Errors
-/// If it is split and no part is chosen, or the chosen drive is not among the drives.
+/// An error if it is split and no part is chosen, or the chosen drive is not among the drives.
 fn choose_part(
     members: &mut Vec<(Named, Examined)>,
     part: Option<&DeviceSpec>,

@@ -13,7 +13,7 @@ const FIRST_LINE: usize = 256;
 /// The full path of a hook; a name without a slash is searched in PATH.
 ///
 /// # Errors
-/// If there is no such program, or it cannot be run.
+/// An error if there is no such program, or it cannot be run.
 pub fn program(path: &Path) -> Result<PathBuf> {
     if path.components().count() > 1 || path.is_absolute() || path.as_os_str().is_empty() {
         return runs(path).with_context(|| format!("hook {}", path.display()));

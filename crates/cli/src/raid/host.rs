@@ -1,8 +1,8 @@
 //! The host of an array: its members, spares, scrubs, events and control socket.
 //!
-//! The array is there for a [`Service`], which the host begins and ends but does not know. Order of
-//! stopping: the service's clients finish, the volume is stopped cleanly, the sockets are removed,
-//! and the end of the process frees the drives.
+//! The array serves a [`Service`], which the host begins and ends without knowing its kind. Order
+//! of stopping: the service's clients finish, the volume is stopped cleanly, the sockets are
+//! removed, and the end of the process frees the drives.
 
 mod members;
 mod report;
@@ -29,8 +29,8 @@ const EVENTS: usize = 32;
 /// The event of refused clients; a status has at most [`REFUSED_KEPT`] of them.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
-/// Nanoseconds that a volume, or its service, may take to stop; without its drives it may never
-/// manage.
+/// Nanoseconds that a volume, or its service, may take to stop; without its drives the stop may
+/// never end.
 pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Longest time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
@@ -38,9 +38,9 @@ const HOOKS_AT_END: Duration = Duration::from_secs(10);
 /// Receives the name and the text of an event.
 pub type Note<'a> = &'a dyn Fn(&str, String);
 
-/// What the clients of an array use.
+/// The service that the clients of an array use.
 pub trait Service {
-    /// Where clients find it.
+    /// The addresses at which clients find the service.
     fn places(&self) -> Vec<String>;
 
     /// The number of connected clients.
@@ -72,17 +72,17 @@ pub struct Drive {
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// A member that the array counted on, but was started without.
+/// A member that the newest state has in service, but that the array was started without.
 pub struct Absent {
     /// UUID of the member's drive.
     pub uuid: Uuid,
     /// The reason why the member is missing.
     pub why: String,
-    /// The drive of the member, if it was seen although nobody named it.
+    /// The drive of the member, if it was seen although it was not named.
     pub unnamed: Option<DeviceSpec>,
 }
 
-/// An array and all that belongs to it, except what its clients use.
+/// An array and all that belongs to it, except its service.
 pub struct ArrayHost {
     rt: Rt,
     name: String,
@@ -97,7 +97,7 @@ pub struct ArrayHost {
     scrub_over: Notify,
     /// Damaged blocks that the last scrub found and could have repaired, but did not.
     damaged: Cell<u64>,
-    /// Seconds since 1970: of the start, and of the moment since which errors and losses are known.
+    /// Time of the start, and time since which errors and losses are known, in seconds since 1970.
     started: u64,
     known_since: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,
@@ -115,7 +115,7 @@ pub struct Parts {
     pub name: String,
     /// The array.
     pub volume: Volume,
-    /// What clients use.
+    /// The service that clients use.
     pub service: Box<dyn Service>,
     /// The members' drives, by member.
     pub drives: Vec<Option<Drive>>,
@@ -214,7 +214,7 @@ impl ArrayHost {
     /// Ends the service: clients finish, then the volume is stopped cleanly.
     ///
     /// # Errors
-    /// Why the volume could not be stopped cleanly.
+    /// The reason why the volume could not be stopped cleanly.
     pub async fn shut_down(&self) -> std::result::Result<(), String> {
         self.stopping.set(true);
         self.volume.stop_scrub();
@@ -249,7 +249,7 @@ impl ArrayHost {
 }
 
 /// Adds a notice to the list of the last ones. A refused client only replaces another refused
-/// client: since anybody can cause such notices, they must not displace other events.
+/// client: since anyone can cause such notices, they must not displace other events.
 fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
     let is_refused = |one: &Notice| one.event == REFUSED;
     let refused = events.iter().filter(|one| is_refused(one)).count();
@@ -265,7 +265,7 @@ fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
 /// Opens the drives of members or spares for a daemon.
 ///
 /// # Errors
-/// As [`devices::open`].
+/// The errors of [`devices::open`].
 pub fn open_drive(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Drive> {
     Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec, patience)? })
 }

@@ -18,7 +18,7 @@ pub fn key(array: Uuid) -> u64 {
 /// Refuses to change the array `name` while one of its devices waits for the array's daemon.
 ///
 /// # Errors
-/// If one waits, or another process serves one.
+/// An error if one waits, or another process serves one.
 pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
     match waiting(rt, array)? {
         None => Ok(()),
@@ -33,7 +33,7 @@ pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
 /// The device that waits for the array's daemon, if there is one.
 ///
 /// # Errors
-/// If another process serves such a device.
+/// An error if another process serves such a device.
 pub fn waiting(rt: &Rt, array: Uuid) -> Result<Option<Device>, Error> {
     let engine = rt.clone();
     rt.block_on(async move { furrow_ublk::waiting(&engine, key(array)).await })
@@ -42,7 +42,7 @@ pub fn waiting(rt: &Rt, array: Uuid) -> Result<Option<Device>, Error> {
 /// Removes a waiting device, together with the writes that its volume lacks.
 ///
 /// # Errors
-/// If it cannot be removed.
+/// An error if it cannot be removed.
 pub fn discard(rt: &Rt, device: Device) -> Result<(), Error> {
     let engine = rt.clone();
     rt.block_on(async move { furrow_ublk::discard(&engine, device).await })

@@ -12,11 +12,11 @@ use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often progress is polled.
+/// Interval between two queries of progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often progress is printed without a terminal.
+/// Interval between two lines of progress without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// How long drives may stay locked after the daemon's end.
+/// Time that drives may stay locked after the daemon's end.
 const UNLOCKED: Duration = Duration::from_secs(10);
 
 /// Take a member out of service
@@ -34,7 +34,7 @@ pub struct Fail {
 /// Replace a failed member by an empty drive
 ///
 /// A rebuild begins; furrow raid status shows its progress, and --wait waits for its end. A member
-/// that is in service is taken out before, by furrow raid fail.
+/// that is in service has to be taken out first, by furrow raid fail.
 #[derive(clap::Args)]
 pub struct Replace {
     /// Name, UUID or control socket
@@ -55,7 +55,7 @@ pub struct Replace {
 /// Keep a drive for the next member that fails
 ///
 /// If a member has failed already, the drive replaces it at once. The drive is marked as a spare of
-/// this array, and furrow raid assemble accepts it among the others.
+/// this array, and furrow raid assemble accepts it among the other drives.
 #[derive(clap::Args)]
 pub struct AddSpare {
     /// Name, UUID or control socket
@@ -76,23 +76,23 @@ pub struct Rebuild {
     /// Microseconds to pause after every 32 rows, to leave time for clients; 0: no pause
     #[arg(long, value_name = "MICROSECONDS")]
     pause: Option<u64>,
-    /// Show the progress until it ends
+    /// Show the progress until the rebuild ends
     #[arg(short, long)]
     wait: bool,
 }
 
 /// Read everything and check it against checksums and parity
 ///
-/// Names each damaged block: drive, zone, block. Exit status with --wait: 0 if nothing is left
-/// damaged, else 1.
+/// Names each damaged block: drive, zone, block. Exit status with --wait: 0 if no damage is left,
+/// otherwise 1.
 #[derive(clap::Args)]
 pub struct Scrub {
     /// Name, UUID or control socket
     array: String,
-    /// Repair what is damaged
+    /// Repair damaged blocks
     #[arg(short, long)]
     repair: bool,
-    /// Show the progress until it ends, and the findings
+    /// Show the progress until the scrub ends, and the findings
     #[arg(short, long)]
     wait: bool,
     /// Stop the running scrub; status shows what it has found
@@ -102,8 +102,8 @@ pub struct Scrub {
 
 /// Clear the errors of an array, and the records of lost or damaged blocks
 ///
-/// For use after a repair: the data was restored from a copy, or is not needed. The next read or
-/// scrub finds what is still lost or damaged.
+/// For use after a repair, when the data was restored from a copy or is not needed. The next read
+/// or scrub finds what is still lost or damaged.
 #[derive(clap::Args)]
 pub struct Clear {
     /// Name, UUID or control socket
@@ -135,7 +135,7 @@ pub struct Fault {
     pub array: String,
     /// Number of the member, or its drive; all: every member
     member: String,
-    /// add, list or clear, and arguments as of furrow device fault, without its device
+    /// add, list or clear, and the arguments of furrow device fault without the device
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     fault: Vec<String>,
 }
@@ -149,10 +149,10 @@ fn member(name: &str) -> Result<String> {
 }
 
 /// The full path of a drive for `array`. The check that no other array uses the drive is made here,
-/// because a daemon would also have to ask itself.
+/// because a daemon that made it would have to query itself.
 ///
 /// # Errors
-/// If another array uses the drive.
+/// An error if another array uses the drive.
 fn drive_for(array: &Running, name: &str) -> Result<String> {
     let spec = devices::one(name)?;
     if let DeviceSpec::Image(image) = &spec
@@ -171,7 +171,7 @@ fn drive_for(array: &Running, name: &str) -> Result<String> {
 /// Runs `furrow raid fail`.
 ///
 /// # Errors
-/// If the array needs the member.
+/// An error if the array needs the member.
 pub fn fail(args: &Fail, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask(&array.socket, &Request::Fail { member: member(&args.member)? })?;
@@ -189,8 +189,8 @@ struct Seat {
 /// Runs `furrow raid replace`.
 ///
 /// # Errors
-/// If the member is in service, or the drive does not fit or is not empty; with `--wait` also if
-/// the drive was not rebuilt in full.
+/// An error if the member is in service, or the drive does not fit or is not empty; with `--wait`
+/// also if the drive was not rebuilt in full.
 pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let device = drive_for(&array, &args.device)?;
@@ -205,7 +205,7 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid add-spare`.
 ///
 /// # Errors
-/// If the drive does not fit, is not empty, or is a spare of another array.
+/// An error if the drive does not fit, is not empty, or is a spare of another array.
 pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let device = drive_for(&array, &args.device)?;
@@ -217,8 +217,8 @@ pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid rebuild`.
 ///
 /// # Errors
-/// If nothing can be rebuilt though a member lacks something; with `--wait` also if a member has
-/// failed or is missing, or the rebuild ended early or could not restore everything.
+/// An error if nothing can be rebuilt although a member lacks data; with `--wait` also if a member
+/// has failed or is missing, or the rebuild ended early or could not restore everything.
 pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
@@ -296,7 +296,7 @@ fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
 /// Runs `furrow raid scrub`.
 ///
 /// # Errors
-/// If a scrub is running already, or the scrub ended early.
+/// An error if a scrub is running already, or the scrub ended early.
 pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
@@ -316,7 +316,7 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
 /// Scrubs an array from one end to the other. If a scrub runs already, waits for that one.
 ///
 /// # Errors
-/// If no scrub can begin, or it ended early.
+/// An error if no scrub can begin, or it ended early.
 pub fn scrub_to_the_end(array: &Running, repair: bool, out: &mut dyn Write) -> Result<u8> {
     if !array.status.scrub.as_ref().is_some_and(|scrub| scrub.running) {
         client::ask(&array.socket, &Request::Scrub { repair })?;
@@ -352,7 +352,7 @@ fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid clear`.
 ///
 /// # Errors
-/// If a scrub is running.
+/// An error if a scrub is running.
 pub fn clear(args: &Clear, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask(&array.socket, &Request::Clear)?;
@@ -387,7 +387,7 @@ fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Res
 /// Runs `furrow raid stop`.
 ///
 /// # Errors
-/// If clients are connected, or the array could not be stopped cleanly.
+/// An error if clients are connected, or the array could not be stopped cleanly.
 pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask_last(&array.socket, &Request::Stop { force: args.force })?;
@@ -411,7 +411,7 @@ const WRONG_USAGE: u8 = 2;
 /// Runs `furrow raid fault`.
 ///
 /// # Errors
-/// If the drives cannot inject such a fault.
+/// An error if the drives cannot inject such a fault.
 pub fn fault(args: &Fault, out: &mut dyn Write) -> Result<u8> {
     if let Err(error) = fault::check_words(&args.fault) {
         crate::complain(&format!("{error:#}; see 'furrow device fault add --help'"));

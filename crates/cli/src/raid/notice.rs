@@ -22,13 +22,13 @@ const HOOK_PATIENCE: Duration = Duration::from_secs(60);
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Notice {
-    /// Seconds since 1970.
+    /// Time of the event, in seconds since 1970.
     pub time: u64,
     /// The kind of event: one word, with dashes.
     pub event: String,
-    /// The member concerned, if any.
+    /// Number of the member concerned, if any.
     pub member: Option<u32>,
-    /// A description for people.
+    /// Description of the event, as text.
     pub text: String,
 }
 
@@ -47,7 +47,7 @@ impl Notice {
 /// The recipients of notices.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
-    /// The time from which on hooks are not waited for any more.
+    /// The time after which hooks are no longer waited for.
     until: Arc<OnceLock<Instant>>,
 }
 
@@ -65,7 +65,7 @@ impl Notices {
     /// Sends notices of the array `name` to the log, to `file` and to `hook`.
     ///
     /// # Errors
-    /// If the file cannot be written, or no thread can be started.
+    /// An error if the file cannot be written, or no thread can be started.
     pub fn start(
         (name, uuid): (&str, &str),
         file: Option<&Path>,

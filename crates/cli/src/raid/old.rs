@@ -1,25 +1,26 @@
-//! Drives that were members of an array and do not have its present state: taken out of service,
-//! replaced, an older image, a copy. Commands that skip or refuse such a drive say which it is.
+//! Old drives: they were members of an array and do not have its present state, because they were
+//! taken out of service or replaced, or are an older image or a copy. Commands that skip or refuse
+//! such a drive say which kind it is.
 
 use furrow_raid::{Judgement, Standing};
 
 /// The kind of an old drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
-    /// The array went on without this drive of the member with this number.
+    /// The array continued without this drive of the member with this number.
     TakenOut(u32),
     /// Another drive has taken the place of this drive, which was the member with this number.
     Replaced(u32),
-    /// The array went on with this drive, and this image of it is from an earlier time.
+    /// The array continued with this drive, and this image of it is from an earlier time.
     Behind(u32),
     /// The same drive is present twice, with the same state.
     Copy(u32),
-    /// This drive went on without other drives of the array, and they went on without it.
+    /// This drive continued without other drives of the array, and they continued without it.
     Split(u32),
 }
 
-/// Which of an array's drives are old, from the judgement on them. In a split array nobody knows
-/// which drives are old.
+/// The old ones among an array's drives, from the judgement on them. In a split array it is not
+/// known which drives are old.
 pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
     let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));
     let old = |(index, standing): (usize, &Standing)| match *standing {
@@ -52,7 +53,7 @@ impl Old {
         }
     }
 
-    /// Why the array does not take the drive, and what the user can do about it.
+    /// The reason why the array does not take the drive, and what the user can do about it.
     pub fn why(self) -> String {
         match self {
             Old::TakenOut(member) => format!(

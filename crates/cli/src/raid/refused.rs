@@ -1,6 +1,6 @@
-//! Reports of NBD clients that are not let in: an event each, as long as there are few.
+//! Reports of refused NBD clients: an event for each, as long as there are few.
 //!
-//! Anybody who reaches the port can be refused as often as they like. So in each [`PERIOD`] only
+//! Anyone who reaches the port can cause any number of refusals. So in each [`PERIOD`] only
 //! [`MOST`] clients are reported one by one; the others are reported together when the period ends.
 //! The metrics count all.
 
@@ -11,18 +11,18 @@ const PERIOD: u64 = 600 * Nanos::SECOND;
 /// Maximum number of clients that are reported one by one in a period.
 const MOST: u32 = 5;
 
-/// The number of clients reported in the present period, and of those that were not.
+/// The numbers of clients that were reported and not reported in the present period.
 #[derive(Default)]
 pub struct Quota {
     since: Option<Nanos>,
     told: u32,
-    /// Clients that were not reported.
+    /// Number of clients that were not reported.
     untold: u64,
 }
 
 impl Quota {
-    /// Counts a refused client, and `before` earlier ones of which nothing but their number is
-    /// known. Returns true if the client is to be reported by itself.
+    /// Counts a refused client, and `before` earlier ones whose details were dropped. Returns true
+    /// if this client gets a report of its own.
     pub fn add(&mut self, now: Nanos, before: u64) -> bool {
         self.since.get_or_insert(now);
         self.untold += before;
@@ -39,7 +39,7 @@ impl Quota {
         Some(PERIOD.saturating_sub(now.since(self.since?)))
     }
 
-    /// Ends the period. Returns the number of clients that were not reported by themselves.
+    /// Ends the period. Returns the number of clients without a report of their own.
     pub fn end(&mut self) -> u64 {
         std::mem::take(self).untold
     }

@@ -37,9 +37,9 @@ pub enum Request {
         /// New pause in microseconds after every 32 rows.
         pause_us: Option<u64>,
     },
-    /// Read and check everything.
+    /// Read and check all blocks.
     Scrub {
-        /// Repair what is damaged.
+        /// Repair damaged blocks.
         repair: bool,
     },
     /// Stop the running scrub.

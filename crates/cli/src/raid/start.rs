@@ -40,13 +40,14 @@ use std::time::Duration;
 
 /// Minimum of [`Options::map_memory`] in bytes.
 const MAP_MEMORY_MIN: u64 = 24 << 10;
-/// Seconds that two time-outs of the kernel can take (`io_timeout`, 30 s, in sysfs): after the
-/// first one the NVMe driver aborts the command, after the second one it resets the controller.
+/// Seconds that two time-outs of the kernel can take (30 s each, `io_timeout` in sysfs). After the
+/// first, the NVMe driver aborts the command; after the second, it resets the controller.
 const KERNEL_TIMEOUTS: u64 = 2 * 30;
-/// Seconds that a drive may take to answer, unless the user says otherwise. A command that the
-/// kernel aborts and that is then retried must not cost the array a member.
+/// Default number of seconds that a drive may take to answer. A command that the kernel aborts and
+/// that is then retried must not cost the array a member.
 pub const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
-/// A stop waits for a drive that hangs until the drive is failed, at most a second after its limit.
+/// A stop waits for a hanging drive until the drive is failed, which is at most a second after
+/// its limit.
 const _: () = assert!((DRIVE_TIMEOUT + 1) * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
@@ -56,37 +57,37 @@ const FAREWELL: u64 = 2 * Nanos::SECOND;
 /// Assemble an array from its drives and serve it over NBD, or as a block device
 ///
 /// Returns once a daemon serves the array, until furrow raid stop or SIGTERM to the daemon. Drives
-/// may be given in any order; without DEVICE all block devices of the machine are searched. Some
-/// may be missing, as far as the level allows, if they certainly have no newer data (or if you know
+/// may be given in any order; without DEVICE all block devices of the machine are searched. Drives
+/// may be missing if the level allows it and they certainly have no newer data (or if you know
 /// that: --degraded).
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, a directory of images, or a pattern of drives ('d*.zns', '/dev/disk/by-id/nvme-*')
     #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
-    /// UUID of the array, or its beginning, if the drives belong to several
+    /// UUID of the array, or its beginning, if the drives belong to several arrays
     #[arg(long)]
     uuid: Option<String>,
-    /// Name of the array, if the drives belong to several
+    /// Name of the array, if the drives belong to several arrays
     #[arg(long, short_alias = 'n')]
     name: Option<String>,
-    /// Address of the server: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it
-    /// a Unix socket called NAME.nbd in the directory of the control socket
+    /// Address of the server: unix:PATH or tcp:ADDRESS:PORT; may be given several times (default: a
+    /// Unix socket called NAME.nbd in the directory of the control socket)
     #[arg(long, short_alias = 'l', value_name = "PLACE")]
     listen: Vec<Listen>,
-    /// Make the volume a block device of this machine's kernel too, /dev/ublkbN (needs root and
-    /// ublk: modprobe ublk_drv)
+    /// Also make the volume a block device of this machine, /dev/ublkbN (needs root and ublk:
+    /// modprobe ublk_drv)
     #[arg(long)]
     ublk: bool,
-    /// With --ublk: if the daemon is killed the device stays, and what uses it waits until the
-    /// array is assembled again with the same options
+    /// With --ublk: if the daemon is killed, the device stays, and its users wait until the array
+    /// is assembled again with the same options
     #[arg(long, requires = "ublk")]
     keep: bool,
-    /// Remove the block device that was kept (--keep) and waits for its daemon; what was written to
-    /// it and is not in the array is lost
+    /// Remove the block device that was kept (--keep) and waits for its daemon; writes to it that
+    /// are not in the array are lost
     #[arg(long)]
     drop_kept: bool,
-    /// TLS: off, on (clients may do without), require
+    /// TLS: off, on (clients may use it), require (clients must use it)
     #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
     #[arg(requires_if("require", "tls_certs"))]
     tls: Mode,
@@ -99,29 +100,28 @@ pub struct Args {
     /// Let clients only read
     #[arg(long, short_alias = 'r')]
     read_only: bool,
-    /// Start although missing drives may have newer data
+    /// Start even if missing drives may have newer data
     #[arg(long)]
     degraded: bool,
-    /// If the array is split, that is, if drives have gone on without each other: start the part
-    /// that the drive DEVICE belongs to, and leave out the drives of the other parts, as they are
+    /// If the array is split, that is, if drives continued without each other: start the part that
+    /// the drive DEVICE belongs to, and leave out the drives of the other parts, unchanged
     #[arg(long, value_name = "DEVICE")]
     choose: Option<String>,
-    /// Wait so long for members that are missing or busy, as at boot; then start without drives
-    /// that are not there or cannot be used, also those that are named, as far as the level allows.
-    /// Members are also searched where nobody named them, among the machine's block devices and
-    /// next to files that are named: a spare or replacement need not be in the list. Without it a
-    /// named drive that is not there is an error, since its name may be mistyped
+    /// Wait this long for missing or busy members, as at boot. Then start without them if the level
+    /// allows, even if they were named. Also searches this machine's block devices and the folders
+    /// of named files for members. Without --wait, a named drive that does not exist is an error,
+    /// since its name may be mistyped
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]
     wait: Option<u64>,
-    /// Start although the last writes to some blocks may be lost, which then read as before these
-    /// writes
+    /// Start even if the last writes to some blocks may be lost; these blocks then have their
+    /// earlier content
     #[arg(long)]
     accept_loss: bool,
     /// An empty drive that becomes a spare, which replaces a member that fails; may be given
-    /// several times. Drives that are spares already may be among the drives
+    /// several times. Drives that are spares already may be given among DEVICE
     #[arg(long, value_name = "DEVICE")]
     spare: Vec<String>,
-    /// Append events to FILE, a line each: time, array, event, member, text
+    /// Append events to FILE, one line each: time, array, event, member, text
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     /// Run PROGRAM for each event, with event, array, member and text as arguments and as
@@ -132,15 +132,15 @@ pub struct Args {
     /// Metrics for Prometheus: ADDRESS:PORT or /FILE
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Metrics>,
-    /// Seconds a drive may take to answer before it is failed; 0: no limit. Less than the default
-    /// may fail drives whose command the kernel had to abort
+    /// Seconds that a drive may take to answer before it is failed; 0: no limit. A smaller value
+    /// than the default may fail drives whose command the kernel had to abort
     #[arg(long, value_name = "SECONDS", default_value_t = DRIVE_TIMEOUT)]
     drive_timeout: u64,
-    /// Most connections of NBD clients at once
+    /// Maximum number of connections of NBD clients
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     connections: u32,
-    /// Most connections of one client, that is, of a process or an address
+    /// Maximum number of connections of one client, that is, of a process or an address
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     client_connections: u32,
@@ -150,17 +150,17 @@ pub struct Args {
     /// Microseconds that a rebuild pauses after every 32 rows
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     rebuild_pause: u64,
-    /// Memory for the volume's map, at least 24KiB; the rest of the map is read on demand. Without
-    /// it the whole map may be in memory: 1 MiB for each GiB of the volume
+    /// Memory for the volume's map, at least 24KiB; other parts of the map are read on demand
+    /// (default: no limit; the whole map takes 1 MiB for each GiB of the volume)
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     map_memory: Option<u64>,
-    /// Stay in the foreground, messages on standard error
+    /// Stay in the foreground, with messages on standard error
     #[arg(long, short_alias = 'f')]
     foreground: bool,
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Report on standard output when the array is served: how the daemon is started.
+    /// Report on standard output when the array is served; the daemon is started with this option.
     #[arg(long, hide = true, requires = "foreground")]
     ready: bool,
 }
@@ -185,7 +185,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// If the daemon cannot be started; the error says why an array cannot be served.
+/// An error if the daemon cannot be started; the error says why an array cannot be served.
 pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
@@ -208,7 +208,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         Err(error) => {
             let message = format!("{error:#}");
             if args.ready {
-                // After `ready` nobody reads the pipe any more.
+                // After `ready` the parent does not read the pipe any more.
                 daemon::say_failed(FAILURE, &message);
             }
             crate::complain(&message);
@@ -307,7 +307,7 @@ fn serve(args: &Args) -> Result<()> {
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
 
-/// Assembles the array and serves it. Also returns remarks on what is wrong with it.
+/// Assembles the array and serves it. Also returns remarks on its problems.
 fn start(
     args: &Args,
     rt: &Rt,
@@ -449,10 +449,9 @@ fn start(
     Ok((ArrayHost::start(rt, parts), remarks))
 }
 
-/// The members that the newest record counts on, but whose drives are not among the open ones.
-/// `says` are the records of the open drives, `unusable` the members' drives that do not open, and
-/// `unnamed` those that were seen although nobody named them; with `suspects`, further drives may
-/// be members.
+/// The members that the newest record has in service, but whose drives are not open. `says` are the
+/// records of the open drives, `unusable` the members' drives that do not open, and `unnamed` those
+/// that were seen although they were not named; with `suspects`, further drives may be members.
 fn absent(
     args: &Args,
     says: &[Examined],
@@ -521,8 +520,8 @@ fn absolute(place: &Listen) -> Result<Listen> {
 /// The TLS settings of `--tls` and its related options.
 ///
 /// # Errors
-/// If the options contradict each other, so that clients would be admitted whom they seem to
-/// keep out.
+/// An error if the options contradict each other, so that the server would admit clients that the
+/// options seem to exclude.
 fn tls(args: &Args) -> Result<Tls> {
     let why = match (args.tls, args.tls_verify, &args.tls_certs) {
         (Mode::Off, true, _) => {

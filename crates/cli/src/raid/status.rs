@@ -15,23 +15,23 @@ use std::time::Duration;
 /// Version of the JSON document.
 pub const VERSION: u32 = 2;
 
-/// Seconds of --watch.
+/// Interval of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// Show the state of running arrays
 ///
-/// Shows state, members and their errors, the progress of a rebuild or scrub, and what to do. Exit
+/// Shows state, members and their errors, the progress of a rebuild or scrub, and advice. Exit
 /// status 0 if all is well, 1 if an array is degraded, has failed, has no space, is being stopped,
 /// has lost or damaged data, or gives no answer.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Arrays: names, UUIDs, or control sockets; without any all that run
+    /// Arrays: names, UUIDs, or control sockets (default: all that run)
     arrays: Vec<String>,
     /// Repeat after this many seconds, until q or Ctrl-C; with --json one document per line
     #[arg(long, value_name = "SECONDS", value_parser = show::interval)]
     #[arg(alias = "interval", short_alias = 'i')]
     every: Option<Duration>,
-    // Means `--every 2`, and remains from earlier versions.
+    // The same as `--every 2`, for compatibility with earlier versions.
     #[arg(short = 'w', long, hide = true)]
     watch: bool,
     /// Print JSON
@@ -46,29 +46,30 @@ pub struct Status {
     pub version: u32,
     /// Name of the array.
     pub array: String,
-    /// Its UUID.
+    /// UUID of the array.
     pub uuid: String,
     /// The daemon's process id.
     pub pid: u32,
     /// RAID level: 0, 01, 4, 5 or 6.
     pub level: String,
-    /// online, damaged (data is lost or damaged), degraded (a member is missing or incomplete),
-    /// full (no space is left to write to), failed (nothing can be written), stopping.
+    /// State: online, damaged (data is lost or damaged), degraded (a member is missing or
+    /// incomplete), full (no space is left to write to), failed (nothing can be written),
+    /// or stopping.
     pub state: String,
     /// Why the array failed.
     pub error: Option<String>,
-    /// Why there is no space to write to, if that is so.
+    /// The reason why there is no space to write to, if there is none.
     #[serde(default)]
     pub out_of_space: Option<String>,
-    /// What is wrong, as text.
+    /// The problem, as text.
     pub problem: Option<String>,
-    /// What to do about it.
+    /// Advice on the problem.
     pub action: Option<String>,
-    /// When it was assembled, in seconds since 1970.
+    /// When the array was assembled, in seconds since 1970.
     #[serde(default)]
     pub started: u64,
-    /// Since when errors are counted and lost or damaged blocks are known: the assembly, or the
-    /// last `raid clear`; in seconds since 1970.
+    /// Time since which errors are counted and lost or damaged blocks are known (the assembly, or
+    /// the last `raid clear`), in seconds since 1970.
     #[serde(default)]
     pub known_since: u64,
     /// Bytes of the volume.
@@ -77,23 +78,23 @@ pub struct Status {
     pub used_bytes: u64,
     /// Bytes of the daemon's memory that the map takes.
     pub map_memory_bytes: u64,
-    /// The limit of that memory, including copies for checkpoints, if there is one.
+    /// The limit of the map's memory, including copies for checkpoints, if there is one.
     #[serde(default)]
     pub map_memory_limit_bytes: Option<u64>,
     /// Bytes of the daemon's memory that the stripe tables take.
     pub table_memory_bytes: u64,
-    /// Blocks of the volume that are lost, and were neither written since nor cleared.
+    /// Number of blocks of the volume that are lost, and were neither written since nor cleared.
     #[serde(default)]
     pub lost_blocks: u64,
     /// The first ranges of lost blocks.
     #[serde(default)]
     pub lost: Vec<LostRange>,
-    /// Damaged blocks of the drives that the last scrub found and did not repair.
+    /// Number of damaged blocks of the drives that the last scrub found and did not repair.
     #[serde(default)]
     pub damaged_blocks: u64,
-    /// How many more drives may fail, whichever they are.
+    /// Number of further drives that may fail, in any combination.
     pub may_fail: u32,
-    /// Clients may not write.
+    /// Whether clients may only read.
     pub read_only: bool,
     /// Addresses of the server.
     pub listening: Vec<String>,
@@ -105,14 +106,15 @@ pub struct Status {
     pub spares: Vec<String>,
     /// The rebuild that runs or can be resumed.
     pub rebuild: Option<Rebuild>,
-    /// How the last rebuild since the assembly ended.
+    /// Outcome of the last rebuild that ended since the array was assembled.
     #[serde(default)]
     pub last_rebuild: Option<LastRebuild>,
     /// The running scrub, or the last one.
     pub scrub: Option<Scrub>,
     /// Counters of the volume since it was assembled.
     pub counters: BTreeMap<String, u64>,
-    /// Segments by state: free, open, sealed, truncated, releasing. Each has a zone of every drive.
+    /// Segments by state: free, open, sealed, truncated, releasing. A segment has a zone of
+    /// every drive.
     #[serde(default)]
     pub segments: BTreeMap<String, u64>,
     /// Requests of clients by kind: read, write, flush.
@@ -125,9 +127,9 @@ pub struct Status {
 /// Requests of a kind since the array was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Their number.
+    /// Number of requests.
     pub count: u64,
-    /// Their total duration in nanoseconds.
+    /// Total duration of the requests in nanoseconds.
     pub total_ns: u64,
 }
 
@@ -143,91 +145,91 @@ pub struct LostRange {
 /// A member of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// Number.
+    /// Number of the member.
     pub member: u32,
     /// UUID of the drive.
     pub uuid: String,
-    /// The drive; none if it is missing.
+    /// The member's drive; none if it is missing.
     pub device: Option<String>,
-    /// online, failed, missing, rebuilding.
+    /// State: online, failed, missing or rebuilding.
     pub state: String,
-    /// Why the array was assembled without it, if it still lacks it for that reason.
+    /// The reason why the array was assembled without the member, if that is why it still lacks it.
     #[serde(default)]
     pub absent: Option<String>,
-    /// The drive that had this member at the assembly and was not named: it is stale since.
+    /// The drive that held this member at the assembly but was not named; it is stale since then.
     #[serde(default)]
     pub unnamed: Option<String>,
-    /// Reads that failed since it was assembled.
+    /// Number of reads that failed since errors are counted.
     pub read_errors: u64,
-    /// Writes that failed.
+    /// Number of writes that failed.
     pub write_errors: u64,
-    /// Blocks whose checksum did not match.
+    /// Number of blocks whose checksum did not match.
     pub checksum_errors: u64,
 }
 
 /// A rebuild.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rebuild {
-    /// False if it ended early and waits for furrow raid rebuild.
+    /// False if the rebuild ended early and waits for furrow raid rebuild.
     pub running: bool,
     /// Number of segments to rebuild.
     pub segments: u32,
-    /// Segments rebuilt.
+    /// Number of segments rebuilt.
     pub segments_done: u32,
     /// Percent rebuilt.
     pub percent: f64,
-    /// Seconds since it began.
+    /// Seconds since the rebuild began.
     pub seconds: f64,
     /// Seconds left at the pace so far.
     pub seconds_left: Option<f64>,
-    /// Microseconds it pauses after every 32 rows.
+    /// Microseconds that the rebuild pauses after every 32 rows.
     pub pause_us: u64,
 }
 
-/// How a rebuild ended.
+/// The outcome of a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRebuild {
-    /// Everything was restored.
+    /// Whether everything was restored.
     pub ok: bool,
-    /// The same for people, with the reason and what is lost.
+    /// The outcome as text, with the reason and the losses.
     pub text: String,
 }
 
 /// A scrub.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// Whether it is still running.
+    /// Whether the scrub is still running.
     pub running: bool,
-    /// Whether it repairs what is damaged.
+    /// Whether the scrub repairs damaged blocks.
     pub repair: bool,
-    /// Segments to check.
+    /// Number of segments to check.
     pub segments: u32,
-    /// Segments checked.
+    /// Number of segments checked.
     pub segments_done: u32,
     /// Percent checked.
     pub percent: f64,
-    /// Seconds since it began.
+    /// Seconds since the scrub began.
     pub seconds: f64,
     /// Seconds left at the pace so far.
     pub seconds_left: Option<f64>,
-    /// Blocks read, once it has ended.
+    /// Number of blocks read, once the scrub has ended.
     pub blocks: u64,
-    /// Damaged blocks found, once it has ended.
+    /// Number of damaged blocks found, once the scrub has ended.
     pub damaged: u64,
-    /// Those of them that were mended.
+    /// Number of damaged blocks that the scrub repaired.
     #[serde(default)]
     pub repaired: u64,
-    /// Those of them that `--repair` can mend.
+    /// Number of damaged blocks that `--repair` can repair.
     #[serde(default)]
     pub mendable: u64,
     /// The first damaged blocks.
     pub findings: Vec<Damage>,
-    /// Blocks of the volume that cannot be recovered.
+    /// Number of blocks of the volume that cannot be recovered.
     pub lost: u64,
-    /// It was stopped before it had read everything.
+    /// Whether the scrub was stopped before it had read everything.
     #[serde(default)]
     pub stopped: bool,
-    /// Why it ended early.
+    /// The reason why the scrub ended early.
     pub error: Option<String>,
 }
 
@@ -236,18 +238,18 @@ pub struct Scrub {
 pub struct Damage {
     /// Number of the member.
     pub member: u32,
-    /// Its drive.
+    /// Drive of the member.
     pub device: Option<String>,
     /// Zone of the drive.
     pub zone: u32,
     /// Block of the zone.
     pub block: u32,
-    /// What is wrong.
+    /// Description of the damage.
     pub what: String,
-    /// Its stripe was repaired.
+    /// Whether the block's stripe was repaired.
     pub repaired: bool,
-    /// Its stripe has too few whole blocks left: nothing can mend it, and blocks of the volume are
-    /// lost.
+    /// Whether the block's stripe has too few whole blocks left to be repaired, so that blocks of
+    /// the volume are lost.
     #[serde(default)]
     pub lost: bool,
 }
@@ -264,7 +266,7 @@ struct Document<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// If an array that is named does not run.
+/// An error if an array that is named does not run.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let every = args.every.or(args.watch.then_some(WATCH_EVERY));
     let Some(every) = every else {
@@ -352,7 +354,7 @@ fn row(member: &Member) -> [String; 6] {
 /// Prints one array as text.
 ///
 /// # Errors
-/// Errors of writing.
+/// The error of writing.
 pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let mut line = |what: &str, text: String| show::fact(out, &format!("{what:>7}: "), &text);
     line("array", format!("{}, UUID {}", status.array, status.uuid))?;
@@ -447,7 +449,7 @@ pub fn describe_forgotten(lost_blocks: u64) -> Option<String> {
     (lost_blocks > 0).then(|| format!("{lost} of the volume LOST, and that is not remembered"))
 }
 
-/// How many damaged blocks there are beyond the `shown` ones; `None` if there are no more.
+/// The number of damaged blocks beyond the `shown` ones, as text; `None` if there are no more.
 pub fn describe_more(array: &str, scrub: &Scrub, shown: usize) -> Option<String> {
     let more = scrub.damaged.saturating_sub(shown as u64);
     let known = scrub.findings.len();
@@ -462,7 +464,7 @@ pub fn describe_more(array: &str, scrub: &Scrub, shown: usize) -> Option<String>
     (more > 0).then(|| format!("and {more} more{tells}"))
 }
 
-/// Which blocks of the volume are lost.
+/// Describes which blocks of the volume are lost.
 fn describe_lost(status: &Status) -> String {
     let ranges: Vec<_> =
         status.lost.iter().map(|lost| lost.first..lost.first + lost.blocks).collect();
@@ -471,7 +473,7 @@ fn describe_lost(status: &Status) -> String {
     format!("{} of 4 KiB: {shown}{more}", show::count(status.lost_blocks, "block"))
 }
 
-/// The progress of a rebuild of `array`.
+/// Describes the progress of a rebuild of `array`.
 pub fn describe_rebuild(array: &str, rebuild: &Rebuild) -> String {
     if !rebuild.running {
         return format!(
@@ -493,7 +495,8 @@ pub fn describe_rebuild(array: &str, rebuild: &Rebuild) -> String {
     )
 }
 
-/// The progress of a scrub of `array`, or its result, with the command that mends what it found.
+/// Describes the progress or result of a scrub of `array`, with the command that repairs
+/// the damage.
 pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     if scrub.running {
         let done = (scrub.segments_done, scrub.segments);
@@ -506,8 +509,8 @@ pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     let damaged = match damaged {
         0 => "nothing damaged".to_owned(),
         some if some == repaired => format!("{some} damaged and mended"),
-        // After a repair, the remaining damage is lost for good or there was no space to write
-        // it again.
+        // After a repair, the remaining damage is lost for good, or there was no space to
+        // rewrite it.
         some if repair && repaired > 0 => format!("{some} damaged, {repaired} of them mended"),
         some if repair || mendable == 0 => format!("{some} damaged"),
         some => {
@@ -588,7 +591,7 @@ mod tests {
         assert!(said(&scrub).ends_with("1 damaged (to mend it: furrow raid scrub a --repair)"));
         scrub.damaged = 3;
         assert!(said(&scrub).contains("(to mend 1 of them: furrow raid scrub a --repair)"));
-        // Lost blocks cannot be mended, so no command is recommended for them.
+        // Lost blocks cannot be repaired, so no command is recommended for them.
         scrub.mendable = 0;
         assert!(said(&scrub).ends_with("3 damaged"), "{}", said(&scrub));
         (scrub.repaired, scrub.repair) = (2, true);

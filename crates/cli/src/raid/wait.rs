@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often drives are inspected during a wait.
+/// Interval between two inspections of drives during a wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The wait for drives, if there is one. Its time begins when this value is made, and applies to
@@ -22,13 +22,13 @@ pub struct Wait {
     said: Cell<bool>,
     /// Readable when a signal has come that asks this program to end.
     ended: Arc<OwnedFd>,
-    /// The command that started this program waits at the other end of standard output.
+    /// Whether the command that started this program waits at the other end of standard output.
     is_started: bool,
 }
 
 impl Wait {
     /// A wait that lasts for `time`, or until `ended` is readable; with `None` there is no wait.
-    /// With `is_started` the wait also ends when nobody reads standard output any more.
+    /// With `is_started` the wait also ends when no process reads standard output any more.
     pub fn new(time: Option<Duration>, ended: Arc<OwnedFd>, is_started: bool) -> Wait {
         let until = time.map(|time| Instant::now() + time);
         Wait { until, said: Cell::new(false), ended, is_started }
@@ -44,7 +44,7 @@ impl Wait {
     /// is over. The first call prints `why`, the reason for the wait.
     ///
     /// # Errors
-    /// If the program should end; then the sleep stops at once.
+    /// An error if the program should end; then the sleep stops at once.
     pub fn pause(&self, why: &str) -> Result<bool> {
         let Some(until) = self.until else { return Ok(false) };
         let left = until.saturating_duration_since(Instant::now());
@@ -62,7 +62,7 @@ impl Wait {
     /// Waits for `time`.
     ///
     /// # Errors
-    /// If the program should end; then the wait stops at once.
+    /// An error if the program should end; then the wait stops at once.
     fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
@@ -81,8 +81,8 @@ impl Wait {
         }
     }
 
-    /// Opens a drive that was found for writing. Waits for a drive that is busy: a program that
-    /// only looks at the drive (as udev does) must not cost the array a member.
+    /// Opens a drive that was found for writing. Waits if the drive is busy: a program that only
+    /// looks at the drive, as udev does, must not cost the array a member.
     ///
     /// # Errors
     /// The outer result is an error if the program should end. The inner result has the errors of

@@ -21,7 +21,7 @@ const HOW: &str = "make rocksdb-jni VERSION=... builds it, with the version in t
 /// where they are installed.
 ///
 /// # Errors
-/// If none was built.
+/// An error if none was built.
 pub fn plugins() -> Result<PathBuf> {
     super::find("FURROW_JAVA", DIRECTORY, &["../lib/furrow/java"], HOW)
 }
@@ -30,7 +30,7 @@ pub fn plugins() -> Result<PathBuf> {
 /// A jar inside another jar is not found.
 ///
 /// # Errors
-/// If there is no plugin for that RocksDB; the message says how to build one.
+/// An error if there is no plugin for that RocksDB; the message says how to build one.
 pub fn check(arguments: &[OsString], plugins: &Path) -> Result<()> {
     let paths = class_path(arguments, std::env::var("CLASSPATH").ok());
     for name in paths.iter().filter_map(|path| artifact(path)) {
@@ -82,7 +82,7 @@ fn jars(part: &str) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// The name and version of a jar with RocksDB, as the directory of its plugin is named.
+/// The name and version of a jar with RocksDB, in the form of the name of its plugin's directory.
 fn artifact(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.strip_suffix(".jar")?;
     let (id, version) = split(name);

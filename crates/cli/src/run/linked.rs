@@ -17,14 +17,14 @@ const JAVA: &str = "libjli.so";
 
 /// Name of RocksDB's shared library, before the version.
 const ROCKSDB: &str = "librocksdb.so";
-/// Bytes at the front of a program that contain its headers.
+/// Number of bytes at the front of a program that contain its headers.
 const FRONT: u64 = 64 << 10;
 
 /// Compares the RocksDB that `program` would load with the one that `plugin` was built for. A file
 /// that is not in this machine's program format, such as a script, is not checked.
 ///
 /// # Errors
-/// If the two differ, or the plugin's RocksDB is not installed.
+/// An error if the two differ, or the plugin's RocksDB is not installed.
 pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
     let Some(path) = find(program) else { return Ok(()) };
     let Some(linker) = linker(&path) else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! `furrow scrub --all`: every array, mount and store that runs on this machine, in this order.
 //!
-//! If one of them cannot be scrubbed, that is reported, and the others are scrubbed all the same.
+//! If one of them cannot be scrubbed, the command reports that and scrubs the others.
 
 use super::{Place, scrub_to_the_end};
 use crate::kv::running;
@@ -10,10 +10,10 @@ use anyhow::{Result, anyhow};
 use furrow_fuse::{endpoint, report};
 use std::io::Write;
 
-/// Scrubs everything that runs; with `repair`, damaged blocks are written again.
+/// Scrubs everything that runs; with `repair`, rewrites damaged blocks.
 ///
 /// # Errors
-/// If this user may not see what runs, or the output cannot be written.
+/// An error if this user may not see what runs, or the output cannot be written.
 pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
     let (mut found, mut bad) = (0, false);
     let mut note = |result: Result<u8>| {

@@ -168,7 +168,8 @@ impl Drop for Place {
 fn kill(pid: u64) {
     let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    // The process ends when it releases its locks; opening its drives waits for these locks.
+    // The killed process may hold its locks for a moment longer; opening its drives waits for
+    // these locks.
 }
 
 pub fn said(output: &Output) -> String {

@@ -11,23 +11,23 @@ use std::rc::Rc;
 /// model's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingCounters {
-    /// Commands answered.
+    /// Number of commands answered.
     pub commands: u64,
     /// Time the command stage of writes and appends was held.
     pub write_stage: u64,
     /// Time the command stage of reads was held.
     pub read_stage: u64,
-    /// Writes and appends that had to wait for space in the buffer.
+    /// Number of writes and appends that had to wait for space in the buffer.
     pub buffer_waits: u64,
     /// Highest number of bytes in the buffer at once, in whole units.
     pub buffer_peak: u64,
-    /// Programs of units.
+    /// Number of programs of units.
     pub programs: u64,
-    /// Programs of units that were not full.
+    /// Number of programs of units that were not full.
     pub partial_programs: u64,
     /// Time of programs, summed over dies.
     pub program: u64,
-    /// Pages sensed.
+    /// Number of pages sensed.
     pub pages: u64,
     /// Time of sensing, summed over dies.
     pub sense: u64,
@@ -111,7 +111,7 @@ pub(super) struct Agenda {
     order: u64,
 }
 
-/// What is due.
+/// An event that is due.
 pub(super) enum Due {
     Write(u32),
     Read(u32),
@@ -219,7 +219,7 @@ impl Shared {
         hash(self.seed, zone, self.draws, draw)
     }
 
-    /// As [`Shared::random`], but with a new number in each call.
+    /// Like [`Shared::random`], but with a new number in each call.
     pub fn random_next(&mut self, zone: u32, draw: u32) -> u64 {
         self.draws += 1;
         self.random(zone, draw)

@@ -42,7 +42,7 @@ pub enum Spread {
     Exponential,
 }
 
-/// When a unit's space in the buffer becomes free.
+/// Moment when a unit's space in the buffer becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// When the program of the unit starts: the die has its own register.
@@ -439,7 +439,7 @@ impl Preset {
     /// The model with the parameters `given` changed.
     ///
     /// # Errors
-    /// As [`Model::set`] and [`Model::validate`].
+    /// The errors of [`Model::set`] and [`Model::validate`].
     pub fn with(self, given: &[(String, String)]) -> Result<Rc<Model>> {
         let mut model = self.model;
         for (key, value) in given {

@@ -1,4 +1,4 @@
-//! What a command has done, as far as it takes time.
+//! The part of a command's work that takes time.
 
 use furrow_zone::ZoneId;
 
@@ -11,7 +11,7 @@ pub(crate) enum Opened {
     FromClosed,
 }
 
-/// The work of a command, as far as it affects time.
+/// The part of a command's work that takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// The command was refused, or had nothing to do.

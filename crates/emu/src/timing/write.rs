@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// How much of a command entered the buffer.
+/// The part of a command that entered the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Blocked,

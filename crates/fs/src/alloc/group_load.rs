@@ -19,9 +19,9 @@ const FADE: u64 = 4;
 /// Blocks written lately, by group.
 pub(crate) struct Load {
     blocks: Vec<u64>,
-    /// Blocks still to be written until counts are halved, and the number of blocks between
-    /// two halvings.
+    /// Number of blocks that still have to be written before counts are halved.
     left: u64,
+    /// Number of blocks between two halvings.
     every: u64,
 }
 
@@ -50,7 +50,7 @@ impl Load {
         *blocks = (*blocks).max(least.unwrap_or(0));
     }
 
-    /// Blocks written to `group` lately.
+    /// Number of blocks written to `group` lately.
     pub(crate) fn of(&self, group: u32) -> u64 {
         self.blocks[group as usize]
     }

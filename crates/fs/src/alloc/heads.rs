@@ -49,7 +49,7 @@ use zerocopy::FromZeros;
 
 pub(crate) use crate::format::HEADS_PER_STREAM;
 
-/// Where a head writes.
+/// The superzone that a head writes to, and the place in it.
 ///
 /// Invariants:
 /// - Without a superzone `next` is 0 and `summary` empty.
@@ -102,13 +102,13 @@ struct Stream {
     /// The head that the stream writes through, or wrote through last.
     current: usize,
     quota: u32,
-    /// Blocks written in the current window.
+    /// Number of blocks written in the current window.
     window: u64,
-    /// Blocks written since the last sample of the stream's class.
+    /// Number of blocks written since the last sample of the stream's class.
     sampled: u64,
     /// Blocks per second, from the last window or from a later sample that changed quotas.
     rate: u64,
-    /// Blocks written since the mount.
+    /// Number of blocks written since the mount.
     blocks: u64,
 }
 
@@ -116,7 +116,7 @@ struct Stream {
 pub(crate) struct Streams {
     streams: Vec<Stream>,
     began: Nanos,
-    /// Times at which the present samples of data and of nodes began.
+    /// Start times of the present samples of data and of nodes.
     sampling: [Nanos; 2],
     budget: Budget,
     /// Number of superzones that saturate the drive; 0 if unknown.

@@ -154,7 +154,7 @@ impl Allocator {
     /// The place where an append puts the next block of `stream`: head, zone, block in the zone.
     ///
     /// # Errors
-    /// As [`Allocator::write`].
+    /// The errors of [`Allocator::write`].
     pub(crate) fn next_place(&mut self, stream: u8, dirty: u64) -> Result<(usize, ZoneId, u32)> {
         let head = self.head_for(self.folded(stream), dirty)?;
         let at = &self.cursors[head].head;

@@ -12,13 +12,13 @@ use furrow_zone::Result;
 pub(super) struct SinceCheckpoint {
     /// Superzones that heads took.
     allocated: Vec<Allocation>,
-    /// How many superzones of `allocated` are in a durable checkpoint once the one under way
+    /// Number of superzones of `allocated` that are in a durable checkpoint once the one under way
     /// is durable.
     allocated_in_snapshot: usize,
-    /// Blocks that a crash now would turn into garbage: those written since, except for blocks that
-    /// cleaning alone changed.
+    /// Number of blocks that a crash now would turn into garbage: those written since, except for
+    /// blocks that cleaning alone changed.
     at_risk: u64,
-    /// How many blocks of `at_risk` the checkpoint under way covers.
+    /// Number of blocks of `at_risk` that the checkpoint under way covers.
     at_risk_in_snapshot: u64,
 }
 
@@ -38,8 +38,9 @@ impl SinceCheckpoint {
         &self.allocated
     }
 
-    /// Blocks that recovery may write again after a crash now: the blocks written, and the
-    /// `changed` blocks, which are dirty for a reason other than cleaning moving blocks below them.
+    /// Number of blocks that recovery may write again after a crash now: the blocks written, and
+    /// the `changed` blocks, which are dirty for a reason other than cleaning moving blocks
+    /// below them.
     pub(super) fn to_write_again(&self, changed: u64) -> u64 {
         self.at_risk + changed
     }

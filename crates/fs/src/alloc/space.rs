@@ -30,8 +30,8 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState};
 /// Space, in superzones, that users leave for cleaning: for the valid blocks of a victim, and as
 /// many nodes that point to them.
 pub(crate) const RESERVE: u32 = 2;
-/// Blocks that recovery may write in addition to those it replays, to free files that were removed
-/// while open.
+/// Number of blocks that recovery may write in addition to those it replays, to free files that
+/// were removed while open.
 pub(crate) const RECOVERY_MIN: u64 = 8;
 /// Blocks beyond the capacity that names and attributes of existing files may take.
 pub(crate) const UPKEEP: u64 = 64;
@@ -44,7 +44,7 @@ const SLACK: u64 = 32;
 pub(crate) enum Claim {
     /// Adds at most this number of blocks.
     User(u64),
-    /// As `User`, for names and attributes of existing files, which may use [`UPKEEP`] blocks
+    /// Like `User`, for names and attributes of existing files, which may use [`UPKEEP`] blocks
     /// beyond the capacity. Operations that only replace blocks claim 0.
     Upkeep(u64),
     /// Frees space, at once or in a later step. The operation may use part of the reserve, and does
@@ -63,7 +63,7 @@ impl Allocator {
         self.layout.stripe(self.layout.width).payload_blocks().max(1)
     }
 
-    /// Payload blocks of superzone `id`, which may lack zones.
+    /// Number of payload blocks of superzone `id`, which may lack zones.
     pub(crate) fn payload_of(&self, id: SuperzoneId) -> u32 {
         match self.zones.width(id) {
             0 => 0,
@@ -71,7 +71,7 @@ impl Allocator {
         }
     }
 
-    /// Blocks that can be written before anything is reset.
+    /// Number of blocks that can be written before anything is reset.
     pub(crate) fn space_left(&self) -> u64 {
         let open: u64 =
             (0..self.layout.streams as usize).map(|s| u64::from(self.space_in(s))).sum();
@@ -97,9 +97,9 @@ impl Allocator {
         u64::from(superzones) * u64::from(self.superzone_blocks())
     }
 
-    /// Blocks that users may have in use. The other blocks are garbage or free: the blocks that
-    /// cleaning needs at once, and a slack that keeps victims worth cleaning. The slack is at least
-    /// the size of the largest write, as far as a small drive allows.
+    /// Number of blocks that users may have in use. The other blocks are garbage or free: the
+    /// blocks that cleaning needs at once, and a slack that keeps victims worth cleaning. The slack
+    /// is at least the size of the largest write, as far as a small drive allows.
     pub(crate) fn capacity(&self) -> u64 {
         let blocks = self.main_blocks();
         let write = (WRITE_BLOCKS_MAX as u64 + 8).min(blocks / 16);

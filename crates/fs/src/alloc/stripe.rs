@@ -2,10 +2,10 @@
 //!
 //! A superzone of `width` zones with `capacity` blocks each is one *virtual* space of `width ×
 //! capacity` blocks. It is filled row by row: a row has `sub` blocks (a *subsegment*) of each zone,
-//! one zone after the other. Where the capacity is no multiple of `sub`, the last row is shorter:
-//! it has `capacity % sub` blocks per zone. The space is cut into *segments* of `segment` blocks
-//! whose last block is the summary. The blocks left at the end are a short last segment if they can
-//! hold a data block and its summary, otherwise padding.
+//! one zone after the other. Where the capacity is not a multiple of `sub`, the last row is
+//! shorter: it has `capacity % sub` blocks per zone. The space is cut into *segments* of `segment`
+//! blocks whose last block is the summary. The blocks left at the end are a short last segment if
+//! they can hold a data block and its summary, otherwise padding.
 //!
 //! Invariants (property-tested): [`Stripe::place`] and [`Stripe::index`] are each other's inverse
 //! on `[0, width × capacity)`; as the virtual index ascends, the offsets visited within each zone
@@ -15,9 +15,9 @@
 
 use std::ops::Range;
 
-/// Blocks of a subsegment by default: 128 KiB.
+/// Number of blocks of a subsegment by default: 128 KiB.
 pub const DEFAULT_SUB: u32 = 32;
-/// Blocks of a segment by default: 2 MiB, which is 511 blocks and the summary.
+/// Number of blocks of a segment by default: 2 MiB, which is 511 blocks and the summary.
 pub const DEFAULT_SEGMENT: u32 = 512;
 
 /// The reason why a [`Stripe`] cannot be built.
@@ -57,7 +57,7 @@ pub struct Stripe {
     pub width: u32,
     /// Number of usable blocks in each zone.
     pub capacity: u32,
-    /// Blocks of a subsegment, which are adjacent in one zone.
+    /// Number of blocks of a subsegment, which are adjacent in one zone.
     pub sub: u32,
     /// Number of blocks in a segment, including its summary.
     pub segment: u32,

@@ -24,12 +24,13 @@ use furrow_rt::Nanos;
 /// Length of a window, in nanoseconds.
 pub(crate) const WINDOW: u64 = Nanos::SECOND;
 
-/// Segments in a sample for each superzone that a class may have open. Four are enough to
-/// distinguish an eighth of the writes from a quarter.
+/// Number of segments in a sample, for each superzone that a class may have open. Four are enough
+/// to distinguish an eighth of the writes from a quarter.
 const SAMPLE: u64 = 4;
 
-/// Superzones that a class (data or nodes) may have open. `peak` is the number that saturates the
-/// drive (0 if unknown), `available` the number that the active zones of the drive allow.
+/// Number of superzones that a class (data or nodes) may have open. `peak` is the number that
+/// saturates the drive (0 if unknown), `available` the number that the active zones of the
+/// drive allow.
 pub(crate) fn share(peak: u32, available: u32) -> u32 {
     let half = available / 2;
     let most = if peak == 0 { half } else { peak.min(half) };

@@ -21,7 +21,7 @@ use crate::core::{Core, Inner};
 use furrow_rt::Nanos;
 use std::rc::Rc;
 
-/// Least garbage of a victim, in thousandths: at the level where cleaning starts, just above the
+/// Minimum garbage of a victim, in thousandths: at the level where cleaning starts, just above the
 /// urgent level, and below the urgent level.
 const GARBAGE: [u64; 3] = [400, 100, 50];
 /// Longest pause, as a multiple of the time that the batch before it took.
@@ -50,7 +50,8 @@ impl Core {
         [level(gc.start, LEAST[0], 2), level(gc.urgent, LEAST[1], 4)]
     }
 
-    /// How far the free space is from urgent (0) towards the start of cleaning (1000 and more).
+    /// Position of the free space on a scale from the urgent level (0) to the level at which
+    /// cleaning starts (1000); above that level it exceeds 1000.
     fn ease(&self) -> u64 {
         let [start, urgent] = self.levels();
         self.free().saturating_sub(urgent) * 1000 / start.saturating_sub(urgent).max(1)

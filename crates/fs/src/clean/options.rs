@@ -32,7 +32,7 @@ pub struct CleanOptions {
     pub policy: Policy,
     /// Largest number of superzones to clean.
     pub superzones: u32,
-    /// Least share of a victim that must be garbage, in percent.
+    /// Minimum share of a victim that must be garbage, in percent.
     pub garbage_percent: u8,
 }
 
@@ -52,7 +52,8 @@ pub struct CleanReport {
     pub data_blocks: u64,
     /// Number of nodes that were moved.
     pub node_blocks: u64,
-    /// Blocks that could not be read, or whose content is not the content that was written.
+    /// Number of blocks that could not be read, or whose content is not the content that
+    /// was written.
     pub failed_blocks: u64,
     /// Place, owner and reason of the first few failed blocks.
     pub failures: Vec<String>,

@@ -29,7 +29,7 @@ const SCAN: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) addr: u32,
-    /// The node that points to the block, or the node that the block is; 0 if unknown.
+    /// The node that points to the block, or the block's own id if it is a node; 0 if unknown.
     node: u32,
     slot: u16,
 }
@@ -45,7 +45,7 @@ impl Item {
         Item { addr, node, slot: NODE_SLOT }
     }
 
-    /// The node that points to the block, or the node that the block is.
+    /// The node that points to the block, or the block's own id if it is a node; 0 if unknown.
     pub(crate) fn holder(&self) -> u32 {
         self.node
     }

@@ -20,9 +20,9 @@ use std::rc::Rc;
 
 /// Stream for data that cleaning moves: the cold one, as in F2FS.
 const MOVED_DATA: u8 = 2;
-/// Most blocks in a batch: one segment.
+/// Maximum number of blocks in a batch: one segment.
 const BATCH_MAX: usize = 512;
-/// Most blocks in one read. If a read fails, its blocks are read again one by one.
+/// Maximum number of blocks in one read. If a read fails, its blocks are read again one by one.
 const RUN_MAX: usize = 64;
 
 /// The result of a batch.
@@ -31,7 +31,7 @@ pub(crate) struct Moved {
     pub(super) data: u64,
     pub(super) nodes: u64,
     pub(super) failed: u64,
-    /// Nodes that were clean and became dirty by the moves.
+    /// Number of nodes that were clean and became dirty by the moves.
     pub(super) parents: u32,
     /// There was not enough space, so the batch was not begun.
     pub(super) no_room: bool,
@@ -53,7 +53,8 @@ pub(crate) struct Confirmed {
 }
 
 impl Core {
-    /// Most blocks in a batch: at most a segment, and no more than a small cache can hold.
+    /// Maximum number of blocks in a batch: at most a segment, and no more than a small cache
+    /// can hold.
     pub(super) fn clean_batch(&self) -> usize {
         (self.env.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }

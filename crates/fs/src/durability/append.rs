@@ -336,7 +336,7 @@ impl Inner {
     /// Appends the dirty blocks of `ino` in `range`, and waits until they are placed.
     ///
     /// # Errors
-    /// As [`Inner::append_files`].
+    /// The errors of [`Inner::append_files`].
     pub(crate) async fn append_range(self: &Rc<Self>, ino: Ino, range: Range<u32>) -> Result<()> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());

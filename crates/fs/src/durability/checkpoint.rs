@@ -66,9 +66,9 @@ struct Snapshot {
     places: TablePages,
     /// Table superzones that this checkpoint is the first to list.
     grown: Vec<u32>,
-    /// Superzones that the checkpoint shows to be empty, and the pool's snapshot that proves this
-    /// once the checkpoint is durable.
+    /// Superzones that the checkpoint shows to be empty.
     releasable: Vec<SuperzoneId>,
+    /// The pool's snapshot, which proves that they are empty once the checkpoint is durable.
     empties: furrow_log::Snapshot,
     /// Zones that failed before the snapshot; their lost blocks are written elsewhere.
     lost: Vec<ZoneId>,
@@ -548,7 +548,7 @@ impl Inner {
                 Err(error) if of_a_file(&error) => {
                     self.core.borrow_mut().durability.checkpoint.aside.insert(ino, error);
                 }
-                // Ignore any other error: the next snapshot meets it again.
+                // Ignore any other error: it occurs again at the next snapshot.
                 _ => {}
             }
         }
@@ -571,7 +571,7 @@ impl Inner {
         self.core.borrow_mut().durability.checkpoint.aside.clear();
         match self.append_files(&[]).await {
             Err(error) if !of_a_file(&error) => return Err(error),
-            // Ignore an error that concerns one file: the snapshot meets it again.
+            // Ignore an error that concerns one file: it occurs again at the snapshot.
             _ => {}
         }
         self.write_before_snapshot().await;

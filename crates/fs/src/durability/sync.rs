@@ -228,8 +228,8 @@ impl Core {
         true
     }
 
-    /// Whether a zone of the current half failed before it was full: the next record cannot
-    /// continue in this half.
+    /// True if a zone of the current half failed before it was full. The next record then cannot go
+    /// to this half.
     fn has_lost_zone(&self) -> bool {
         let (stripe, next) = (self.env.layout.sync_stripe(), self.durability.sync.next);
         let zones = self.env.layout.sync_half(self.durability.sync.half);

@@ -7,8 +7,8 @@
 //! The state shown is that of the newest whole checkpoint, without the sync records after it: a
 //! mount would begin with this state.
 //!
-//! Not here: the content of files, the sync log's items, wording for people (the command does
-//! that).
+//! Not here: the content of files, the sync log's items, wording of messages (the command
+//! does that).
 
 mod value;
 

@@ -20,7 +20,7 @@ fn body() -> SuperblockBody {
 #[test]
 fn areas_that_agree_with_each_other_must_not_leave_the_drive() {
     decode(&body()).unwrap();
-    // All zones are of logs, and the main area begins where the drive ends.
+    // All zones belong to logs, and the main area begins where the drive ends.
     let beyond = SuperblockBody {
         logs: 1.into(),
         ring_start: 0.into(),

@@ -109,7 +109,7 @@ pub(super) async fn walk(
         }
         let core = &mut *inner.core.borrow_mut();
         if nid == ROOT_NODE {
-            // The root directory is made again soon, with this id.
+            // The root directory is rebuilt soon, with this id.
             core.cache.remove(&Key::Node(nid));
             core.tables.forget_node(nid);
         } else {

@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks of table pages that a merge writes before other tasks can run: 1 MiB.
+/// Number of blocks of table pages that a merge writes before other tasks can run: 1 MiB.
 const BATCH: u32 = 256;
 /// How a checkpoint stores the changes of a table, depending on the space in the delta log.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Tables {
         self.tables_of(log).flat_map(table_pages).collect()
     }
 
-    /// Number of table pages that a merge of `log` has still to write.
+    /// Number of table pages that a merge of `log` still has to write.
     pub(super) fn merging(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
         let merging = [self.nat.merging().len() as u32, sit.merging().len() as u32];
         self.tables_of(log).map(|table| merging[table]).sum()

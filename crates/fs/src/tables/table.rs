@@ -36,7 +36,7 @@ pub(crate) struct Table<E> {
     resident: usize,
     dirty: BTreeSet<u32>,
     stale: BTreeSet<u32>,
-    /// Table pages that a merge has still to write.
+    /// Table pages that a merge still has to write.
     merging: BTreeSet<u32>,
 }
 
@@ -202,7 +202,7 @@ impl<E: Entry> Table<E> {
         self.merging.retain(|table_page| self.table_pages[*table_page as usize].is_some());
     }
 
-    /// Table pages that the merge has still to write.
+    /// Table pages that the merge still has to write.
     pub(crate) fn merging(&self) -> &BTreeSet<u32> {
         &self.merging
     }

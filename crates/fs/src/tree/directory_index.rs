@@ -161,7 +161,7 @@ impl DirectoryIndexes {
         self.bytes = self.broken.less("DirectoryIndexes::bytes", with_change, before);
     }
 
-    /// As [`DirectoryIndexes::change`], but only if the content of `block` is known.
+    /// Like [`DirectoryIndexes::change`], but only if the content of `block` is known.
     fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index, &Broken)) {
         if self.knows(ino, block) {
             self.change(ino, change);

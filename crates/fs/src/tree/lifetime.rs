@@ -24,7 +24,7 @@ use furrow_zone::{Error, ErrorKind};
 /// Name of the attribute that declares a lifetime.
 pub const ATTRIBUTE: &[u8] = b"user.furrow.lifetime";
 
-/// How long data is expected to live, compared with other data.
+/// Expected lifetime of data, compared with other data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lifetime {
     /// The value `short`: the data is hot.

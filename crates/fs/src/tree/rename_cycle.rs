@@ -1,11 +1,11 @@
 //! The check that a rename does not move a directory below itself.
 //!
 //! When a directory moves to another parent, the check climbs from the new parent to the root, and
-//! must not meet the directory. The climb takes as many steps as the tree is deep, and users decide
-//! the depth. So a climb is done in stretches, and remembers its place. Its findings hold as long
-//! as no directory moves to another parent; after such a move, the climb starts again from the
-//! bottom. A climb longer than one stretch therefore runs *alone*, while all other moves of
-//! directories that need a climb queue, so that it can finish.
+//! must not find the directory on the way. The climb takes as many steps as the tree is deep, and
+//! users decide the depth. So a climb is done in stretches, and remembers its place. Its findings
+//! hold as long as no directory moves to another parent; after such a move, the climb starts again
+//! from the bottom. A climb longer than one stretch therefore runs *alone*, while all other moves
+//! of directories that need a climb queue, so that it can finish.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -47,7 +47,7 @@ pub(crate) struct CycleCheck {
     under_way: Option<(Ino, Ino, Ino)>,
     /// Number of directories climbed so far.
     steps: u64,
-    /// Finished climbs that reached the root: the start, and the directory that was not met.
+    /// Climbs that reached the root: the start, and the directory that is not on the way.
     clear: Vec<(Ino, Ino)>,
     /// The value of [`DirectoryMoves::done`] for which the findings hold.
     moves: u64,

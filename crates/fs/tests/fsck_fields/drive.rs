@@ -80,7 +80,7 @@ impl Drive {
         Drive { geometry, reports, base: Rc::new(base), changed: BTreeMap::new() }
     }
 
-    /// Blocks per zone.
+    /// Number of blocks per zone.
     pub fn capacity(&self) -> u32 {
         self.geometry.zone_capacity.0 as u32
     }

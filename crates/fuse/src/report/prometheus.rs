@@ -6,7 +6,7 @@ use super::Scrub;
 use super::stat::{Memory, Operation, Stat};
 use furrow_metrics::{Page, seconds};
 
-/// `stat` as text.
+/// `stat` in that format.
 pub fn text(stat: &Stat) -> String {
     let status = &stat.status;
     let labels = [

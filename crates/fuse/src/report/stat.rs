@@ -16,7 +16,7 @@ pub struct Stat {
     pub seconds: f64,
     /// Permits for active zones.
     pub permits: Permits,
-    /// Memory the engine holds.
+    /// Memory that the engine holds.
     #[serde(default)]
     pub memory: MemoryUse,
     /// Log streams.
@@ -27,8 +27,8 @@ pub struct Stat {
     /// owner, reason.
     #[serde(default)]
     pub damage: Vec<String>,
-    /// What a mount for reading does not show, because it is damaged or cannot be read: a line for
-    /// each loss, the first for what a mount for writing is refused for.
+    /// Losses that a read-only mount hides because they are damaged or unreadable, one line each.
+    /// The first line is the damage that prevents a mount for writing.
     #[serde(default)]
     pub not_shown: Vec<String>,
     /// The running scrub, or the last one since the mount.
@@ -36,12 +36,12 @@ pub struct Stat {
     pub scrub: Option<Scrub>,
 }
 
-/// Active zones of the drive that this file system may have, and has.
+/// Active zones of the drive: how many this file system may have, and has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permits {
-    /// The limit.
+    /// Maximum number of active zones.
     pub limit: u32,
-    /// Active now.
+    /// Number of zones that are active now.
     pub held: u32,
 }
 
@@ -49,9 +49,9 @@ pub struct Permits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryUse {
-    /// Now.
+    /// Memory held now.
     pub now: Memory,
-    /// The maximum since the mount.
+    /// Maximum of the memory held since the mount.
     pub peak: Memory,
 }
 
@@ -87,16 +87,16 @@ impl Memory {
 pub struct Stream {
     /// Kind of blocks written to the stream.
     pub name: String,
-    /// Superzones it may have open at once.
+    /// Maximum number of superzones that the stream may have open at once.
     pub quota: u32,
-    /// Superzones it has open.
+    /// Number of superzones that the stream has open.
     pub open: u32,
-    /// Those of them that other streams lend it; 0 if the reporting daemon does not know.
+    /// Open superzones lent by other streams; 0 if the reporting daemon does not know.
     #[serde(default)]
     pub lent: u32,
-    /// Superzones partly written and set aside, still active.
+    /// Number of superzones that are partly written and set aside, and still active.
     pub parked: u32,
-    /// Bytes written since the mount.
+    /// Bytes written to the stream since the mount.
     pub bytes: u64,
 }
 
@@ -107,7 +107,8 @@ impl From<StreamInfo> for Stream {
     }
 }
 
-/// Most lines about damage that is not shown: a report has to fit into an extended attribute.
+/// Maximum number of lines about damage that is not shown: a report has to fit into an
+/// extended attribute.
 const NOT_SHOWN_MAX: usize = 50;
 
 /// Lines about damaged content that a read-only mount does not show.

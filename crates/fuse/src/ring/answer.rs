@@ -2,17 +2,17 @@
 //!
 //! Invariants:
 //! - An entry of a ring has one request at a time, and the request one [`Answer`]. From the arrival
-//!   of the request to the answer, the entry's memory belongs to this process, and only the holder
-//!   of the answer writes its payload. The ring's thread reads the payload before it passes the
-//!   answer on, except for a WRITE, whose answer has no payload.
+//! of the request to the answer, the entry's memory belongs to this process, and only the holder
+//! of the answer writes its payload. The ring's thread reads the payload before it passes the
+//! answer on, except for a WRITE, whose answer has no payload.
 //! - The ring's thread copies the pages that a READ has found to the entry's memory. The thread
-//!   that gives the answer does not copy, because it holds the engine while requests of other
-//!   processors wait for the engine.
+//! that gives the answer does not copy, because it holds the engine while requests of other
+//! processors wait for the engine.
 //! - Only the ring's thread gives an entry back to the kernel: the commands of a ring belong to the
-//!   thread that submits them.
+//! thread that submits them.
 //! - The ring's thread announces its sleep *before* its last look for answers. A thread that gives
-//!   an answer leaves the answer *before* it looks for the announcement. So either the ring's
-//!   thread finds the answer, or the other thread wakes it.
+//!   an answer puts it into the outbox *before* it looks for the announcement. So either the ring's
+//!   thread finds the answer, or the answering thread wakes it.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
@@ -52,7 +52,8 @@ unsafe impl Sync for Memory {}
 impl Memory {
     fn new(entries: usize, payload: usize) -> std::io::Result<Memory> {
         let kind = ProtFlags::READ | ProtFlags::WRITE;
-        // Most of this memory is never used, so the system reserves none for it.
+        // Most pages of this mapping are never used, so the system does not reserve memory
+        // for them.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let length = entries * (HEAD + payload);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
@@ -107,7 +108,7 @@ enum Payload {
     Pages(ReadData),
 }
 
-/// Where answers wait for the ring's thread.
+/// The place where answers wait for the ring's thread.
 pub(crate) struct Outbox {
     memory: Memory,
     given: Mutex<Vec<Given>>,
@@ -120,7 +121,7 @@ impl Outbox {
     /// An outbox for `entries` entries with `payload` bytes of payload each.
     ///
     /// # Errors
-    /// If memory or descriptors run out.
+    /// An error if memory or descriptors run out.
     pub(crate) fn new(entries: usize, payload: usize) -> std::io::Result<Outbox> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let memory = Memory::new(entries, payload)?;
@@ -174,7 +175,8 @@ impl Outbox {
         }
     }
 
-    /// The memory of the header and of the payload of `entry`, as the kernel wants it.
+    /// The memory of the header and of the payload of `entry`, as address and length, for
+    /// registration.
     pub(crate) fn parts(&self, entry: u16) -> [Part; 2] {
         let memory = &self.memory;
         [
@@ -186,7 +188,8 @@ impl Outbox {
     /// The header of the request in `entry`. Only the thread of the ring calls this.
     pub(crate) fn header(&self, entry: u16) -> Header {
         let mut bytes = [0; size_of::<Header>()];
-        // SAFETY: within the mapping, and nobody writes there: the kernel has passed the entry on.
+        // SAFETY: within the mapping, and neither kernel nor thread writes there: the kernel has
+        // passed the entry on.
         unsafe { self.memory.head(entry).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         zerocopy::transmute!(bytes)
     }
@@ -270,7 +273,7 @@ pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) 
 pub(crate) struct Answer {
     outbox: Arc<Outbox>,
     entry: u16,
-    /// Number of bytes of payload so far, and the most that there may be.
+    /// Number of bytes of payload so far, and its maximum.
     length: usize,
     limit: usize,
     given: bool,

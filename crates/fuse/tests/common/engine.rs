@@ -16,7 +16,7 @@ use std::time::Duration;
 thread_local! {
     /// Whether mounts that this thread makes have a write-back cache.
     pub static WRITEBACK: Cell<bool> = const { Cell::new(false) };
-    /// How requests of these mounts come from the kernel.
+    /// The way by which requests of these mounts come from the kernel.
     pub static TRANSPORT: Cell<Transport> = const { Cell::new(Transport::Channel) };
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-/// Runs the tests of mounts again; `$prepare` selects for this thread how the mounts are made.
+/// Runs the tests of mounts again; `$prepare` selects the kind of mounts for this thread.
 macro_rules! again {
     ($prepare:expr) => {
         again! { @ $prepare,

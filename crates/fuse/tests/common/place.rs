@@ -18,7 +18,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Nothing if the test is to be skipped.
+    /// `None` if the test is to be skipped.
     pub fn new(name: &str) -> Option<Place> {
         Place::on(name, GEOMETRY)
     }

@@ -1,4 +1,4 @@
-//! Tests of what becomes of zones that cleaning could not empty.
+//! Tests how cleaning treats zones that it could not empty.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,12 +8,13 @@ use furrow_zone::ZoneId;
 
 const BLOCK: usize = 4096;
 
-/// If the space for what a zone holds is gone when the zone is cleaned, the zone is left as it is
-/// and not tried again in vain; once there is more space, it is cleaned.
+/// A zone whose content fits nowhere when it is cleaned is left as it is, and not tried again in
+/// vain. It is cleaned once there is more space.
 #[test]
 fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
     with_store(Policy::Shared, |rt, store| async move {
-        // Files of at most 16 blocks have no block of checksums, which would move them together.
+        // Files 11 to 14 have at most 16 blocks and so no block of checksums. With one, cleaning
+        // would move them together.
         for (name, blocks) in [("10", 30), ("11", 10), ("12", 10), ("13", 10), ("14", 10)] {
             let id = store.create(name, Lifetime::Medium).unwrap();
             store.append(id, &vec![7; blocks * BLOCK]).await.unwrap();
@@ -27,7 +28,7 @@ fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
         let valid = zones.valid(victim);
         assert!((1..64).contains(&valid), "{valid} blocks are valid");
 
-        // Somebody takes all other space while the victim is being cleaned.
+        // Another user of the zones takes all other space while the victim is being cleaned.
         let open = (0..40).map(ZoneId).find(|zone| zones.is_open(*zone)).unwrap();
         zones.abandon(open);
         let mut taken: Vec<_> = std::iter::from_fn(|| zones.pool.allocate(&[])).collect();
@@ -36,7 +37,7 @@ fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
         rt.sleep(1_000_000).await;
         assert_eq!((zones.valid(victim), store.counters().cleaned), (valid, 0));
 
-        // Some zones are given back: few enough that cleaning is due.
+        // Give back some zones, few enough that cleaning is due.
         taken.drain(..10).for_each(|id| zones.pool.mark_full(id));
         for _ in 0..2 {
             // The first time they are reset. Then a writer finds that few are free.

@@ -1,4 +1,4 @@
-//! Dead ranges in memory: the byte ranges of each file that nobody reads again.
+//! Dead ranges in memory: the byte ranges of each file that no program will read again.
 
 use crate::extent::FileId;
 use furrow_rt::PAGE_SIZE;
@@ -42,7 +42,7 @@ impl Ranges {
         let each = before.into_iter().chain(self.0.range(from..to));
         each.filter_map(move |(start, stop)| {
             let run = ((*start).max(from).div_ceil(page), (*stop).min(to) / page);
-            // Both fit into 32 bits: they lie between `first` and `end`.
+            // Both ends fit into 32 bits: they lie between `first` and `end`.
             (run.0 < run.1).then_some((run.0 as u32, run.1 as u32))
         })
     }

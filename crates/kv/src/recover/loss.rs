@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Directory for files whose names are lost.
 const FOUND: &str = "lost+found";
-/// Most losses that an error lists.
+/// Maximum number of losses that an error lists.
 const NAMED: usize = 4;
 
 impl Replay {
@@ -62,7 +62,8 @@ impl Replay {
 }
 
 impl Opened {
-    /// Describes what is lost, a line for each place and for each file known to be affected.
+    /// Describes the losses: one line for each damaged place and for each file known to be
+    /// affected.
     pub(crate) fn losses(&self) -> Vec<String> {
         let place = |(zone, at)| format!("zone {zone} offset {at}");
         let places = self.damage.iter().map(|d| format!("{}: {}", place(d.place), d.what));

@@ -90,7 +90,7 @@ pub(crate) const READ: [Step<Reading>; 3] = [
     },
 ];
 
-/// A step ran before one it depends on: the table of steps is wrong.
+/// The error that a step ran before one it depends on: the table of steps is wrong.
 fn out_of_order() -> Error {
     Error::new(ErrorKind::Invalid, "steps of recovery are out of order")
 }
@@ -99,7 +99,7 @@ impl Reading {
     /// Reads the store on a drive.
     ///
     /// # Errors
-    /// As [`Store::open`], except errors of writing.
+    /// The errors of [`Store::open`], except errors of writing.
     pub(crate) async fn all(
         device: Rc<dyn ZonedDevice>,
         pages: Pool,

@@ -16,9 +16,9 @@ pub enum Policy {
     /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, but tables and
     /// blobs do not. A writer holds its file's zone, and a concurrent writer takes another.
     LizaPaper,
-    /// The rule of the released ZenFS: an empty zone for each writer as long as permits last; then
-    /// the zone whose files outlive the new file by the least; else the zone with the least space
-    /// is finished and an empty one opened.
+    /// The rule of the released ZenFS: each writer gets an empty zone as long as permits last. Then
+    /// it gets the zone whose files outlive the new file by the least; if there is none, the zone
+    /// with the least space is finished and an empty one opened.
     LizaZenfs,
     /// BAZA (§IV-A): blob files share zones in the order of their creation, whatever their
     /// lifetime. A writer holds its zone, so a concurrent writer takes another one. The next file

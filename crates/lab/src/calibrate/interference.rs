@@ -31,10 +31,11 @@ const FIRST: u32 = 640;
 /// The management commands that run at the same time as the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Resets of full zones, which would take this percentage of the time on an idle drive.
-    Resets(u32),
-    /// Finishes of zones with one block, which would take this percentage of the time on an
+    /// Resets of full zones, at intervals at which they take this percentage of the time on an
     /// idle drive.
+    Resets(u32),
+    /// Finishes of zones with one block, at intervals at which they take this percentage of the
+    /// time on an idle drive.
     Finishes(u32),
 }
 
@@ -54,9 +55,9 @@ pub struct Situation {
     pub op: Kind,
     /// KiB of a request.
     pub kib: u64,
-    /// Zones in use.
+    /// Number of zones in use.
     pub zones: u32,
-    /// Requests outstanding for each zone.
+    /// Number of requests outstanding for each zone.
     pub depth: u32,
     /// The management commands at the same time.
     pub beside: Neighbour,

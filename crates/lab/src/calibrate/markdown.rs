@@ -8,7 +8,7 @@ use super::{Golden, Row, Summary, Verdict};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 
-/// Seeds of the runs in the document.
+/// Number of seeds of the runs in the document.
 pub const SEEDS: u64 = 3;
 
 /// A figure with at least three digits.
@@ -69,7 +69,7 @@ fn line<S: AsRef<str>>(cells: impl IntoIterator<Item = S>) -> String {
     line
 }
 
-/// What rows of one line have in common: drive, measurement, unit.
+/// The properties that rows of one line share: drive, measurement, unit.
 fn group(golden: &Golden) -> [String; 3] {
     let what = golden.what();
     let what = match golden.condition.parse::<u64>() {
@@ -85,7 +85,7 @@ fn group(golden: &Golden) -> [String; 3] {
     [golden.preset.clone(), what, golden.unit.clone()]
 }
 
-/// What a row differs in from others of its line: zones and depth, or how full the zone was.
+/// The properties that distinguish rows of one line: zones and depth, or how full the zone was.
 fn label(golden: &Golden) -> String {
     match (golden.condition.parse::<u64>(), &*golden.condition) {
         (Ok(_), _) => format!("{}×{}: ", golden.zones, golden.depth),

@@ -7,9 +7,9 @@ use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// Most words that a cause may have.
+/// Maximum number of words in a cause.
 const CAUSE_WORDS: usize = 15;
-/// Most words of what was found.
+/// Maximum number of words in a finding.
 const FOUND_WORDS: usize = 75;
 
 /// A claim, as in the data file.
@@ -22,7 +22,8 @@ pub struct Claim {
     pub source: String,
     /// The statement, in a line.
     pub what: String,
-    /// Where the source shows or states it: `figure 10`, `table 2`, `section 5.2`, `abstract`.
+    /// Places at which the source shows or states the claim: `figure 10`, `table 2`, `section
+    /// 5.2`, `abstract`.
     #[serde(default)]
     pub at: Vec<String>,
     /// The claim's figures.
@@ -46,10 +47,10 @@ pub struct Claim {
     /// For a claim that misses: the reason, and the evidence for it.
     #[serde(default)]
     pub explanation: Option<String>,
-    /// What holds of it now, for the pages, 75 words at most.
+    /// The present finding about the claim, in at most 75 words, for the pages.
     #[serde(default)]
     pub found: Option<String>,
-    /// If it is not reproduced: the cause in a line, 15 words at most.
+    /// For a claim that is not reproduced: the cause in a line, in at most 15 words.
     #[serde(default)]
     pub cause: Option<String>,
     /// The figures that moved when the cause was changed; a figure of another claim is written as
@@ -141,7 +142,7 @@ pub struct SeriesPoint {
     pub point: Point,
 }
 
-/// How a published number is meant.
+/// The meaning of a published number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relation {
@@ -210,7 +211,7 @@ pub struct Figure {
     /// The published figure; `None` for a figure of our own, which shows what the others depend on.
     #[serde(default)]
     pub paper: Option<Paper>,
-    /// How the published figure is meant.
+    /// The meaning of the published figure.
     #[serde(default)]
     pub relation: Relation,
     /// Percentage by which our figure may differ and still count as equal.
@@ -282,7 +283,7 @@ impl Claim {
         !self.runs.is_empty()
     }
 
-    /// What the command line must name before the claim can be run.
+    /// The argument that the command line lacks for the claim to be run, and the option for it.
     pub fn lacks(&self) -> &'static str {
         match self.recorded.is_empty() {
             true => "a trace: name one with '--trace FILE'",

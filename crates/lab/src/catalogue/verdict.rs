@@ -26,8 +26,8 @@ pub enum Verdict {
     Calibrated,
     /// The claim was tried with something else than was published.
     Incomparable,
-    /// Our mean meets a published point within the tolerance (10 % at most, on either side), and
-    /// the seeds agree.
+    /// Our mean agrees with a published point within the tolerance (10 % at most, on either side),
+    /// and the seeds agree.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,
@@ -125,8 +125,8 @@ impl Figure {
     }
 
     /// True if the figures of all seeds are within [`SCATTER`] of each other and, if the published
-    /// `near` is an effect, on the same side as `near`. The mean alone can meet a figure that no
-    /// seed shows.
+    /// `near` is an effect, on the same side as `near`. The mean alone can agree with a figure that
+    /// no seed shows.
     fn agree(&self, near: f64, sample: &Sample) -> bool {
         let Sample { low, high, .. } = *sample;
         let alike = (low >= 0.0 && high <= SCATTER * low) || (high <= 0.0 && low >= SCATTER * high);

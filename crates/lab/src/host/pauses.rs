@@ -33,21 +33,21 @@ pub struct Pauses {
     /// Dirty pages below which nobody pauses: half-way from the background limit to the
     /// dirty limit.
     free_run: f64,
-    /// Dirty pages at which all tasks together write as fast as the drive.
+    /// Number of dirty pages at which all tasks together write as fast as the drive.
     set_point: f64,
-    /// Dirty pages at which tasks stop.
+    /// Number of dirty pages at which tasks stop.
     limit: f64,
     writers: Vec<Writer>,
-    /// Pages dirtied by all writers since the file system was mounted.
+    /// Number of pages dirtied by all writers since the file system was mounted.
     dirtied: Cell<u64>,
     measured: Cell<Measured>,
 }
 
 /// The state of a task that writes.
 struct Writer {
-    /// Pages dirtied since the last pause.
+    /// Number of pages dirtied since the last pause.
     dirtied: Cell<u64>,
-    /// Pages that the task may dirty before it checks whether to pause.
+    /// Number of pages that the task may dirty before it checks whether to pause.
     allowed: Cell<u64>,
     /// End of the last pause.
     since: Cell<Nanos>,
@@ -57,7 +57,7 @@ struct Writer {
 #[derive(Clone, Copy)]
 struct Measured {
     at: Nanos,
-    /// Pages written back by then.
+    /// Number of pages written back by then.
     written: u64,
     /// Pages per nanosecond.
     rate: f64,

@@ -49,7 +49,8 @@ pub(super) fn page(
     out
 }
 
-/// The commands of all claims, and remarks; each once, the one of most claims last.
+/// Writes the commands and remarks of all claims, each once. The one that most claims share
+/// comes last.
 fn setups(out: &mut String, claims: &[Shown<'_>]) {
     let mut setups: Vec<(String, Vec<&str>)> = Vec::new();
     for (shown, kept) in claims.iter().filter_map(|shown| Some((shown, shown.kept?))) {

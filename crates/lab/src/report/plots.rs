@@ -45,8 +45,8 @@ pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
     all.chunks(SIDE_BY_SIDE).enumerate().map(plot).collect()
 }
 
-/// Most characters of a figure's name: together with the claim before it, such a name fits below an
-/// axis at an angle.
+/// Maximum number of characters of a figure's name: together with the claim before it, such a name
+/// fits below an axis at an angle.
 const NAME: usize = 40;
 
 /// A name of at most [`NAME`] characters.
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Catalogue;
 
-    /// Most characters that fit below an axis at an angle.
+    /// Maximum number of characters that fit below an axis at an angle.
     const LONGEST: usize = 52;
 
     #[test]

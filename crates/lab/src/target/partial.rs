@@ -69,7 +69,7 @@ pub struct Partial {
     segments: Vec<Segment>,
     /// Number of blocks in a zone.
     capacity: u32,
-    /// Fewest blocks of a request that counts as large.
+    /// Minimum number of blocks of a request that counts as large.
     large: u32,
     span: u64,
     /// Whether parity waits for the data.

@@ -1,4 +1,5 @@
-//! Files as XFS keeps them on a zoned drive, as a target: a model of what it sends, no file system.
+//! Files as XFS keeps them on a zoned drive, as a target: a model of what XFS sends, not a
+//! file system.
 //!
 //! Each file's data go to one of a few open zones, file i to zone i modulo their number, with one
 //! write in flight per zone. Metadata are in place on a conventional second drive. An fsync writes
@@ -161,8 +162,8 @@ impl Spread {
                 let result = this.write_back(zone).await;
                 this.writing_back[zone].set(false);
                 // Answers wake waiting writers. A notification without an answer would only make
-                // them start writing back again. After an error there may be no further answer, so
-                // it notifies them.
+                // them start writing back again. After an error no further answer may come, so the
+                // writers are notified here.
                 if let Err(error) = result {
                     this.failed.borrow_mut().get_or_insert(error);
                     this.progress.notify_all();
@@ -257,8 +258,9 @@ async fn command(device: &dyn ZonedDevice, thread: u32, command: Command) -> Res
 struct Journal {
     device: Rc<dyn ZonedDevice>,
     blocks: u64,
-    /// Numbers of blocks begun and of blocks durable.
+    /// Number of blocks begun.
     begun: Cell<u64>,
+    /// Number of blocks durable.
     done: Cell<u64>,
     progress: Notify,
 }

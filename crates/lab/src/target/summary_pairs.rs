@@ -33,10 +33,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Blocks of an F2FS segment.
+/// Number of blocks of an F2FS segment.
 const SEGMENT: u64 = 512;
 
-/// Blocks of a copy's command: the largest request of the kernel's block layer, 1 MiB.
+/// Number of blocks of a copy's command: the largest request of the kernel's block layer, 1 MiB.
 const COMMAND: u64 = 256;
 
 /// Number of zones that are copied at once. The engine has that many fewer active zones.

@@ -21,7 +21,7 @@ pub(super) struct Identity<'a> {
     pub zoned_namespace: &'a [u8; BYTES],
 }
 
-/// What the identify data say about a namespace and its limits.
+/// The facts about a namespace and its limits from the identify data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identified {
     pub namespace: Namespace,

@@ -42,8 +42,8 @@ const ZONED: u32 = 2 << 24;
 /// (`BLK_SAFE_MAX_SECTORS`, `BLK_MAX_SEGMENTS` in the kernel's `include/linux/blkdev.h`).
 const ANY_QUEUE: (u64, u64) = (127, 128);
 
-/// Most out-of-band bytes of a block: the kernel keeps the number in one byte (`metadata_size` of
-/// `struct blk_integrity`).
+/// Maximum number of out-of-band bytes per block: the kernel keeps the number in one byte
+/// (`metadata_size` of `struct blk_integrity`).
 const MOST_OOB: u64 = 255;
 
 /// An ioctl that returns a number.

@@ -1,4 +1,4 @@
-//! What each status of an NVMe drive means for the command that got it. Pure.
+//! The meaning of each status of an NVMe drive for the command that got it. Pure.
 //!
 //! Status codes are those of the NVM Express Base Specification 2.0 (figures "Generic Command
 //! Status Values", "Command Specific Status Values", "Media and Data Integrity Error Values" and
@@ -10,7 +10,7 @@ use furrow_zone::Status;
 /// The drive's statement that the same command would fail again (DNR).
 const DO_NOT_RETRY: u16 = 0x4000;
 
-/// What follows from a status.
+/// The consequence of a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The command gets this answer.

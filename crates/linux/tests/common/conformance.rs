@@ -43,7 +43,7 @@ const STATES: [(ZoneState, &str); 7] = [
 /// How the drive behaved in a case.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// How often the case occurred.
+    /// Number of times that the case occurred.
     pub times: u64,
     /// Descriptions of differences, and how often each occurred.
     pub differences: BTreeMap<String, u64>,

@@ -95,8 +95,9 @@ struct Run {
     epoch: u64,
     checkpoint: u64,
     extents: Vec<Extent>,
-    /// The tables as of the last merge, after which the extents begin; and as they are now.
+    /// The tables as of the last merge, after which the extents begin.
     merged: Tables,
+    /// The tables as they are now.
     model: Tables,
 }
 

@@ -1,4 +1,4 @@
-//! The zones that failed, as long as somebody has to know of it.
+//! Failed zones, each kept until its failure is forgotten or forgiven.
 
 use furrow_rt::Notify;
 use furrow_zone::{Error, ZoneId};
@@ -23,8 +23,9 @@ pub struct Failure {
 #[derive(Default)]
 pub(crate) struct FailedZones {
     failures: RefCell<Vec<Failure>>,
-    /// Number of failures noted so far, and the notification of the next one.
+    /// Number of failures noted so far.
     noted: Cell<u64>,
+    /// Wakes the tasks that wait for the next failure.
     failing: Notify,
     /// Whether the engine writes the lost blocks of a failed zone elsewhere: see
     /// [`Writer::relocates`](super::Writer::relocates).

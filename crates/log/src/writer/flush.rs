@@ -16,7 +16,7 @@ impl Writer {
     /// flush continues if the future is dropped.
     ///
     /// # Errors
-    /// The drive's error if it fails a flush. Every later call fails too, because nobody knows how
+    /// The drive's error if it fails a flush. Every later call fails too, because it is unknown how
     /// much was lost.
     pub async fn flush(&self) -> Result<()> {
         if self.has(LogDefect::SkippedFlush) {
@@ -56,7 +56,7 @@ impl Writer {
     /// the early flush.
     ///
     /// # Errors
-    /// As [`Writer::flush`].
+    /// The errors of [`Writer::flush`].
     pub async fn flush_after(&self, early: Option<EarlyFlush>) -> Result<()> {
         match early {
             Some(EarlyFlush { round, mishaps }) if mishaps == self.mishaps() => round.done().await,

@@ -32,7 +32,8 @@ impl Round {
 #[must_use = "what it covers is durable after `Writer::flush_after`"]
 pub struct EarlyFlush {
     pub(super) round: Rc<Round>,
-    /// Failures and retries when the flush was requested: what may make it worthless.
+    /// Numbers of failed zones and of retried writes when the flush was requested. If either grows,
+    /// the flush may have missed blocks.
     pub(super) mishaps: (u64, u64),
 }
 

@@ -1,9 +1,9 @@
-//! How a writer is set up: its options.
+//! The options of a writer.
 
 use furrow_policy::LogDefect;
 
-/// How many writes of one zone may be in flight, and whether the writer or the drive chooses their
-/// places.
+/// Rule for how many writes of one zone may be in flight, and whether the writer or the drive
+/// chooses their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
@@ -16,7 +16,7 @@ pub enum Order {
     Append,
 }
 
-/// How a writer is set up.
+/// The options of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
     /// Order policy.
@@ -24,9 +24,10 @@ pub struct WriterOptions {
     /// Number of hardware queues of the drive. A zone is written through the queue with the fewest
     /// zones; a zone opened after another uses the other's queue.
     pub queues: u16,
-    /// Most write commands in flight per zone under [`Order::Queued`] and [`Order::Append`].
+    /// Maximum number of write commands in flight per zone under [`Order::Queued`]
+    /// and [`Order::Append`].
     pub depth: u32,
-    /// Most blocks in a write command, if lower than the drive's limit.
+    /// Maximum number of blocks in a write command, if lower than the drive's limit.
     pub command_blocks: Option<u32>,
     /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
     /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that spans

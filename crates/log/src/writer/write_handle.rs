@@ -1,4 +1,4 @@
-//! What a caller holds of a write that it has submitted.
+//! The handle of a submitted write.
 
 use crate::zone_queue::ZoneQueue;
 use furrow_zone::Result;

@@ -11,7 +11,7 @@ use furrow_rt::Pages;
 use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
-/// When a write counts as written.
+/// Condition for a write to count as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The write counts once the drive has it; a volatile cache still needs a flush.
@@ -61,7 +61,7 @@ pub struct ZoneWrite<'a, P = Pages> {
     pub oob: &'a [u8],
     /// How the block at which the write begins is chosen.
     pub placement: Placement,
-    /// When the write counts as written.
+    /// Condition for a write to count as written.
     pub durability: Durability,
     /// The observer of the write's completion, and the number under which it knows the write. With
     /// an observer, the handle does not return the place of an append; the observer gets it.

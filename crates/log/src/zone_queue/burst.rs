@@ -18,8 +18,8 @@ const FIRST: u32 = 64;
 /// Two of this many later bursts are timed: one written as one command, one as several. So the
 /// writer notices when the other way has become faster.
 const EVERY: u32 = 64;
-/// Most measurements that count in a mean. Each further measurement moves the mean by their
-/// difference divided by this number.
+/// Maximum number of measurements that count in a mean. Each further measurement moves the mean by
+/// their difference divided by this number.
 const WEIGHT: u64 = 32;
 /// Number of burst sizes. A size covers the numbers of blocks from one power of two up to the next;
 /// the first size begins at 4 blocks, and the last one has no end.

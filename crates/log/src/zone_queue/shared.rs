@@ -13,7 +13,7 @@ use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What all queues of a drive use.
+/// State that all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) rt: Rt,
     pub(crate) device: Rc<dyn ZonedDevice>,
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) join: bool,
     pub(crate) append_pieces: u32,
     pub(crate) blocks_per_command: u32,
-    /// Most blocks in an append; 0: appends are not available.
+    /// Maximum number of blocks in an append; 0: appends are not available.
     pub(crate) blocks_per_append: u32,
     pub(crate) zero: Page,
     pub(crate) in_flight: RefCell<InFlight>,
@@ -80,13 +80,14 @@ pub(crate) fn tail_sectors(geometry: &Geometry) -> u64 {
     geometry.zone_capacity.0 % sectors_per_block(geometry)
 }
 
-/// Most blocks in a write command. Leaves space for the zone's tail of less than a block.
+/// Maximum number of blocks in a write command. Leaves space for the zone's tail of less than
+/// a block.
 fn largest_command(geometry: &Geometry) -> u32 {
     let most = blocks_per_command(geometry);
     if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
 }
 
-/// Most blocks in an append.
+/// Maximum number of blocks in an append.
 fn largest_append(geometry: &Geometry) -> u32 {
     let limit = geometry.append_limit().map_or(u64::MAX, |limit| limit.0);
     (limit / sectors_per_block(geometry)).min(u64::from(blocks_per_command(geometry))) as u32

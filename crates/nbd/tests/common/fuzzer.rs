@@ -1,10 +1,10 @@
 //! Sends bytes of all kinds to a server that runs in the same thread.
 //!
 //! A case is a function of its seed. Its stream is a session of valid and nearly valid messages, or
-//! a stream of the corpus, and is then damaged. It is sent in pieces of any size by a client that
-//! reads the replies or does not, and that ends in one of several ways. After each case the
-//! connection must be gone, all memory returned, and the replies well-formed; now and then a proper
-//! client must find the server in order.
+//! a stream of the corpus, and is then damaged. A client sends it in pieces of any size, with or
+//! without reading the replies, and ends in one of several ways. After each case the connection
+//! must be gone, all memory returned, and the replies well-formed; now and then a well-behaved
+//! client must get correct answers.
 
 use crate::bytes::{self, option, request};
 use crate::certificates::Certificates;
@@ -92,7 +92,7 @@ pub struct Target {
     limits: Limits,
 }
 
-/// Sums of what the cases did, as evidence that the fuzzer reaches the server.
+/// Counts of what the cases did, as evidence that the fuzzer reaches the server.
 #[derive(Default, Debug)]
 pub struct Sums {
     pub cases: u64,
@@ -385,7 +385,7 @@ fn any_request(rng: &mut Rng, cookie: u64) -> Vec<u8> {
     };
     let mut out = request(kind, flags, cookie, offset, length);
     if kind == bytes::WRITE {
-        // The whole payload is rarely sent if it is large; a wrong length is a case of its own.
+        // A large payload is rarely sent whole, and sometimes the length is wrong.
         let sent = if rng.one_in(40) { rng.below(9000) } else { u64::from(length).min(1 << 20) };
         out.resize(out.len() + sent as usize, cookie as u8);
     }
@@ -398,7 +398,7 @@ pub fn mutate(stream: &mut Vec<u8>, rng: &mut Rng) {
         if stream.is_empty() {
             return;
         }
-        // Half of the damage hits the front of a stream, where decisions are made.
+        // Half of the damage hits the beginning of a stream, where decisions are made.
         let reach = if rng.one_in(2) { stream.len().min(400) } else { stream.len() };
         let at = rng.below(reach as u64) as usize;
         let some = stream.len().min(at + 1 + rng.below(64) as usize);

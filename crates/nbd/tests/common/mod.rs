@@ -40,7 +40,7 @@ pub struct Mood {
     pub slow: AtomicU32,
     /// The kind of error with which every request fails: an index in [`KINDS`], from 1; 0 for none.
     pub fails: AtomicU32,
-    /// The most requests that were in flight at once.
+    /// Maximum number of requests that were in flight at once.
     pub peak: AtomicU32,
 }
 
@@ -404,7 +404,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// As [`Client::at_end`], after reading the next `count` bytes.
+    /// Like [`Client::at_end`], after reading the next `count` bytes.
     pub fn at_end_after(&mut self, count: usize) -> bool {
         self.take(count);
         self.at_end()

@@ -17,7 +17,7 @@ use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
-/// What an assembly knows between its steps.
+/// The state that the steps of an assembly share.
 pub(crate) struct Assembly {
     rt: Rt,
     watchdog: Watchdog,
@@ -32,7 +32,7 @@ struct Opened {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
     image: Image,
-    /// Members lack a drive, and the newest state record does not have them as failed.
+    /// Whether members lack a drive that the newest state record does not have as failed.
     missing: bool,
     /// Members, as bits, whose newest state record may be a damaged one.
     unsure: u32,

@@ -108,7 +108,7 @@ fn r5_a_stripe_stays_in_flight() {
     });
 }
 
-/// R6: a permit that nobody holds is never given back.
+/// R6: a permit that no zone holds is never given back.
 #[test]
 fn r6_a_permit_leaks() {
     rigged(&still(), async |mut rig: Rig| {
@@ -196,7 +196,7 @@ fn r11_a_mapping_block_is_let_go_twice() {
     });
 }
 
-/// R12: a segment is not kept for its blocks that a torn stripe replaced.
+/// R12: a segment is not kept, though a torn stripe replaced blocks of it.
 #[test]
 fn r12_a_fallback_is_given_up() {
     let found = Rc::new(Cell::new(0));

@@ -31,7 +31,7 @@ pub(crate) struct State {
     /// being written does not name.
     pub(super) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(super) image: RefCell<Image>,
-    /// How many blocks had been written to the volume at the snapshot.
+    /// Number of blocks that had been written to the volume at the snapshot.
     pub(super) written: Cell<u64>,
     pub(super) one: Semaphore,
     pub(super) record: Semaphore,
@@ -66,7 +66,7 @@ impl State {
         self.image.borrow()
     }
 
-    /// How many blocks had been written to the volume at the snapshot.
+    /// Number of blocks that had been written to the volume at the snapshot.
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most ranges kept; further blocks are only counted.
+/// Maximum number of ranges kept; further blocks are only counted.
 const RANGES: usize = 4096;
 
 /// A set of blocks that keeps a bounded number of ranges.
@@ -57,7 +57,7 @@ impl LostBlocks {
         (self.blocks.get() + self.beyond.get(), self.ranges())
     }
 
-    /// The number of blocks in the kept ranges, and the set's own count of them.
+    /// The number of blocks in the kept ranges by enumeration, and as the set has counted them.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let ranges = self.ranges.borrow();
         (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())

@@ -4,7 +4,7 @@ use crate::format::{FooterEntry, NONE, block};
 use crate::meta::identity::Identity;
 use zerocopy::FromZeros;
 
-/// A footer's entry for a block: the identity of a data block; of a parity block (`None`) only
+/// A footer's entry for a block: the identity of a data block; for a parity block (`None`), only
 /// the kind.
 pub(crate) fn seal_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> FooterEntry {
     let mut entry = FooterEntry::new_zeroed();

@@ -4,15 +4,15 @@
 //! segment, is a *metadata stripe*. On every drive its chunk lists the blocks of that drive's zone
 //! in the stripes of the window before it: row i of the chunk lists row i of each of these stripes'
 //! chunks. A further metadata stripe is written as the next stripe when stripes wait to be listed
-//! and no metadata stripe is in flight: so under load one metadata stripe lists many. All chunks of
-//! a metadata stripe are written, so it has the same place in every zone; therefore rows are at
-//! their own places (Zone Write only).
+//! and no metadata stripe is in flight: so under load one metadata stripe lists many. A metadata
+//! stripe has a chunk at the same place in every zone; therefore each row is at its own place (Zone
+//! Write only).
 //!
 //! Invariants
 //! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
-//!   a block that no metadata block lists belongs to no stripe.
-//! - A metadata block lists everything before it in its window, so the last whole one
-//!   has everything.
+//! a block that no metadata block lists belongs to no stripe.
+//! - A metadata block lists everything before it in its window, so the last whole metadata block of
+//!   a window lists all of it.
 
 pub(crate) mod cache;
 mod footers;
@@ -34,7 +34,7 @@ use zerocopy::IntoBytes;
 /// A metadata stripe on its way to the drives.
 pub(crate) struct Sent {
     cover: Rc<Cover>,
-    /// Point of [`Volume::asked`] at which the metadata stripe was sent.
+    /// Value of [`Volume::asked`] when the metadata stripe was sent.
     since: u64,
     flights: Vec<(u32, WriteHandle)>,
 }

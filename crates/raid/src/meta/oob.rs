@@ -5,10 +5,10 @@ use furrow_log::address::oob_per_block;
 use furrow_zone::Geometry;
 use zerocopy::IntoBytes;
 
-/// Most data blocks that cleaning moves together, unless a stripe is larger.
+/// Maximum number of data blocks that cleaning moves together, unless a stripe is larger.
 const BATCH: u32 = 128;
 
-/// How many stripes of `data` data blocks cleaning writes together.
+/// Number of stripes, of `data` data blocks each, that cleaning writes together.
 pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).max(1)
 }
@@ -18,7 +18,7 @@ pub(crate) fn fits(geometry: &Geometry) -> bool {
     oob_per_block(geometry) >= BlockMeta::SIZE
 }
 
-/// Bytes of the buffer for a block's metadata: its out-of-band bytes, or the metadata's size where
+/// Size of the buffer for a block's metadata: its out-of-band bytes, or the size of the metadata if
 /// it does not fit into them.
 pub(crate) fn bytes(geometry: &Geometry) -> usize {
     oob_per_block(geometry).max(BlockMeta::SIZE)

@@ -36,15 +36,15 @@ impl OpenMeta {
         self.0.is_some() && window::ends(next, stripes)
     }
 
-    /// How many stripes of a segment of `stripes` stripes may hold data: with in-band metadata the
-    /// last stripe does not.
+    /// Number of stripes that may hold data, in a segment of `stripes` stripes: with in-band
+    /// metadata the last stripe does not.
     pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
         stripes - u32::from(self.0.is_some())
     }
 
     /// Adds the stripe just noted to those that wait for a metadata stripe. Returns the cover to
-    /// wait for, and whether the caller has to check [`OpenMeta::is_due`] at the end of this turn;
-    /// `None` if metadata is out of band.
+    /// wait for, and whether the caller's task must check [`OpenMeta::is_due`] after the tasks that
+    /// run now; `None` if metadata is out of band.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }

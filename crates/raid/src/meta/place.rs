@@ -1,4 +1,4 @@
-//! Where the metadata of an array's blocks is, and what depends on that.
+//! The place of the metadata of an array's blocks, and the rules that depend on the place.
 
 use crate::format::{BARE, BlockMeta, WINDOW};
 use crate::meta::{oob, window};
@@ -59,7 +59,7 @@ impl MetaPlace {
         }
     }
 
-    /// How many blocks cleaning can put into a segment of `all` data blocks, in stripes of
+    /// Number of blocks that cleaning can put into a segment of `all` data blocks, in stripes of
     /// `data` blocks.
     pub(crate) fn capacity(self, all: u32, data: u32) -> u32 {
         match self {
@@ -68,7 +68,7 @@ impl MetaPlace {
         }
     }
 
-    /// How many stripes of `data` data blocks cleaning writes together.
+    /// Number of stripes, of `data` data blocks each, that cleaning writes together.
     pub(crate) fn batch(self, data: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => oob::batch(data),
@@ -76,9 +76,9 @@ impl MetaPlace {
         }
     }
 
-    /// Most stripes in flight in a segment of the volume's own writes: `depth`, except where
-    /// cleaning has to fill windows, since the space that cleaning frees must not depend on
-    /// an option.
+    /// Maximum number of stripes in flight in a segment of the volume's own writes. It is
+    /// `depth`, unless cleaning has to fill windows: the space that cleaning frees must not
+    /// depend on an option.
     pub(crate) fn internal_depth(self, depth: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => depth,

@@ -20,13 +20,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Most blocks of a read command.
+/// Maximum number of blocks of a read command.
 const COMMAND: u32 = 128;
 
-/// Most read commands of a scan in flight at once.
+/// Maximum number of read commands of a scan in flight at once.
 const AHEAD: usize = 4;
 
-/// A data row of one zone, as far as its metadata is known.
+/// The known metadata of a data row of one zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) stripe: u32,
@@ -34,9 +34,8 @@ pub(crate) struct Row {
     pub(crate) crc: u32,
     /// The coded part of a data block's metadata; for a parity block, the code stored with it.
     pub(crate) code: [u8; CODED],
-    /// Whether the block is as it was written. If not, it was damaged later: a crash does not
-    /// leave a block's metadata with other content, or a block that is partly written between
-    /// whole blocks.
+    /// Whether the block is as it was written. If not, it was damaged later: a crash leaves neither
+    /// a block with the metadata of other content, nor a torn block between whole ones.
     pub(crate) whole: bool,
 }
 
@@ -224,7 +223,7 @@ pub(crate) async fn footers_of(
     found
 }
 
-/// Notes in `table` the places of the chunks in one zone.
+/// Records in `table` the places of the chunks in one zone.
 pub(crate) fn note_places(
     table: &mut StripeTable,
     groups: Groups,
@@ -252,8 +251,8 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
-    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks' checksums
-    /// agree with their metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, with only those blocks whose
+    /// checksums agree with their metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_rows(
         &self,
         drive: &Drive,

@@ -2,7 +2,7 @@
 
 use crate::format::WINDOW;
 
-/// Most data blocks that cleaning moves together, unless a stripe is larger.
+/// Maximum number of data blocks that cleaning moves together, unless a stripe is larger.
 const BATCH: u32 = 8192;
 
 /// First stripe of the window of `stripe`.
@@ -25,14 +25,14 @@ pub(crate) fn end(stripe: u32, stripes: u32) -> u32 {
     (start(stripe) + WINDOW - 1).min(stripes.saturating_sub(1))
 }
 
-/// How many stripes of `data` data blocks cleaning writes together: those of a window, up to
-/// [`BATCH`] blocks.
+/// Number of stripes, of `data` data blocks each, that cleaning writes together: those of a window,
+/// up to [`BATCH`] blocks.
 pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).clamp(1, WINDOW - 1)
 }
 
-/// How many stripes of `data` data blocks cleaning can fill at least in a segment of `stripes`
-/// stripes. The number leaves out the stripes that end windows, the early metadata stripe of each
+/// Minimum number of stripes, of `data` data blocks each, that cleaning can fill in a segment of
+/// `stripes` stripes. It leaves out the stripes that end windows, the early metadata stripe of each
 /// batch, the padding of the last batch, and the mapping blocks of the checkpoint that follows,
 /// with their metadata stripes.
 pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
@@ -55,8 +55,8 @@ mod tests {
             prop_assert!(last - start(stripe) < WINDOW && last < stripes);
         }
 
-        /// Cleaning can fill the capacity of a segment, for batches of any size: batches begin
-        /// anywhere in a window, and end with an early metadata stripe.
+        /// Cleaning can fill the capacity of a segment with batches of any size, which begin
+        /// anywhere in a window and end with an early metadata stripe.
         #[test]
         fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
             let (mut left, mut at) = (capacity(stripes, data), 0);

@@ -1,4 +1,5 @@
-//! The lists of windows: as metadata blocks hold them, and those of windows that are being written.
+//! The lists of windows: in the form of metadata blocks, and those of windows that are
+//! being written.
 
 use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
 use crate::meta::identity::{self, Identity, seal};
@@ -39,7 +40,7 @@ impl Listing {
         self.0[row as usize].get((stripe % WINDOW) as usize).copied()
     }
 
-    /// The metadata blocks that hold this list, as stripe `stripe` of the segment.
+    /// The metadata blocks that hold this list, for stripe `stripe` of the segment.
     pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
         let block = |(row, metas): (u32, &Vec<BlockMeta>)| {
             debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
@@ -72,7 +73,7 @@ pub(crate) fn is_own(meta: &BlockMeta) -> bool {
         && meta.stripe.get() != NONE
 }
 
-/// The place for which a metadata block must have been written.
+/// The place to which a metadata block must have been written.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub(crate) array: Uuid,
@@ -135,7 +136,7 @@ pub(super) struct State {
     pub(super) waiting: u32,
     /// Number of metadata stripes in flight.
     pub(super) writing: u32,
-    /// Whether a caller is going to check if the next metadata stripe is due.
+    /// Whether a task is going to check if the next metadata stripe is due.
     asked: bool,
 }
 
@@ -178,8 +179,8 @@ impl Windows {
     pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
-        // The caller checks at the end of this turn, so that stripes dispatched until then wait for
-        // the same metadata stripe.
+        // The caller's task checks [`Windows::is_due`] after the tasks that run now, so that all
+        // stripes dispatched before wait for the same metadata stripe.
         let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
         (state.next.clone(), ask)
     }

@@ -7,11 +7,11 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Fewest mapping blocks in memory: one that users pin, one that internal work pins, one to load
-/// or evict.
+/// Minimum number of mapping blocks in memory: one that users pin, one that internal work pins, one
+/// to load or evict.
 const LEAST: usize = 3;
 
-/// Which callers pin mapping blocks.
+/// The callers that pin mapping blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinner {
     User,
@@ -26,11 +26,11 @@ pub(crate) enum Pinner {
 /// - `loading` is the number of mapping blocks that are being read.
 pub(crate) struct Paging {
     map: RefCell<Map>,
-    /// Most mapping blocks in memory; `None`: no limit.
+    /// Maximum number of mapping blocks in memory; `None`: no limit.
     pub(super) limit: Option<usize>,
     pub(super) users: Semaphore,
     pub(super) internal: Semaphore,
-    /// Most mapping blocks that a user's request may pin at once.
+    /// Maximum number of mapping blocks that a user's request may pin at once.
     pub(super) most: u64,
     /// Held by the task that writes mapping blocks.
     pub(crate) writes: Semaphore,

@@ -1,4 +1,4 @@
-//! What a read needs to know of a block: its identity, its place, and whether damage counts.
+//! The properties of a block that a read needs: its identity, its place, and whether damage counts.
 
 use furrow_zone::ZoneId;
 
@@ -16,9 +16,9 @@ pub(crate) struct Place {
     pub(crate) offset: u32,
 }
 
-/// Whether a damaged or unreadable block counts as an error of its member. It does not if
-/// perhaps none of the blocks read is valid, if the same block is read again, or if a scrub
-/// reads it: a scrub counts each block that it reports once.
+/// Whether a damaged or unreadable block counts as an error of its member. It does not count if
+/// possibly none of the blocks is valid, if the same block is read again, or if a scrub reads it: a
+/// scrub counts each reported block once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

@@ -1,9 +1,9 @@
 //! Rows that a rebuild could not restore, because too few of their blocks can be read.
 //!
-//! Such a row stays without its block on the new drive. At the end of the rebuild, those of its
-//! blocks that can be read are written again elsewhere, with full redundancy. The other blocks are
-//! lost if the map names them. The footers that an earlier run of the rebuild wrote show the rows
-//! that it could not restore.
+//! Such a row stays without its block on the new drive. At the end of the rebuild, its readable
+//! blocks are written elsewhere, with full redundancy. The other blocks are lost if the map
+//! names them. The footers that an earlier run of the rebuild wrote show the rows that it could
+//! not restore.
 
 use crate::format::NONE;
 use crate::lost_blocks::set::LostBlocks;
@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use zerocopy::IntoBytes as _;
 
 impl Volume {
-    /// The slot of each segment with a zone that a rebuild has restored, and that member, while the
-    /// member is still rebuilding.
+    /// For each zone that a rebuild has restored to a member that is still rebuilding: the
+    /// segment's slot, and the member.
     pub(super) fn built(&self) -> Vec<(u32, u32)> {
         let segments = self.0.segments.borrow();
         let mut built = Vec::new();
@@ -52,11 +52,12 @@ impl Volume {
         }
     }
 
-    /// Writes the readable blocks of the short rows again, and returns the blocks of the volume
-    /// that are lost with the others.
+    /// Rewrites the readable blocks of the short rows. Returns the blocks of the volume that are
+    /// lost because the other blocks cannot be read.
     ///
     /// # Errors
-    /// If the volume cannot be written any more, or is being stopped; the short rows are kept then.
+    /// An error if the volume cannot be written any more, or is being stopped; the short rows are
+    /// kept then.
     pub(super) async fn settle_short_rows(&self) -> Result<LostBlocks> {
         let rows = std::mem::take(&mut *self.0.rebuild.short.borrow_mut());
         let settled = self.settle(&rows).await;

@@ -5,7 +5,7 @@ use furrow_rt::Nanos;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-/// The rebuild of a volume.
+/// The state of a volume's rebuild.
 ///
 /// Invariant: `done` is at most `total`; a zone is filled only while the rebuild is running.
 #[derive(Default)]

@@ -1,5 +1,5 @@
 //! The end of a recovery: a checkpoint makes its result durable, then zones that belong to no
-//! segment are reset. If there is no space for the checkpoint, both wait until there is.
+//! segment are reset. Without space for the checkpoint, both wait.
 
 use crate::recover::steps::FINISH;
 use crate::recover::unfinished::{Recovered, Stage};

@@ -1,17 +1,18 @@
 //! Stripes in doubt: the chunks found do not show whether the stripe was acknowledged.
 //!
 //! A stripe with too few chunks never counted if a member in service has the zone but not its
-//! chunk, since a stripe is acknowledged only when that chunk is there. If all missing chunks are
-//! of absent members, or of zones that members lost, the stripe may have been acknowledged. The
-//! remaining drives may not tell which blocks it held, and the addresses of these blocks would read
-//! as their earlier content. Reads would not fail, because no checkpoint's map names these blocks.
-//! The array is then refused, before anything is written, unless the operator accepts the loss.
+//! chunk, since a stripe is acknowledged only when every member has its chunk. If all missing
+//! chunks are of absent members, or of zones that members lost, the stripe may have been
+//! acknowledged. The remaining drives may not tell which blocks it held, and the addresses of these
+//! blocks would read as their earlier content. Reads would not fail, because no checkpoint's map
+//! names these blocks. The array is then refused, before anything is written, unless the operator
+//! accepts the loss.
 //!
-//! A stripe is in doubt only if more was lost than the level tolerates. Two members cannot be told
-//! apart: one whose zone of a segment went offline, and one with an unrelated offline zone whose
-//! segment header was not yet written at a crash. So, beyond what the level tolerates, some arrays
-//! are refused that lost nothing. Zones with damaged headers do not prove a loss, because a crash
-//! leaves torn headers.
+//! A stripe is in doubt only if more was lost than the level tolerates. The check cannot
+//! distinguish a member whose zone of a segment went offline from one with an unrelated offline
+//! zone whose segment header was not yet written at a crash. So, beyond what the level tolerates,
+//! it refuses some arrays that lost nothing. Zones with damaged headers do not prove a loss,
+//! because a crash leaves torn headers.
 //!
 //! A damaged block whose metadata is damaged too may have been a chunk of any stripe that could be
 //! at its place. For these stripes its member counts like one that lost its zone.
@@ -33,7 +34,7 @@ pub(crate) struct InDoubt {
     stripes: u32,
     /// Members that lost their zone of the segment, as bits.
     lost: u32,
-    /// Members with damaged blocks where chunks of the stripes may have been, as bits.
+    /// Members with damaged blocks where chunks of these stripes may have been, as bits.
     hurt: u32,
 }
 
@@ -70,7 +71,7 @@ impl Volume {
             return None;
         }
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
-        // Members without a chunk that can be read, though they have not lost a zone.
+        // Members that have no readable chunk, though they have not lost a zone.
         let absent = |index: &u32| {
             let member = self.0.array.member(*index);
             let unbuilt = member.state() == MemberState::Rebuilding;
@@ -103,8 +104,8 @@ impl Volume {
         })
     }
 
-    /// Fails if a member whose newest state record is damaged went on without other members: a
-    /// segment that it began without them proves it.
+    /// Fails if a member whose newest state record is damaged continued without other members: a
+    /// segment that it began without them is the proof.
     ///
     /// # Errors
     /// `Corrupt`; the message names a member.
@@ -137,11 +138,11 @@ impl Volume {
         self.check_read()
     }
 
-    /// Fails if the content of absent members is needed. The check comes before these members are
-    /// recorded as failed, since their drives would then be refused for ever.
+    /// Fails if the content of absent members is needed. The check runs before these members are
+    /// recorded as failed: afterwards their drives would always be refused.
     ///
     /// # Errors
-    /// As [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.
+    /// The errors of [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.
     pub(crate) async fn foresee_in_doubt(
         &self,
         zones: &[Vec<ZoneReport>],

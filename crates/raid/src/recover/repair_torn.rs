@@ -3,8 +3,8 @@
 //!
 //! A stripe of which every member has its chunk is not torn, however many of its blocks were
 //! damaged later: it counts in every later recovery, so the blocks that it replaced need not be
-//! kept. Its damaged blocks are written again, too, but only while there is space: damage may have
-//! hit almost every stripe.
+//! kept. Its damaged blocks are rewritten, too, but only while there is space: damage may affect
+//! almost every stripe.
 
 use crate::format::block;
 use crate::meta::identity::Identity;
@@ -58,8 +58,7 @@ impl Volume {
         let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
         for number in &torn {
             let Some((identity, page, from)) = self.written_at(*number).await? else { continue };
-            // Until there is a checkpoint, only the trim's record says what was discarded, so it is
-            // written again.
+            // Until a checkpoint, only the trim record says what was discarded, so it is rewritten.
             if identity.kind == block::TRIM {
                 trims.push((identity, page, from));
             } else if self.counts(*number, &identity).await? {
@@ -70,7 +69,7 @@ impl Volume {
         }
         self.move_blocks(trims).await?;
         // An outdated block was replaced by a newer block in a complete stripe, or by a trim whose
-        // record has just been written again.
+        // record has just been rewritten.
         self.release_fallbacks(|recovery| {
             let older = outdated.iter().filter_map(|number| recovery.older.remove(number));
             let older: Vec<u32> = older.flatten().collect();
@@ -116,7 +115,7 @@ impl Volume {
     /// The block with a number that recovery found; `None` if it can no longer be read.
     ///
     /// # Errors
-    /// If drives are gone: they may come back, so the caller tries the step again.
+    /// An error if drives are gone: they may come back, so the caller tries the step again.
     async fn written_at(&self, number: u32) -> Result<Option<Moved>> {
         let place = self.0.shape.locate(number);
         let (slot, row, chunk) = place.expect("invariant: it was found there");
@@ -128,9 +127,10 @@ impl Volume {
         }
     }
 
-    /// Splits the blocks to be rewritten into batches: one batch if there is space for all of them.
-    /// Otherwise each batch releases one segment: it has the blocks in that segment, and the blocks
-    /// that replaced older ones there. Segments with the fewest such blocks come first.
+    /// Splits the blocks to be rewritten into batches: a single batch if there is space for all
+    /// blocks. Otherwise each batch serves to release one segment: it has the blocks in that
+    /// segment, and those that replaced older blocks there. Segments with the fewest such blocks
+    /// come first.
     fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {
         if self.free_segments() > blocks.len() as u32 / self.0.shape.held.max(1) + 1 {
             return vec![blocks];

@@ -24,7 +24,7 @@ pub(crate) struct Recovery {
     found: Vec<Found>,
     /// Zones that are not empty and belong to no segment.
     strays: Vec<(u32, ZoneId)>,
-    /// Members with zones whose header cannot be read, as bits.
+    /// Members that have zones with unreadable headers, as bits.
     blind: u32,
     delta: Delta,
     /// Segments that had not ended at the snapshot, with their rows.
@@ -166,7 +166,7 @@ impl Recovery {
         let entry = self.image.entry(&found);
         if entry.is_none() && found.sequence < self.image.next_segment {
             // The segment was released before the snapshot, and this zone could not be reset. The
-            // snapshot's map is newer than its content.
+            // snapshot's map is newer than the zone's content.
             let left = (0u32..).zip(found.zones);
             self.strays.extend(left.filter_map(|(index, zone)| Some((index, zone?))));
             return;

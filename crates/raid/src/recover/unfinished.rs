@@ -1,4 +1,4 @@
-//! A recovery that is not finished: what it found, how far it has come, and what it counted.
+//! An unfinished recovery: what it found, how far it has come, and its counts.
 
 use crate::space::plan::Recovery;
 use furrow_zone::ZoneId;
@@ -45,7 +45,7 @@ pub(crate) enum Stage {
     Repaired,
 }
 
-/// What recovery found, and what it has to do before zones are reset.
+/// The findings of recovery, and its remaining work before zones may be reset.
 ///
 /// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` together as often
 /// as its segment's `fallback` says; from then on the lists keep no segment.
@@ -56,10 +56,10 @@ pub(crate) struct UnfinishedRecovery {
     pub(crate) damaged: Vec<u32>,
     /// Zones that are not empty and belong to no segment.
     pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// Slots of older blocks, by the number of the block that replaced them. That block's stripe
-    /// lacks a chunk.
+    /// Slots of older blocks, by the number of the newer block, whose stripe lacks a chunk.
     pub(crate) older: BTreeMap<u32, Vec<u32>>,
-    /// Slots of blocks that trims discarded whose only record is in a stripe that lacks a chunk.
+    /// Slots of the blocks discarded by those trims whose only record is in a stripe that lacks
+    /// a chunk.
     pub(crate) trimmed: Vec<u32>,
     pub(crate) stage: Stage,
     /// Whether the remaining steps lack space: then empty segments are reset for them.
@@ -67,7 +67,7 @@ pub(crate) struct UnfinishedRecovery {
 }
 
 impl UnfinishedRecovery {
-    /// The stage of recovery, as the plan for space needs it.
+    /// The stage of recovery, in the terms of the plan for space.
     pub(crate) fn stage(&self) -> Recovery {
         match self.stage {
             _ if self.starved => Recovery::Starved,

@@ -1,8 +1,8 @@
-//! The scrub of state records, without which the array cannot be assembled.
+//! The scrub of state records. Without these records the array cannot be assembled.
 //!
-//! All members have the same records, so a damaged one is written again at once, even if the scrub
+//! All members have the same records, so a damaged one is rewritten at once, even if the scrub
 //! does not repair. Every member gets a new record of the present state; on a member with a
-//! damaged record it goes to the empty zone of the state ring, and then the zone with the damage
+//! damaged record, the new one goes to the empty zone of the state ring, and then the damaged zone
 //! is emptied.
 
 use super::Finding;
@@ -20,10 +20,10 @@ const DAMAGED: &str = "damaged state record";
 const MISSING: &str = "the newest state record is not there";
 
 impl Volume {
-    /// Reads the state records of all members in service, and writes damaged ones again.
+    /// Reads the state records of all members in service, and rewrites damaged ones.
     ///
     /// # Errors
-    /// If the volume cannot be written any more.
+    /// An error if the volume cannot be written any more.
     pub(super) async fn scrub_records(&self) -> Result<Vec<Finding>> {
         let one = self.state_records().await;
         let mut findings = Vec::new();

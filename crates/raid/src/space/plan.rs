@@ -132,8 +132,8 @@ impl Facts {
         }
     }
 
-    /// Whether to help the internal writer before those of users. If its line was handed over, it
-    /// may wait with no stripe to write: then stripes in line for users come first.
+    /// Whether to help the internal writer before those of users. If its stripes were handed over,
+    /// the internal writer may wait with none to write: then stripes in line for users come first.
     fn internal_first(&self) -> bool {
         let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
         self.internal_waits && (helped || !self.users_line)
@@ -194,7 +194,7 @@ fn clean(facts: &Facts) -> Action {
     if facts.checkpoint_due {
         return Action::Checkpoint;
     }
-    // Writers are told of free segments whether the volume cleans or not.
+    // Waiting writers are told of free segments even if the volume does not clean.
     let told = facts.users_wait && facts.still && facts.free > facts.kept;
     let rest = if told { Action::Tell } else { Action::Rest };
     if !facts.cleans {
@@ -330,7 +330,7 @@ mod tests {
         });
     }
 
-    /// Cleaning moves blocks only when it is due.
+    /// Cleaning moves blocks only when few segments are free or redundancy is missing.
     #[test]
     fn segments_are_cleaned_when_few_are_free_or_redundancy_lacks() {
         all(|facts| {
@@ -391,8 +391,8 @@ mod tests {
         });
     }
 
-    /// A due checkpoint, and stripes in line for the wrong writer, are dealt with in every state
-    /// of space.
+    /// A due checkpoint is written, and stripes in line for the wrong writer are moved, in every
+    /// state of space.
     #[test]
     fn checkpoints_and_stranded_stripes_come_in_every_state() {
         all(|facts| {

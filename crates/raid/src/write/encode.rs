@@ -78,7 +78,7 @@ impl Volume {
             encode(placement, &codes, &mut beside);
         }
         for (at, parity) in parity.iter_mut().enumerate() {
-            // The CRC of P is computed from the CRCs of the data blocks, so a wrong one among these
+            // The CRC of P is computed from the CRCs of the data blocks, so a wrong CRC among these
             // is noticed, too.
             parity.crc = match at {
                 0 => sum_of_crcs(data.clone().map(|(identity, _)| identity.crc), self.0.zero_crc),

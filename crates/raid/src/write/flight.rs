@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 /// The stage that learns how flights end.
 pub(crate) trait FlightObserver {
     /// The flight of a stripe of `open` has ended: the stripe is durable, or its calls have got an
-    /// error. If `again` is a stripe, the observer has to write it elsewhere.
+    /// error. The observer has to write the stripe in `again`, if there is one, elsewhere.
     fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>);
 }
 
@@ -30,14 +30,14 @@ pub(crate) struct Flight {
     observer: Rc<dyn FlightObserver>,
     open: Rc<Open>,
     number: u32,
-    /// Point of [`Volume::asked`] at which the stripe was sent.
+    /// Value of [`Volume::asked`] when the stripe was sent.
     since: u64,
     stripe: RefCell<Stripe>,
     /// CRC32C of each parity block, ordered by chunk.
     parity: SmallVec<[u32; 2]>,
     /// With in-band metadata: the metadata stripe that has to list this stripe.
     cover: Cell<Option<Rc<Cover>>>,
-    /// Number of chunks that are neither written nor failed, plus one until all chunks are sent.
+    /// Number of chunks that are neither written nor failed, plus 1 until all chunks are sent.
     left: Cell<u32>,
     /// Chunks that are on their drives, as bits by chunk number.
     there: Cell<u32>,
@@ -197,8 +197,8 @@ impl Volume {
     }
 
     /// Drops moved blocks that were overwritten since they were read. Recovery takes a copy written
-    /// after a checkpoint's snapshot for newer than the checkpoint's block, so a copy must be
-    /// current when it is dispatched.
+    /// after a checkpoint's snapshot for newer than the checkpoint's block, so a moved block must
+    /// be current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             if !self.is_current(item) {
@@ -209,9 +209,8 @@ impl Volume {
         }
     }
 
-    /// Whether a block to be moved was not overwritten since it was read. The segment that it came
-    /// from must still be in its slot: cleaning keeps a segment from being released, but repairs
-    /// and scrubs do not.
+    /// Whether a block to be moved is still mapped where it was read, and that segment is still in
+    /// its slot: cleaning keeps a segment from being released, but repairs and scrubs do not.
     fn is_current(&self, item: &Item) -> bool {
         let Some(from) = item.from else { return true };
         let map = self.0.paging.map();

@@ -34,7 +34,7 @@ pub(crate) struct Call {
     waker: Cell<Option<Waker>>,
     /// Address and number of each mapping block written; `None` if the caller does not need them.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
-    /// Pins of the mapping blocks in which entries change when the call's stripes are durable.
+    /// Pins of the mapping blocks whose entries change when the call's stripes are durable.
     _pins: Option<Pins>,
 }
 
@@ -95,7 +95,7 @@ impl Call {
 }
 
 /// The place from which a block is moved. The block's number alone is not enough: a slot is used
-/// again, and the same address may get the same number in the slot's next segment.
+/// again, and in its next segment the same address may get the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) number: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Item {
     pub(crate) page: Page,
     /// For a moved block: the place that the map must still name for the copy to count.
     pub(crate) from: Option<Origin>,
-    /// For a trim record: the number of blocks from its address on that the trim discards.
+    /// For a trim record: number of blocks that the trim discards, from the record's address on.
     pub(crate) trimmed: u64,
 }
 
@@ -140,8 +140,8 @@ impl Stripe {
         (Some(identity), identity.crc)
     }
 
-    /// Tells each call that asked for it where its mapping blocks are. Moved blocks and trim
-    /// records, which the stripe may also hold, are left out.
+    /// Tells each call that asked the places of its mapping blocks. Moved blocks and trim records
+    /// in the stripe are left out.
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
         for call in &self.calls {
             let Some(placed) = &call.placed else { continue };

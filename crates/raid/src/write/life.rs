@@ -30,8 +30,9 @@ impl Volume {
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.array.members().iter().zip(permits) {
-            // Since the permits were taken, a member may have failed and has no drive, or a drive
-            // may have come and has no permit. In both cases the segment has no zone of the member.
+            // Since the permits were taken, a member may have failed, so it has no drive, or a
+            // drive may have come, so it has no permit. In both cases the segment gets no zone of
+            // the member.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);
                 drive.writer().open_empty(zone);
@@ -95,8 +96,8 @@ impl Volume {
             let member = &self.0.array.members()[index];
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
-            // If the header fails, every later write to the zone fails, too, so the result is
-            // not needed.
+            // If the header fails, every later write to the zone fails, too, so the result
+            // is ignored.
             drop(drive.writer().submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
         }
     }

@@ -11,9 +11,9 @@ use std::rc::Rc;
 /// Writes stripes into one open segment at a time. Stripes wait in its *line*.
 ///
 /// Invariants
-/// - A stripe in line does not have a place in a segment yet.
+/// - A stripe in line has no place in a segment yet.
 /// - After `Volume::dispatch_ready`, stripes are in line only while the open segment waits for
-///   stripes in flight, while the next segment is being begun, or while stripes are quiesced.
+/// stripes in flight, while the next segment is being begun, or while stripes are quiesced.
 pub(crate) struct SegmentWriter {
     pub(crate) purpose: Use,
     /// Number of blocks in a chunk.
@@ -72,7 +72,8 @@ impl SegmentWriter {
         self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
     }
 
-    /// Waits while stripes in line wait for a segment. Returns whether they did when called.
+    /// Waits while stripes in line wait for a segment. Returns whether they waited when this
+    /// was called.
     pub(crate) async fn moves_on(&self) -> bool {
         let waits = || self.opening.get() && self.line() > 0;
         if !waits() {

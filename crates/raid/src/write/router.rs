@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Volume {
-    /// Notes a user's write. Returns how long its blocks are likely to stay, if blocks are to be
-    /// separated by lifetime now: the volume has cleaned segments, lifetimes differ, and enough
-    /// writes are under way to fill the stripes of every stream.
+    /// Notes a user's write. Returns how long its blocks are likely to stay, if lifetimes are to be
+    /// separated now: the volume has cleaned segments, lifetimes differ, and enough writes are
+    /// under way to fill the stripes of every stream.
     pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
         let options = &self.0.options;
         match options.variant.lifetimes {
@@ -39,7 +39,7 @@ impl Volume {
         self.0.lifetimes.under_way() >= 4 * streams
     }
 
-    /// What the stream for a request with `left` more blocks must be for.
+    /// The purpose of the stream for a request with `left` more blocks.
     pub(crate) fn purpose(&self, left: u32) -> Use {
         let config = &self.0.config;
         if config.large > 0 && left >= config.chunk_large { Use::Large } else { Use::Small }
@@ -51,8 +51,8 @@ impl Volume {
         self.route_apart(purpose, None)
     }
 
-    /// Like [`Volume::route`]; with `lifetime`, takes only streams for this lifetime, or else for
-    /// the next longer one, if there are any.
+    /// Like [`Volume::route`]; with `lifetime`, takes a stream for this lifetime, or for the next
+    /// longer one, if there is such a stream.
     pub(crate) fn route_apart(&self, purpose: Use, lifetime: Option<Lifetime>) -> Rc<Stream> {
         let spare = lifetime.is_some() && self.may_open_spare();
         let of = |stream: &&Rc<Stream>| stream.purpose() == purpose && (spare || !stream.spare);
@@ -125,8 +125,8 @@ mod tests {
     use furrow_zone::{Geometry, ZonedDevice};
 
     /// To make space, stripes in line at writers without a segment are handed over. The writer that
-    /// takes them may lose its own segment meanwhile, and is then itself a writer without a
-    /// segment. (Simulation, seed 3029.)
+    /// takes them may lose its own segment meanwhile, and then hands them over to itself.
+    /// (Simulation, seed 3029.)
     #[test]
     fn a_stream_may_be_handed_its_own_line() {
         let rt = Rt::new(RtConfig::simulated(1));
@@ -197,8 +197,8 @@ mod tests {
         found
     }
 
-    /// Each lifetime has a stream of its own as far as there are streams, if the drives allow an
-    /// active zone more than the array needs.
+    /// Each lifetime has a stream of its own while there are enough streams, if the drives allow
+    /// one active zone more than the array needs.
     #[test]
     fn each_lifetime_has_a_stream_if_the_drives_allow_it() {
         use Lifetime::{Long, Middle, Short};

@@ -51,8 +51,8 @@ impl Volume {
                 } else if writer.purpose == Use::Internal
                     || self.0.space.is_wanted() && writer.line() == 1
                 {
-                    // The task that begins the segment may wait for space: until this stripe came,
-                    // it needed no help.
+                    // The task that begins the segment may wait for space; it needs help only now
+                    // that a stripe is in line.
                     self.0.wanted.notify_all();
                 }
                 return;
@@ -81,7 +81,7 @@ impl Volume {
         }
     }
 
-    /// Most stripes that may be in flight in the writer's segment.
+    /// Maximum number of stripes that may be in flight in the writer's segment.
     fn depth(&self, writer: &SegmentWriter) -> u32 {
         let depth = self.0.options.depth;
         if writer.purpose == Use::Internal {
@@ -175,7 +175,7 @@ impl Volume {
         }
     }
 
-    /// Ends open segments that lack a zone of a member in service, since the next segments will
+    /// Ends open segments that lack a zone of a member in service: the segments that follow will
     /// have one. If no segment can be begun, the open ones stay in use, because they are the
     /// only space.
     pub(crate) fn leave_unfit(&self) {

@@ -44,7 +44,7 @@ pub fn made(rt: &Rt, drives: &[Rc<Emulator>], config: &Config) -> Volume {
     rt.block_on(async move { create(&rt2, devices, &config, &options, false).await.unwrap() })
 }
 
-/// An array to make for a test, of zones as in most tests.
+/// An array to make for a test, with zones of the size that most tests use.
 pub struct Array {
     executor: Executor,
     geometry: Geometry,
@@ -67,7 +67,7 @@ impl Array {
         Array { geometry: geometry(zones, capacity), ..self }
     }
 
-    /// With drives beside those of the array.
+    /// Adds drives beyond those of the array.
     pub fn others(self, others: usize) -> Array {
         Array { others, ..self }
     }

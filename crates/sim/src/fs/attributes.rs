@@ -250,7 +250,7 @@ impl Allowed {
         self.0.is_empty() || self.0.iter().any(|span| (span.from..=span.to).contains(&found))
     }
 
-    /// As [`Allowed::allows`] for an access time, which any read may set.
+    /// Like [`Allowed::allows`], for an access time, which any read may set.
     pub fn allows_access(&self, found: Moment) -> bool {
         let clock = BEGINNING..BEGINNING + 24 * 60 * 60;
         self.allows(found) || clock.contains(&found.0)

@@ -414,7 +414,7 @@ fn refusals() -> [ErrorKind; 10] {
     ]
 }
 
-/// Why an operation was not done.
+/// The reason why an operation was not done.
 enum Refusal {
     /// The engine refused the operation.
     Engine(Error),

@@ -432,7 +432,7 @@ pub async fn work(
 /// Like [`work`], but alongside damaged files.
 ///
 /// # Errors
-/// As [`work`].
+/// The errors of [`work`].
 pub(crate) async fn work_around(
     rt: &Rt,
     fs: &Fs,

@@ -77,7 +77,7 @@ enum Event {
     Durable(Name),
 }
 
-/// What happened in a run.
+/// The events of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
@@ -362,7 +362,7 @@ async fn sites(drive: &Emulator) -> Result<(Vec<Site>, SuperblockBody), String> 
 }
 
 /// The inodes that the items of a sync record concern, and the names with their directories; `None`
-/// if the items go on past `body`.
+/// if the items continue past `body`.
 fn concerns(body: &[u8]) -> Option<(BTreeSet<u32>, Vec<Entry>)> {
     struct Input<'a>(&'a [u8]);
     impl Input<'_> {
@@ -618,7 +618,7 @@ async fn check_site(
         return Err(format!("fsck finds nothing, the mount says {refused}"));
     }
     let after = used.counters();
-    // Replay meets damaged nodes and directory blocks only after recovery has begun to write.
+    // Replay finds damaged nodes and directory blocks only after recovery has begun to write.
     let met = matches!(site.kind, "node" | "content");
     if !met && (before.writes, before.management) != (after.writes, after.management) {
         return Err(format!("a refused mount wrote something: {refused}"));

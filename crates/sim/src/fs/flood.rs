@@ -1,6 +1,6 @@
 //! Floods of removals: a client fills the drive with files that need more blocks than their inode,
-//! waits until they are durable, and removes all of them. A crash then finds more removals in the
-//! sync log than there is space for nodes.
+//! waits until they are durable, and removes all of them. After a crash, recovery finds more
+//! removals in the sync log than it has space to write nodes for.
 
 use crate::fs::model::{BLOCK, Model};
 use crate::fs::op::{Make, Name, Object, Op};

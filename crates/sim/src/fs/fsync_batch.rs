@@ -4,7 +4,7 @@
 //! a large file, or a directory with long attributes, and a few small files. It changes all of
 //! them. Then it damages node blocks that the fsync of the large file needs and that nothing has
 //! read since the change. All files are synced at once, so they share a record, and the engine
-//! meets the damage only while it builds that record. The fsync of the large file may succeed or
+//! finds the damage only while it builds that record. The fsync of the large file may succeed or
 //! fail. The other fsyncs must succeed, and their files must be durable after a power cut. The copy
 //! is discarded afterwards.
 
@@ -38,7 +38,7 @@ enum Large {
     Directory,
     /// A file with index nodes and leaves; the leaves are damaged.
     Leaves,
-    /// As `Leaves`, but the index nodes are damaged.
+    /// Like `Leaves`, but the index nodes are damaged.
     Index,
 }
 

@@ -12,9 +12,9 @@ use crate::fs::op::{
 };
 use furrow_rt::{Nanos, Rng};
 
-/// Most objects that a client keeps: few, since small drives are soon full.
+/// Maximum number of objects of a client: few, since small drives are soon full.
 const OBJECTS_MAX: usize = 48;
-/// Most levels of directories below a shared directory.
+/// Maximum number of levels of directories below a shared directory.
 const DEPTH_MAX: usize = 6;
 /// Blocks far out in a sparse file, each in another level of the pointer tree.
 const FAR_BLOCKS: [u64; 5] = [700, 1_100, 5_000, 2_000_000, 900_000_000];
@@ -43,13 +43,13 @@ impl Generator {
         Generator { rng, swarm, client, objects: 0, versions: 0, flood, planned }
     }
 
-    /// As `new`, with larger writes and more fsyncs.
+    /// Like `new`, with larger writes and more fsyncs.
     pub fn busy(seed: u64, client: u8) -> Generator {
         let generator = Generator::new(seed, client);
         Generator { swarm: generator.swarm.busy(), ..generator }
     }
 
-    /// As `new`, with frequent syncs of everything.
+    /// Like `new`, with frequent syncs of everything.
     pub fn syncing(seed: u64, client: u8) -> Generator {
         let generator = Generator::new(seed, client);
         Generator { swarm: generator.swarm.syncing(), ..generator }

@@ -167,7 +167,8 @@ impl History {
         self.cut_with(mark, true)
     }
 
-    /// As [`History::cut`] without promises: any state that existed, but no other.
+    /// Like [`History::cut`], but without promises: any state that existed may be found, and
+    /// no other.
     pub fn cut_unpromised(&self, mark: usize) -> Expected {
         self.cut_with(mark, false)
     }
@@ -310,7 +311,7 @@ pub(crate) struct ObjectSteps {
     pub begins: Vec<usize>,
     /// Attributes that may be found.
     pub attributes: Vec<Attributes>,
-    /// Times that may be found.
+    /// Timestamps that may be found.
     pub times: TimeSteps,
     /// Blocks that may be holes now; the oracle checks them nevertheless.
     pub punched: BTreeSet<u64>,

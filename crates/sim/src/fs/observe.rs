@@ -23,7 +23,7 @@ fn kind(kind: furrow_fs::Kind) -> Kind {
     }
 }
 
-/// Why a check of a file system failed.
+/// The reason why a check of a file system failed.
 #[derive(Clone, Debug)]
 pub enum Trouble {
     /// The engine refused an operation: the message and the kind of its error.

@@ -668,13 +668,14 @@ pub(crate) const CHOICES: [(Choice, u32); 34] = [
 pub struct Swarm {
     weights: Vec<(Choice, u32)>,
     total: u64,
-    /// Most names that a client uses: the fewer names, the more often operations share one.
+    /// Maximum number of names that a client uses: the fewer names, the more often operations
+    /// share one.
     pub names: u16,
     /// Whether names are chosen so that their hashes collide.
     pub chosen: bool,
     /// Usual limit of a file's blocks.
     pub file_blocks: u64,
-    /// Most sectors of one write.
+    /// Maximum number of sectors of one write.
     pub write_sectors: u64,
 }
 

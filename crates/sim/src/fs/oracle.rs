@@ -111,7 +111,7 @@ fn kind_of(make: Make) -> Kind {
 /// The inode of each object of the model.
 pub type Matching = BTreeMap<Object, Ino>;
 
-/// Which of the allowed states of names was found.
+/// The state of names that was found, one of the allowed states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The inode that was found for each object.

@@ -41,7 +41,7 @@ pub struct Repaired {
     pub cut: bool,
     /// Number of files that were readable before, and are after.
     pub files: usize,
-    /// Why the image is not repaired.
+    /// The reason why the image is not repaired.
     pub why: String,
 }
 

@@ -29,7 +29,7 @@ const FILES: u64 = 2;
 const AREAS: [u64; 2] = [0, 440 * 8];
 /// Number of sectors of an area.
 const AREA: u64 = 20 * 8;
-/// Most sectors of one operation.
+/// Maximum number of sectors of one operation.
 const LONGEST: u64 = 40;
 
 /// The effect of an operation on a file, in sectors.

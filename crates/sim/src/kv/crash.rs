@@ -22,7 +22,7 @@ const OPERATIONS: u64 = 60;
 const NAMES: u64 = 5;
 /// Number of directories of each client, in addition to its home directory.
 const DIRECTORIES: u64 = 2;
-/// Most bytes of an append.
+/// Maximum number of bytes of an append.
 const APPEND_MAX: u64 = 60_000;
 /// Share of the store's space that files may hold, in percent.
 const FILLED: u64 = 60;

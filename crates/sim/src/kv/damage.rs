@@ -1,4 +1,4 @@
-//! Damaged images of file stores, which were stopped in good order.
+//! Damaged images of file stores, which were stopped cleanly.
 //!
 //! In some cases a single block of the record ring or of content is damaged. Then everything that
 //! was acknowledged must be there, or its loss must be named: the store is refused, or the read of
@@ -20,16 +20,16 @@ use furrow_zone::{ErrorKind, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Most bytes per read, and most bytes read of a file.
+/// Maximum number of bytes per read, and of bytes read per file.
 const READ: (usize, u64) = (64 << 10, 4 << 20);
-/// Most files that are read.
+/// Maximum number of files that are read.
 const FILES: usize = 200;
 
 impl Image {
     /// The image of the store that `seed` makes, undamaged.
     ///
     /// # Errors
-    /// As [`Image::make`].
+    /// The errors of [`Image::make`].
     pub fn make_store(seed: u64) -> Result<Image, String> {
         let subject = KvSubject::default();
         // Tries seeds until the drive has blocks of 4 KiB, as an image must.

@@ -1,4 +1,5 @@
-//! What a file store promised during a run, and whether its state after a crash keeps that.
+//! The promises of a file store during a run, and the check that its state after a crash
+//! keeps them.
 //!
 //! Names change in one order for all clients. The names found must be those of one moment, at or
 //! after the last change that a sync made durable. A file's content must be that of a moment at or
@@ -212,7 +213,7 @@ impl Content {
         rest.is_empty()
     }
 
-    /// As [`Content::holds`], but blocks in `zeros` may also be zeros.
+    /// Like [`Content::holds`], but blocks in `zeros` may also be zeros.
     pub(crate) fn holds_or_zeros(&self, uid: Uid, from: u64, data: &[u8], zeros: &Ranges) -> bool {
         let (mut at, mut rest) = (from, data);
         while !rest.is_empty() {
@@ -235,7 +236,7 @@ pub(crate) enum Event {
     Names(NameChange),
     /// A change of a file's content is about to happen.
     Content(Uid, Change),
-    /// This many name changes are durable, and this many changes of the file's content.
+    /// Numbers of durable name changes and of durable changes of the file's content.
     Synced(usize, Option<(Uid, usize)>),
 }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most bytes per read.
+/// Maximum number of bytes per read.
 const READ_MAX: u64 = 1 << 20;
 
 /// A recorded run under the crash harness.
@@ -31,7 +31,7 @@ pub struct RecordedSubject {
     name: String,
     recording: Arc<Recording>,
     causes: Arc<Vec<Cause>>,
-    /// Most blocks that the files take at once, judged by the order of the calls.
+    /// Peak number of blocks in the files, judged by the order of the calls.
     peak: u64,
     files: u64,
     /// The defect built in, if any.

@@ -105,7 +105,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
 /// Like [`simulate`], for a store with a defect.
 ///
 /// # Errors
-/// As [`simulate`]; it should find the defect sooner or later.
+/// The errors of [`simulate`]; the defect should cause one sooner or later.
 pub fn simulate_with(
     seed: u64,
     defect: Option<StoreDefect>,
@@ -294,7 +294,7 @@ struct Struck {
     needed: bool,
 }
 
-/// What happens to a drive while it is off: usually nothing, sometimes a zone fails.
+/// Draws what happens to a drive while it is off: usually nothing; sometimes a zone fails.
 fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>, String> {
     if !rng.one_in(3) {
         return Ok(None);

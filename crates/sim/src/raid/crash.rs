@@ -747,7 +747,7 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-/// Counts the situations that a recovery met, and those that reads met after it.
+/// Counts the situations that a recovery found, and those that reads found after it.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [

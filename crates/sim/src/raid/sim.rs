@@ -430,7 +430,7 @@ impl Life {
         self.emulator.report_now(ZoneId(0), 1).is_err()
     }
 
-    /// Zones of a drive that can never be written again.
+    /// Number of zones of a drive that can never be written again.
     fn lost_zones(&self, seat: u32) -> u32 {
         let zones = self.array.geometry.zones;
         let reports = self.emulator.report_now(ZoneId(seat * zones), zones).unwrap_or_default();

@@ -88,9 +88,11 @@ pub struct History(Vec<Event>);
 /// One life of a zone: what is written to the zone between two resets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    /// The number of blocks sent, answered, and certainly durable, in these three fields.
+    /// Number of blocks sent to the drive.
     sent: u32,
+    /// Number of blocks whose write was answered.
     answered: u32,
+    /// Number of blocks that are certainly durable, by a flush or by FUA.
     durable: u32,
     finish_sent: bool,
     finished: bool,

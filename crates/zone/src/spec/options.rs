@@ -25,9 +25,9 @@ pub enum Key {
     Oob,
     /// `conventional`: how many of the zones, counted from the first, are conventional.
     Conventional,
-    /// `max-open`: most zones open at once, or `none`.
+    /// `max-open`: maximum number of open zones, or `none`.
     MaxOpen,
-    /// `max-active`: most zones active at once, or `none`. Without the option `max-open`, that
+    /// `max-active`: maximum number of active zones, or `none`. Without the option `max-open`, that
     /// limit is lowered as needed.
     MaxActive,
     /// `max-append`: largest append, `none` for the limit of `max-transfer`, or 0 for no appends.
@@ -61,7 +61,7 @@ pub enum Key {
     Order,
 }
 
-/// What a key takes as its value.
+/// The kind of value that a key takes.
 #[derive(Clone, Copy)]
 enum Kind {
     Size,
@@ -78,7 +78,7 @@ enum Kind {
     Text,
 }
 
-/// Where options are in a spec, which decides the keys that are allowed.
+/// The place of options in a spec, which decides the keys that are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     /// In the spec of a drive in memory: all keys.
@@ -258,7 +258,7 @@ pub struct Run {
     pub seed: Option<u64>,
     /// How the drive takes time.
     pub timing: Timing,
-    /// How many times slower the drive is than the drive it models; 1 if not given.
+    /// Factor by which the drive is slower than the drive it models; 1 if not given.
     pub time_scale: Option<u32>,
     /// The preset or file of the timing model; `None` stands for the model of the drive's preset.
     pub model: Option<String>,

@@ -37,8 +37,8 @@ impl Violation for Damage<'_> {
 /// Asks the program that uses the store to check it.
 ///
 /// # Errors
-/// If the program does not complete the check, or the arguments are only for a store that is not
-/// in use.
+/// An error if the program does not complete the check, or the arguments are only for a store that
+/// is not in use.
 pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
     let (device, process) = (source_name(&args.device), store.process());
     for (given, option) in

@@ -121,7 +121,7 @@ impl ArrayHost {
         Err(Error::new(ErrorKind::Invalid, what))
     }
 
-    /// Why the array cannot do without a member, and what can be done about it; `None` if it can.
+    /// The reason why the array cannot do without a member, and advice; `None` if it can.
     fn why_needed(&self, index: u32) -> Option<String> {
         if self.volume.can_do_without(index) {
             return None;

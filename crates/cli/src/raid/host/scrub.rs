@@ -1,4 +1,4 @@
-//! Scrubs of an array, and what they found.
+//! Scrubs of an array, and their findings.
 
 use super::ArrayHost;
 use super::report::{FINDINGS, percent};
@@ -67,7 +67,7 @@ impl ArrayHost {
             Ok(found) => {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
-                // A scrub that was stopped may have missed what an earlier scrub has found.
+                // A scrub that was stopped may have missed damage that an earlier scrub has found.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
                 self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
                 scrub.mendable = left;

@@ -38,7 +38,7 @@ pub(crate) struct Lost {
     pub(crate) records: bool,
     /// The lost data, and where it was.
     pub(crate) what: String,
-    /// Why the data counts as damaged rather than cut off by a crash.
+    /// The reason why the data counts as damaged rather than cut off by a crash.
     pub(crate) why: String,
 }
 
@@ -164,7 +164,7 @@ async fn look(
     let epoch = log.found.image.body.sync_epoch.get();
     let mut gap = 0;
     while gap < GAP && log.locate((half, at)).is_some() {
-        // A block that cannot be read is no evidence.
+        // A block that cannot be read proves nothing.
         let read = match log.block((half, at)).await {
             Ok(Some(_)) => log.record((half, at)).await.unwrap_or(Read::Nothing),
             _ => Read::Nothing,

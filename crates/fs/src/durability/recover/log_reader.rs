@@ -28,9 +28,11 @@ pub(super) struct LogReader<'a> {
     pub(super) device: &'a dyn ZonedDevice,
     pub(super) found: &'a Found,
     pub(super) pages: &'a Pool,
-    /// The blocks that were read last in one batch: their half, the first block, and the pages.
+    /// Half of the blocks in the last batch.
     half: u8,
+    /// The first block of the last batch.
     first: u32,
+    /// The last batch of blocks; `None` for a block that is not written or could not be read.
     blocks: Vec<Option<Page>>,
     /// Address and CRC of nodes known to be whole, together with all their blocks that may have
     /// been lost. These nodes were read many at a time, and are not read again.
@@ -129,7 +131,7 @@ impl<'a> LogReader<'a> {
     /// Whether the block at `place` contains only zeros.
     ///
     /// # Errors
-    /// As [`LogReader::block`].
+    /// The errors of [`LogReader::block`].
     pub(super) async fn is_zeros(&mut self, place: Place) -> Result<bool> {
         let block = self.block(place).await?;
         Ok(block.is_some_and(|block| block.bytes().iter().all(|byte| *byte == 0)))
@@ -199,7 +201,8 @@ impl<'a> LogReader<'a> {
                 return Ok(self.cut_off(header.as_ref(), bytes));
             };
             if self.state(zone) == ZoneState::Offline && !self.found.image.is_clean() {
-                // The zone may have held the records acknowledged last, and nobody can tell.
+                // The zone may have held the records acknowledged last; nothing shows whether
+                // it did.
                 let message = format!(
                     "{}: sync log: zone {zone} is offline, and the last syncs with it",
                     self.device.name()

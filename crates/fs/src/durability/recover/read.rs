@@ -299,8 +299,7 @@ pub(crate) fn lost_checkpoint(
     (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
-/// The error if nobody can tell whether there is a file system, because a zone of the ring
-/// is offline.
+/// The error if an offline zone of the ring leaves open whether the drive has a file system.
 pub(crate) fn offline_superblock(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],

@@ -95,7 +95,7 @@ async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
 }
 
 /// Reads many nodes at once: the nodes that the records from `at` on name, replace or change. Nodes
-/// that cannot be read are left out; the replay that needs such a node meets the error again. Also
+/// that cannot be read are left out; the replay that needs such a node gets the same error. Also
 /// returns the number of the first record whose nodes were not read.
 async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
     let (mut wanted, mut upto) = (BTreeSet::new(), at);

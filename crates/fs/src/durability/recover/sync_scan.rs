@@ -47,8 +47,9 @@ pub(crate) struct SyncScan {
     pub(crate) records: Vec<Record>,
     /// The sequence of the first record that is not replayed.
     pub(crate) replay_end: u64,
-    /// The half and the block where the next record goes.
+    /// Half to which the next record goes.
     pub(crate) half: u8,
+    /// Block at which the next record begins.
     pub(crate) next: u32,
     pub(crate) descriptors: Vec<Descriptor>,
     /// For each head, the superzones that it took; the checkpoint's superzone comes first.

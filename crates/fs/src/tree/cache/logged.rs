@@ -27,8 +27,8 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::note_logged`], for a node that differs from its logged content (if there is one)
-    /// exactly in the bytes `changed`.
+    /// Like [`Cache::note_logged`], for a node that differs from its logged content (if there is
+    /// one) exactly in the bytes `changed`.
     pub(crate) fn note_logged_change(&mut self, nid: u32, changed: &[Range<usize>]) {
         let at = self.index.get(&Key::Node(nid)).copied();
         let entry = at.map(|at| &mut self.slot_mut(at).entry);

@@ -18,11 +18,11 @@ pub struct Args {
     /// List the benchmarks
     #[arg(long)]
     list: bool,
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 7)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// How long each contestant runs in a round, in milliseconds
+    /// Duration of each contestant's turn in a round, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 400)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=60_000))]
     slice: u32,

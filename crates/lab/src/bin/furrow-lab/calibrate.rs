@@ -22,14 +22,14 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Only these drives
+    /// Compare only these drives
     #[arg(value_name = "PRESET")]
     presets: Vec<String>,
-    /// Runs of each row
+    /// Number of runs of each row
     #[arg(long, value_name = "N", default_value_t = markdown::SEEDS as u16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md. Three seeds.
+    /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md, with three seeds
     #[arg(long, value_name = "DIR", conflicts_with_all = ["presets", "seeds"])]
     docs: Option<PathBuf>,
 }

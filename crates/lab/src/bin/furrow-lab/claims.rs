@@ -16,14 +16,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What can be done with claims.
+/// The commands about claims.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// List the claims: source, what they say, whether they can be run, what is in the cache
     List(List),
     /// Run claims and compare with what was published
     Run(Run),
-    /// Run all claims, those not in the cache, and write a report
+    /// Run all claims that are not in the cache, and write a report
     Report(Report),
     /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
     /// gate
@@ -32,7 +32,8 @@ pub enum Command {
     Pages(pages::Pages),
     /// Run the claims whose figures may not change unseen, and compare with those that are kept
     Gate(pages::Gate),
-    /// What any collector of garbage has to copy of a trace, by the space it may use
+    /// Compute the least that any garbage collector has to copy of a trace, by the space that it
+    /// may use
     Bound(collection::Bound),
     /// Write pictures and tables of what collectors copied (docs/research/collection.md)
     Collection(collection::Collection),
@@ -105,11 +106,11 @@ pub struct Data {
     #[command(flatten)]
     source: Source,
     /// The trace that claims about traces replay: VMware's vscsi records, or lines of device,
-    /// opcode, offset, length, timestamp; without it these claims are left out
+    /// opcode, offset, length, timestamp (default: these claims are left out)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Where the recorded runs are (NAME.run, made by scripts/recorded.sh) that claims about
-    /// engines on files replay; without it these claims are left out
+    /// Directory of the recorded runs (NAME.run, made by scripts/recorded.sh) that claims about
+    /// engines on files replay (default: these claims are left out)
     #[arg(long, value_name = "DIR")]
     recorded: Option<PathBuf>,
 }
@@ -120,7 +121,7 @@ pub struct Extent {
     /// The small size, seconds for each claim (this is the default)
     #[arg(long, conflicts_with = "full")]
     scaled: bool,
-    /// The published size, or as near as makes no difference
+    /// The published size, or practically the same
     #[arg(long)]
     full: bool,
     /// Seeds 1 to N
@@ -129,10 +130,10 @@ pub struct Extent {
     seeds: u64,
 }
 
-// How runs are made, and where their results are kept.
+// The number of simultaneous runs, and the place of their results.
 #[derive(clap::Args)]
 pub struct Work {
-    /// Runs at once; as many as there are processors if not said
+    /// Number of simultaneous runs (default: one per processor)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     #[command(flatten)]
@@ -142,10 +143,10 @@ pub struct Work {
     no_cache: bool,
 }
 
-// Where results are kept.
+// The place of the results.
 #[derive(clap::Args)]
 pub struct Kept {
-    /// Where results are kept; a directory in the user's cache if not said
+    /// Directory of the results (default: one in the user's cache)
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }

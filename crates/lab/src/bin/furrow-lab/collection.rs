@@ -19,17 +19,18 @@ pub struct Bound {
     /// Size of a zone
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "16MiB")]
     zone_size: ByteLen,
-    /// Size of a memtable: a key written twice in one is flushed once, keys ascending
+    /// Size of a memtable, which flushes each of its keys once, in ascending order
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1MiB")]
     memtable: ByteLen,
-    /// Bytes written between two moments at which used space counts
+    /// Bytes written between two points at which the bound counts used space
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "4MiB")]
     step: ByteLen,
-    /// Spaces, evenly between the least that cleaning can keep to and where nothing is copied
+    /// Number of spaces, from the least that cleaning can keep to up to the one in which nothing
+    /// is copied
     #[arg(long, value_name = "N", default_value_t = 12)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     points: u64,
-    /// Steps of the subgradient for each of them
+    /// Number of subgradient steps for each space
     #[arg(long, value_name = "N", default_value_t = 600)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,

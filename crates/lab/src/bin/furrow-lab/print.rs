@@ -16,9 +16,9 @@ pub struct Line {
     id: String,
     source: String,
     what: String,
-    /// Where the paper shows or states the claim.
+    /// Places at which the paper shows or states the claim.
     at: Vec<String>,
-    /// What is missing before the claim can be run.
+    /// The part that must be built, or the argument that is missing, before the claim can be run.
     needs: Option<String>,
     /// Whether all runs of the claim are in the cache.
     cached: bool,
@@ -48,7 +48,7 @@ impl Line {
 }
 
 impl Line {
-    /// What follows the statement: where the paper has it, what the claim needs, whether its
+    /// The text after the statement: its places in the paper, what the claim needs, and whether its
     /// results are kept.
     fn remark(&self) -> String {
         let mut parts = self.at.clone();
@@ -58,13 +58,13 @@ impl Line {
     }
 }
 
-/// Prints the list for machines.
+/// Prints the list as JSON.
 pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
     let document = ListDocument { version: 1, claims: lines };
     show::json(out, &document)
 }
 
-/// Prints the list for people, by source: a line for each claim where the screen is wide enough.
+/// Prints the list as text, by source: a line for each claim where the screen is wide enough.
 pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
     let width = io::stdout().is_terminal().then(|| show::Screen::of_stdout().width.max(40));
     let name = lines.iter().map(|line| line.id.chars().count()).max().unwrap_or(0);

@@ -11,7 +11,7 @@ use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Largest append to files that are made before the run.
+/// Maximum size, in bytes, of an append to files that are made before the run.
 const PIECE: usize = 1 << 20;
 
 struct File {

@@ -6,24 +6,24 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Most metadata blocks in memory: 3 KiB each.
+/// Maximum number of metadata blocks in memory: 3 KiB each.
 const CACHED: usize = 1024;
 
-/// What a cached list is of: sequence number of the segment, member, first stripe of the window,
-/// row in the chunk.
+/// Key of a cached list: sequence number of the segment, member, first stripe of the window, row in
+/// the chunk.
 pub(super) type Key = (u64, u32, u32, u32);
 
 /// The list in a metadata block, by stripe of the window.
 pub(super) type Metas = Rc<Vec<BlockMeta>>;
 
-/// The list of a window for one row of the chunks, as far as it could be read.
+/// The readable part of a window's list, for one row of the chunks.
 pub(super) struct Known {
     pub(super) metas: Metas,
     /// Whether the metadata block that lists the whole window is damaged.
     pub(super) lost: bool,
 }
 
-/// The cache, and what readers of in-band metadata share.
+/// The cache, and the other state that readers of in-band metadata share.
 pub(crate) struct State {
     pub(super) listings: RefCell<Cache>,
     /// Lets one task at a time read a segment's footers in place of a damaged metadata block.
@@ -43,15 +43,14 @@ impl State {
     }
 }
 
-/// The lists read last, and which windows a scrub is reading.
+/// The lists read last, and the windows that a scrub is reading.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) found: BTreeMap<Key, Known>,
     /// Keys of `found`, oldest first.
     order: VecDeque<Key>,
-    /// Windows of the segment that is being scrubbed, by sequence number and first stripe:
-    /// the scrub itself reports damage of their metadata blocks, and only where valid blocks
-    /// are concerned.
+    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: the
+    /// scrub itself reports damage of their metadata blocks, and only if it affects valid blocks.
     pub(super) scrubbed: BTreeSet<(u64, u32)>,
 }
 

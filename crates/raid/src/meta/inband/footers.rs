@@ -2,8 +2,8 @@
 //! cannot be read on drives without an out-of-band area.
 //!
 //! Footers do not have the coded part of parity blocks, so it is computed from those of the row's
-//! data blocks. Their entries are all present: the footers of any sufficient set of drives describe
-//! the zones of all drives.
+//! data blocks. All of their entries are there, because the footers of any sufficient set of drives
+//! describe the zones of all drives.
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::meta::footer::open_entry;

@@ -2,8 +2,9 @@
 //! cleaning need them.
 //!
 //! An open segment has the list of the window that is being written. For other windows the last
-//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written, have
-//! the same content. In a window that a crash cut off, the last whole metadata block counts.
+//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written,
+//! have the same content. For a window that a crash left incomplete, the last whole metadata
+//! block counts.
 
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::identity::{self, Identity};
@@ -34,7 +35,7 @@ struct Listed {
     index: u32,
     zone: ZoneId,
     chunk: u32,
-    /// Most stripes that the zone may have.
+    /// Maximum number of stripes that the zone may have.
     stripes: u32,
     /// Whether the segment was truncated; then its last window may lack its last stripe.
     truncated: bool,
@@ -137,9 +138,9 @@ impl Volume {
         found
     }
 
-    /// Whether `read`, of the place of a window's last stripe, shows a damaged metadata block. If a
-    /// crash came before the metadata stripe, the block there is zeros, or was never written, or is
-    /// torn: then nothing is lost.
+    /// Whether `read`, the result of reading the place of a window's last stripe, shows a damaged
+    /// metadata block. If a crash came before the metadata stripe, the place holds zeros, a torn
+    /// block, or nothing: then nothing is lost.
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
         let drive = self.0.array.member(zone.index).drive();
         let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
@@ -343,8 +344,8 @@ impl Volume {
         (0..placement.k).filter_map(identity).collect()
     }
 
-    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks' checksums
-    /// agree with their listed metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, with only those blocks whose
+    /// checksums agree with their listed metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_windows(
         &self,
         drive: &Drive,

@@ -65,7 +65,7 @@ impl History {
     }
 }
 
-/// Why a client stops.
+/// The reason why a client stops.
 pub(super) enum Halt {
     /// The store failed, for an allowed reason.
     Died,

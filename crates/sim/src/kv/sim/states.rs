@@ -9,7 +9,7 @@ pub(crate) enum Event {
     Names(NameChange),
     /// A file is about to get this content.
     Content(Uid, Content),
-    /// This many name changes are durable, and this many states of the file's content.
+    /// Numbers of durable name changes and of durable states of the file's content.
     Synced(usize, Option<(Uid, usize)>),
 }
 

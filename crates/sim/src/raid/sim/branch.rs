@@ -1,4 +1,4 @@
-//! Branches: experiments on copies of the array between two lives.
+//! Branches: experiments on copies of the array between two of its lives (see the parent module).
 
 use super::lost::pick;
 use super::ruin::What;

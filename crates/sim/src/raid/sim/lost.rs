@@ -25,7 +25,7 @@ pub(super) fn pick(of: &[u32], count: usize, rng: &mut Rng) -> Vec<u32> {
 }
 
 impl World {
-    /// How many members may be lost in addition to those that are not whole. One whole member
+    /// Number of members that may be lost in addition to those that are not whole. One whole member
     /// stays, or nobody might know the state of the others.
     pub(super) fn budget(&self) -> usize {
         let gone = (self.array.drives - self.whole.len() as u32) as usize;

@@ -10,7 +10,7 @@ use furrow_rt::{Rng, Rt};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::rc::Rc;
 
-/// Most images that a simulation keeps.
+/// Maximum number of images that a simulation keeps.
 const KEPT: usize = 12;
 
 /// The state of all drives at one time.
