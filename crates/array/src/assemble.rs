@@ -311,7 +311,7 @@ fn match_members(
                 let entry = &authority.record.members;
                 let events = entry.get(member as usize).map_or(0, |entry| entry.events.get());
                 let what = format!(
-                    "{name} is stale: the array went on without it (event {events} of {}): leave \
+                    "{name} is stale: the array continued without it (event {events} of {}): leave \
                      it out, and give it back with `furrow raid replace {array} {member} {name} \
                      --force`",
                     authority.record.events

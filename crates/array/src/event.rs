@@ -112,7 +112,7 @@ impl fmt::Display for Event {
             Event::MemberFailed { member, why } => write!(f, "member {member} failed: {why}"),
             Event::ArrayFailed { why } => write!(f, "the array failed: {why}"),
             Event::ZoneLost { member, zone } => {
-                write!(f, "member {member} lost zone {zone}: its blocks are written again")
+                write!(f, "member {member} lost zone {zone}: its blocks are rewritten")
             }
             Event::RecordMended { member, zone, block } => write!(
                 f,

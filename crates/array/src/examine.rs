@@ -169,8 +169,8 @@ pub fn examine(device: &dyn ZonedDevice, read: ReadPayload) -> Boxed<'_, Result<
 pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error {
     let Some((array, device)) = damaged.signs.first() else {
         let what = format!(
-            "{name}: no member of a Furrow array: make one with `furrow raid create`, or check the \
-             device"
+            "{name}: not a member of a Furrow array: make one with `furrow raid create`, or check \
+             the device"
         );
         return Error::new(ErrorKind::NotFound, what);
     };

@@ -89,7 +89,7 @@ pub(crate) fn seat_of(
         return Ok(Some(index));
     }
     let what = format!(
-        "{name} is stale: it was a spare, became member {index}, and the array went on without \
+        "{name} is stale: it was a spare, became member {index}, and the array continued without \
          it: leave it out, and give it back with `furrow raid replace {array} {index} {name} \
          --force`"
     );

@@ -63,9 +63,9 @@ fn leads_session() -> bool {
 /// Warns if the kernel refused a request of [`begin`]; called once the server serves.
 pub fn warn_of_refusals() {
     if NO_FLUSHER.load(Ordering::Relaxed) {
-        log("the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where \
-             memory is short, or under a memory limit that this daemon and its users share, both \
-             may hang");
+        log("the kernel does not let this daemon run as an I/O flusher (it needs \
+             CAP_SYS_RESOURCE): if memory runs short, or a memory limit covers the daemon and its \
+             users, both may hang");
     }
 }
 

@@ -85,7 +85,7 @@ fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err("expected a number, or two as in 10-20".to_owned()),
+        _ => Err("expected a number, or a range as in 10-20".to_owned()),
     }
 }
 

@@ -191,7 +191,7 @@ impl Holds {
             }
         };
         let what = match self {
-            Holds::Nothing => format!("{name}: no Furrow {noun}, the drive is empty: {new}"),
+            Holds::Nothing => format!("{name}: no Furrow {noun}; the drive is empty: {new}"),
             _ => format!(
                 "{name}: no Furrow {noun}: it holds {}: {}",
                 self.describe(),
@@ -206,11 +206,11 @@ impl Holds {
 pub fn instead_of_member(name: &str, holds: &Holds) -> Error {
     let what = match holds {
         Holds::Nothing => format!(
-            "{name}: no member of a Furrow array, the drive is empty: furrow raid create makes an \
-             array, furrow raid replace and add-spare take such a drive"
+            "{name}: not a member of a Furrow array, but an empty drive: furrow raid create makes \
+             an array, furrow raid replace and add-spare take such a drive"
         ),
         _ => format!(
-            "{name}: no member of a Furrow array: it holds {}: {}",
+            "{name}: not a member of a Furrow array: it holds {}: {}",
             holds.describe(),
             holds.advice(name)
         ),

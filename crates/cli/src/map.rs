@@ -133,10 +133,12 @@ fn save(file: &Path, picture: &str) -> Result<()> {
             let opened = fs::File::open(file).with_context(|| name.to_string())?;
             opened.take(4).read_to_end(&mut old).with_context(|| name.to_string())?;
             if !old.is_empty() && old != b"<svg" {
-                bail!("{name}: exists and is no SVG: it is left as it is; name another file");
+                bail!(
+                    "{name}: exists and is not an SVG file; it was not changed: name another file"
+                );
             }
         }
-        Ok(_) => bail!("{name}: no regular file: name a file for the SVG, or -"),
+        Ok(_) => bail!("{name}: not a regular file: name a file for the SVG, or -"),
     }
     fs::write(file, picture).with_context(|| name.to_string())
 }

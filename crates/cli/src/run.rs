@@ -88,11 +88,18 @@ pub struct Args {
 fn policies() -> impl TypedValueParser<Value = Policy> {
     let named = Policy::NAMES.map(|(name, policy)| {
         PossibleValue::new(name).help(match policy {
-            Policy::Baza => "Blob files in the order in which they were made: the best with them",
-            Policy::Shared => "Files of one lifetime hint, also while they are written at once",
+            Policy::Baza => {
+                "Blob files share zones in order of creation: best for databases with blob files"
+            }
+            Policy::Shared => {
+                "Files with the same lifetime hint share a zone, even if they are written \
+                 concurrently"
+            }
             Policy::LizaPaper => "LIZA of the BAZA paper: tables and blobs apart, by their hints",
             Policy::LizaZenfs => "The rule of the released ZenFS: the zone whose hint fits best",
-            Policy::Generations => "As baza, and moved blocks by how often they were moved",
+            Policy::Generations => {
+                "Like baza; moved blocks share zones with blocks that were moved as often"
+            }
         })
     });
     PossibleValuesParser::new(named).try_map(|name| name.parse::<Policy>())
@@ -261,7 +268,7 @@ fn find(named: &str, name: &str, others: &[&str], how: &str) -> Result<PathBuf> 
     match places.into_iter().find(|path| path.exists()) {
         Some(path) => path.canonicalize().with_context(|| path.display().to_string()),
         None => bail!(
-            "{name} is neither beside {} nor in {}: {how}, make install installs it then",
+            "{name} is neither next to {} nor in {}: {how}; make install then installs it",
             program.display(),
             others.join(" nor in ")
         ),

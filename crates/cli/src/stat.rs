@@ -125,7 +125,7 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
         if at == 0 {
             writeln!(
                 out,
-                "\ndamaged blocks that requests or cleaning met, which stay in place (find DIR \
+                "\ndamaged blocks that requests or cleaning found, which stay in place (find DIR \
                  -inum N shows the file):"
             )?;
         }

@@ -52,7 +52,7 @@ impl Target {
             let above = mounted.iter().rfind(|mount| full.starts_with(&mount.directory));
             return match above {
                 Some(Mounted { directory: at, .. }) if full != *at => Err(anyhow!(
-                    "{}: a directory of the file system mounted on {at}: name that",
+                    "{}: a directory of the file system mounted on {at}: name that mount point",
                     path.display(),
                     at = at.display()
                 )),

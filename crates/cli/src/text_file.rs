@@ -19,10 +19,9 @@ pub fn check_append(path: &Path) -> Result<()> {
         Ok(found) if found.file_type().is_block_device() => {
             bail!("{}: a block device: name a file", path.display())
         }
-        Ok(found) if found.is_file() && front(path)?.contains(&0) => bail!(
-            "{}: holds something else than text, and is left as it is: name another file",
-            path.display()
-        ),
+        Ok(found) if found.is_file() && front(path)?.contains(&0) => {
+            bail!("{}: does not hold text, and was not changed: name another file", path.display())
+        }
         _ => Ok(()),
     }
 }
@@ -35,7 +34,7 @@ pub fn check_metrics(path: &Path) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let ours = |front: &[u8]| front.is_empty() || front.starts_with(b"# HELP ");
     if !found.is_file() || !ours(&front(path)?) {
-        bail!("it is there and holds no metrics, and is left as it is: name another file");
+        bail!("it exists and does not hold metrics; it was not changed: name another file");
     }
     Ok(())
 }

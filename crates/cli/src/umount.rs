@@ -70,7 +70,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if !args.lazy {
         synced.as_ref().map_err(|error| {
             anyhow!(
-                "{error:#}; still mounted, as not everything is durable: to unmount all the same \
+                "{error:#}; still mounted, as not everything is durable: to unmount nevertheless \
                  run: furrow umount -l {}",
                 directory.display()
             )
@@ -122,8 +122,8 @@ fn sync(directory: &Path, lazy: bool) -> Result<()> {
             bail!("{at}: not everything is durable after {seconds} s{why}");
         }
         crate::complain(&format!(
-            "{at}: waiting for {seconds} s until everything is durable{why}; not to wait, and lose \
-             what is not: furrow umount -f {at}"
+            "{at}: waiting for {seconds} s until everything is durable{why}; to stop waiting, and \
+             lose what is not durable: furrow umount -f {at}"
         ));
     }
 }
@@ -171,8 +171,8 @@ fn find(target: &Path) -> Result<Mounted> {
 fn unmount(directory: &Path, how: Unmount) -> Result<()> {
     endpoint::unmount(directory, how).map_err(|errno| match errno {
         Errno::BUSY => anyhow!(
-            "{0}: in use: close its files and leave its directories (fuser -vm {0} lists who), \
-             or unmount with -l",
+            "{0}: in use: close its files and leave its directories (fuser -vm {0} lists the \
+             processes), or unmount with -l",
             directory.display()
         ),
         Errno::PERM => anyhow!("{}: unmounting needs root", directory.display()),

@@ -363,7 +363,7 @@ fn a_program_of_an_older_version_is_to_be_restarted() {
         place.refused(&["kv", command, &place.drive()], 1, &words);
     }
     for order in ["--status", "--pause", "--stop"] {
-        place.refused(&["scrub", order, &place.drive()], 1, &["one cannot be asked", "restart it"]);
+        place.refused(&["scrub", order, &place.drive()], 1, &["could not be asked", "restart it"]);
     }
     program.ends();
 }

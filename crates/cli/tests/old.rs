@@ -40,7 +40,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     // The drive was taken out of service.
     let (state, why) = examined(&place, "d1.zns");
     assert_eq!(state, "stale");
-    assert!(why.contains("it was member 1, and the array went on without it"), "{why}");
+    assert!(why.contains("it was member 1, and the array continued without it"), "{why}");
     let said = place.ok(&assemble);
     assert!(said.contains("d1.zns is stale: left out: it was member 1, and the"), "{said}");
     // Another drive replaces the old one.

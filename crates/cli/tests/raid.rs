@@ -238,7 +238,7 @@ fn a_killed_daemon_loses_nothing_it_acknowledged() {
         let written = acknowledged.iter().filter(|round| **round > 0).count();
         assert!(written > 20, "round {round}: {written}");
         let examined = place.ok(&["raid", "examine", &place.at("d0.zns")]);
-        assert!(examined.contains("not in order"), "{examined}");
+        assert!(examined.contains("not cleanly"), "{examined}");
         place.assemble(&order, &[]);
         check_load(&place, 0, &acknowledged);
         let wiped = [0; 4096];
@@ -370,7 +370,7 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
         place.refused(&words, why);
     };
     assemble(&[&d[0], &d[1], &d[3], &d[4]], &["several arrays: ", "a (", "b (", "--uuid"]);
-    assemble(&[&d[0], &d[5], &d[1]], &["d5.zns", "no member of a Furrow array"]);
+    assemble(&[&d[0], &d[5], &d[1]], &["d5.zns", "not a member of a Furrow array"]);
     assemble(&[&d[0]], &["cannot do without members 1", "2 ("]);
     assemble(&[&d[0], &d[1], &junk], &["not an emulated drive's image"]);
     assemble(&["--name", "c", &d[0], &d[1]], &["no drive is a member of such an array"]);
@@ -461,7 +461,7 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
         ),
         (br#"{"version":2,"request":"add-spare","device":"mem:zones=2"}"#, "spare"),
         (br#"{"version":2,"request":"fault","member":"0","words":["add"]}"#, "required"),
-        (br#"{"version":2,"request":"rebuild","pause_us":null}"#, "nothing is to be rebuilt"),
+        (br#"{"version":2,"request":"rebuild","pause_us":null}"#, "there is nothing to rebuild"),
     ] {
         let answer = ask(&[bytes, b"\n"].concat());
         let error = serde_json::from_str::<Value>(&answer).unwrap()["error"].to_string();
@@ -598,9 +598,7 @@ fn a_file_of_metrics_is_there_while_the_array_is() {
     assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_bytes_total{array=\"a\"}"], 0.0);
     fill(&place, 0, 20, 1);
     let told = "furrow_raid_written_bytes_total{array=\"a\"} 81920\n";
-    place.until("its blocks are written again", |_| {
-        fs::read_to_string(&file).unwrap().contains(told)
-    });
+    place.until("its blocks are rewritten", |_| fs::read_to_string(&file).unwrap().contains(told));
     check_metrics(&place.read("a.prom"), 20);
     place.ok(&["raid", "stop", "a", "--force"]);
     assert!(!fs::exists(&file).unwrap(), "it says what is no more");
@@ -643,7 +641,7 @@ fn a_signal_stops_an_array_in_order() {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(examined.contains("stopped  in order"), "{examined}");
+    assert!(examined.contains("stopped  cleanly"), "{examined}");
     let log = place.read("log");
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
     assert!(place.ok(&["raid", "status"]).contains("no arrays run"));

@@ -101,7 +101,7 @@ fn a_drive_that_hangs_is_taken_out_and_a_stop_does_not_wait_for_one() {
     assert!(events.contains("member-failed") && events.contains("no answer for 2 s"), "{events}");
     // One failure more than the array survives ends the daemon, with an error.
     place.ok(&["raid", "fault", "a", "1", "add", "hang"]);
-    place.refused(&["raid", "stop", "--force", "a"], &["stopped, but not in order", "member 1"]);
+    place.refused(&["raid", "stop", "--force", "a"], &["stopped, but not cleanly", "member 1"]);
     place.refused(&["raid", "status", "a"], &["no array"]);
 }
 
@@ -439,7 +439,7 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     assert!(stopped.contains("a: stopped"), "{stopped}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let log = place.read("log");
-    assert!(log.contains("scrub: stopped: ") && log.contains("stopped in order"), "{log}");
+    assert!(log.contains("scrub: stopped: ") && log.contains("stopped cleanly"), "{log}");
     place
         .drives(&[0, 1, 2, 3])
         .iter()
@@ -471,7 +471,7 @@ fn a_daemon_is_seen_until_its_hooks_were_told() {
     });
     assert!(seen > 0, "nobody saw the array while it waited for its hook");
     let log = place.read("log");
-    assert!(log.contains("killed, it does not end") && log.contains("not told"), "{log}");
+    assert!(log.contains("killed, because it did not end") && log.contains("not told"), "{log}");
     place.assemble(&[0, 1, 2], &[]);
     check(&place, 0, 50, 2);
     place.ok(&["raid", "stop", "a"]);

@@ -78,7 +78,7 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
 
     let text = place.ok(&["raid", "stop", "a"]);
     assert!(text.contains(&format!("{lost} blocks of the volume LOST, and that is not remem")));
-    assert!(place.read("log").contains("stopped in order; "), "{}", place.read("log"));
+    assert!(place.read("log").contains("stopped cleanly; "), "{}", place.read("log"));
     place.assemble(&[0, 1, 2], &[]);
     let text = place.ok(&["raid", "status"]);
     let find = told(&text, "losses from before that are not remembered (to find them: ");
@@ -277,7 +277,7 @@ fn dangerous_options_are_told() {
         text
     };
     let text = assembled(&["--listen", "tcp:0.0.0.0:0", "--events", &place.at("events")]);
-    assert!(text.contains("WARNING: whoever reaches tcp:0.0.0.0:"), "{text}");
+    assert!(text.contains("WARNING: anyone who reaches tcp:0.0.0.0:"), "{text}");
     assert!(text.contains("can read and write") && text.contains("--tls require"), "{text}");
     assert!(place.read("events").contains(" a unprotected - "), "{}", place.read("events"));
     let text = assembled(&["--listen", "tcp:[::]:0", "--read-only"]);
@@ -301,7 +301,7 @@ fn a_log_is_no_drive() {
     fs::write(&log, "2026-11-29T06:44:35Z furrow[1]: served\n").unwrap();
     for command in [["raid", "examine", &log], ["raid", "assemble", &log]] {
         let text = said(&place.furrow(&command));
-        assert!(text.contains("a text file") && text.contains("no member"), "{text}");
+        assert!(text.contains("a text file") && text.contains("not a member"), "{text}");
         assert!(!text.contains("device create"), "{text}");
     }
 }

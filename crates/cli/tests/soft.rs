@@ -170,13 +170,13 @@ fn damage_of_the_journal_is_mended_or_refused_and_named() {
     flip(&image, records[0]);
     assert_eq!(place.ok(&["kv", "ls", &drive]), listed);
     let told = said(&place, &["device", "check", &drive]);
-    assert!(told.contains("of the journal is damaged: the record behind has a copy"), "{told}");
+    assert!(told.contains("of the journal is damaged: the next record has a copy"), "{told}");
     flip(&image, records[1]);
     let put = ["kv", "put", &drive, &file, "two"];
     place.refused(&put, &["damaged, with whole records", "--repair"]);
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("damaged, with whole records behind"), "{told}");
-    assert!(told.contains("accept that with --repair"), "{told}");
+    assert!(told.contains("accept the loss with --repair"), "{told}");
     // With the bits flipped back everything is as before, since nothing was written.
     flip(&image, records[0]);
     flip(&image, records[1]);

@@ -47,7 +47,7 @@ impl Request {
         let name = format!("{PREFIX}{}", String::from_utf8_lossy(&request));
         match name.len() {
             ..=NAME_MAX => Ok(name),
-            _ => Err(Error::Unsent("too long to be asked at once".to_owned())),
+            _ => Err(Error::Unsent("too long for one request".to_owned())),
         }
     }
 

@@ -67,7 +67,7 @@ pub fn serve<T: Send + 'static>(
     let (hung, over, stopped) = ended;
     if !over {
         let said = hung.unwrap_or_default().join(" | ");
-        return Err(anyhow!("the device's user does not end, it hangs in the kernel: {said}"));
+        return Err(anyhow!("the device's user does not end; it hangs in the kernel: {said}"));
     }
     let _ = here.read(&mut [0]);
     let result = thread.join().map_err(|_| anyhow!("the device's user has panicked"))?;

@@ -292,7 +292,10 @@ fn stuck(args: &StuckArgs) -> Result<ExitCode> {
                     Some(rounds) => format!("after {rounds} rounds"),
                     None => "while the file was filled".to_owned(),
                 };
-                println!("run {seed}: stuck {when}; of {commands} commands the drive owes {owed}");
+                println!(
+                    "run {seed}: stuck {when}; of {commands} commands the drive has not answered \
+                     {owed}"
+                );
                 // Only the first stuck run prints its stacks.
                 if stuck == 0 {
                     stacks.iter().for_each(|stack| println!("  {stack}"));

@@ -182,7 +182,7 @@ fn verdict(cut: &Cut, accusations: &[Accusation], all: &[Accusation]) -> String 
     let found: Vec<String> = accusations.iter().map(Accusation::to_string).collect();
     match (found.is_empty(), all.is_empty()) {
         (true, true) => format!("cut, {lost}: every promise is kept"),
-        (true, false) => format!("cut, {lost}: kept, but for what a hasty flush explains"),
+        (true, false) => format!("cut, {lost}: kept, except what a hasty flush explains"),
         (false, _) => format!("cut, {lost}: BROKEN: {}", found.join("; ")),
     }
 }

@@ -50,11 +50,11 @@ impl<R: Read> Recording<R> {
     pub fn open(mut input: R) -> Result<Recording<R>, Error> {
         let mut header = Header::new_zeroed();
         if !fill(&mut input, header.as_mut_bytes())? || header.magic != MAGIC {
-            return Err(Error::new(ErrorKind::Corrupt, "no recording: its header is not one"));
+            return Err(Error::new(ErrorKind::Corrupt, "not a recording: its header is wrong"));
         }
         if header.version.get() != VERSION {
             let what = format!(
-                "a recording of version {}, and this program knows {VERSION}",
+                "a recording of version {}, but this program knows {VERSION}",
                 header.version
             );
             return Err(Error::new(ErrorKind::Unsupported, what));

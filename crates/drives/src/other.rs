@@ -20,7 +20,7 @@ const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emul
 /// an array: making a drive would not help.
 pub fn of_no_member(error: Error) -> Error {
     match error.to_string().strip_suffix(&format!(": {NEEDS}")) {
-        Some(why) => Error::new(error.kind(), format!("{why}, and no member of a Furrow array")),
+        Some(why) => Error::new(error.kind(), format!("{why}, and not a member of a Furrow array")),
         None => error,
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     } else if kind.is_file() {
         let front = front(path).unwrap_or_default();
         if furrow_soft::is_superblock(&front) {
-            let what = "soft zones, and this needs an emulated drive";
+            let what = "it holds soft zones, and this command needs an emulated drive";
             return Some(Error::new(ErrorKind::Unsupported, format!("{name}: {what}")));
         }
         // The error of opening an image of a newer format already explains the problem.
@@ -101,7 +101,7 @@ fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
         "{name}: {what}: if nothing else was made there since, furrow device check --repair {name} \
-         writes it again from the copy"
+         restores it from the copy"
     );
     Error::new(ErrorKind::Corrupt, what)
 }

@@ -68,7 +68,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<SoftDrive>,
         DeviceSpec::Memory(_) => false,
     };
     if options {
-        let what = format!("{path}: soft zones take no options: they are no emulated drive");
+        let what = format!("{path}: soft zones take no options: they are not an emulated drive");
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let file = PlainFile::open(path, access)?;
@@ -132,7 +132,7 @@ pub fn create(
     }
     if fresh {
         let size =
-            size.ok_or_else(|| invalid("no such file: give --size, and it is made".to_owned()))?;
+            size.ok_or_else(|| invalid("no such file: give --size to create it".to_owned()))?;
         allocate(path, size)?;
     }
     let made = on_existing(&name, zone, size, force || fresh);

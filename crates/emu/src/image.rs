@@ -198,7 +198,7 @@ fn lock(file: &File, path: &Path, exclusive: bool) -> Result<()> {
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,
-            format!("{name}: {}: run this again when it has ended", in_use(path)),
+            format!("{name}: {}: run this again when that process has ended", in_use(path)),
         ),
         TryLockError::Error(error) => io_error(&name.to_string(), "cannot be locked", &error),
     })
@@ -640,8 +640,8 @@ fn read_header(file: &File, name: &str, length: u64) -> Result<(Header, Magic)> 
         Refusal::TooNew(version) => Error::new(
             ErrorKind::WrongFormat,
             format!(
-                "{name}: image format version {version}, this program knows up to {}: use a newer \
-                 furrow",
+                "{name}: image format version {version}, but this program knows up to {}: use a \
+                 newer furrow",
                 format::VERSION
             ),
         ),

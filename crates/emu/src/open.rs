@@ -25,8 +25,8 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<Emulator>> 
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{path}: a drive of the system, and this needs an emulated one: an image \
-                     ('furrow device create') or mem:"
+                    "{path}: a drive of the system, but this command needs an emulated one: an \
+                     image ('furrow device create') or mem:"
                 ),
             ));
         }

@@ -73,7 +73,7 @@ fn each_refusal_says_what_is_wrong_and_what_to_do() {
         (b"", ErrorKind::WrongFormat, "not an emulated drive's image"),
         (b"#!/bin/sh\necho hello\n", ErrorKind::WrongFormat, "furrow device create"),
         (&[0; 8192], ErrorKind::WrongFormat, "not an emulated drive's image"),
-        (&newer, ErrorKind::WrongFormat, "version 9, this program knows up to 1: use a newer"),
+        (&newer, ErrorKind::WrongFormat, "version 9, but this program knows up to 1: use a newer"),
         (&flipped, ErrorKind::Corrupt, "header at offset 0 is damaged"),
         (&good[..good.len() - 1], ErrorKind::Corrupt, "truncated"),
         (&table, ErrorKind::Corrupt, "zone 0: both of its records are damaged"),
@@ -116,7 +116,7 @@ fn missing_busy_and_existing_images_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("furrow device create"), "{error}");
     let _open = try_open(&path).expect("a good image");
-    let busy = "in use by this process: run this again when it has ended";
+    let busy = "in use by this process: run this again when that process has ended";
     let identity = Identity { uuid: [7; 16], preset: String::new() };
     let create = |force| create_image_as(&path, &geometry(), &identity, force).expect_err("no");
     let before = std::fs::read(&path).expect("the image");
@@ -134,7 +134,9 @@ fn what_the_system_has_is_not_supported_yet() {
     let spec: DeviceSpec = "/dev/nvme0n2".parse().expect("a spec");
     let error = open(&rt, &spec, Access::ReadWrite).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("a drive of the system, and this needs an emulated one"));
+    assert!(
+        error.to_string().contains("a drive of the system, but this command needs an emulated one")
+    );
 }
 
 /// One damaged record means a torn write: the older record counts, and a warning says so.

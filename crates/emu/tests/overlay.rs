@@ -191,7 +191,7 @@ fn a_drive_that_somebody_else_used_is_left_alone() {
         assert_eq!(submit(&below, &write(0, &mut rng)).await.0, 0);
         let before = content(&below).await;
         let error = view.apply(|_, _| {}).await.expect_err("refused");
-        assert!(error.to_string().contains("somebody else uses the drive"), "{error}");
+        assert!(error.to_string().contains("another program uses the drive"), "{error}");
         assert_eq!(before, content(&below).await);
     });
     rt.clear();

@@ -122,8 +122,8 @@ impl Layout {
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(usable);
         if permits < PERMITS_MIN {
             return Err(invalid(format!(
-                "the drive has {permits} active zones, {PERMITS_MIN} are needed: checkpoint ring 1 \
-                 + delta log 1 + tables 1 + sync log 1 + data stream 1 + node stream 1"
+                "the drive has {permits} active zones, but {PERMITS_MIN} are needed: checkpoint \
+                 ring 1 + delta log 1 + tables 1 + sync log 1 + data stream 1 + node stream 1"
             )));
         }
         let for_streams = permits - LOG_PERMITS;
@@ -241,7 +241,7 @@ impl Layout {
             let need = logs + SUPERZONES_MIN * self.width;
             return Err(invalid(format!(
                 "the drive is too small: {need} sequential zones are needed ({logs} for the logs + \
-                 {SUPERZONES_MIN} superzones of {}), it has {usable}: take a larger drive, or \
+                 {SUPERZONES_MIN} superzones of {}), but it has {usable}: take a larger drive, or \
                  make smaller zones",
                 count(self.width.into(), "zone")
             )));
@@ -643,7 +643,7 @@ fn choose_logs(
     match options.logs {
         None => Ok(1 + u32::from(allowed && own && usable >= SEPARATE_ZONES)),
         Some(2) if !allowed => Err(invalid(format!(
-            "two delta logs: this drive's active zones leave {for_streams} beside one, {} are \
+            "two delta logs: with one log this drive has {for_streams} active zones left; {} are \
              needed",
             needed + 2
         ))),

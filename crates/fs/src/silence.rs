@@ -94,8 +94,8 @@ impl Inner {
                 {
                     next = 2 * seconds;
                     notice(&format!(
-                        "{name}: the drive has not answered for {seconds} s: {waiting}: what needs \
-                         it waits"
+                        "{name}: the drive has not answered for {seconds} s: {waiting}: operations \
+                         that need the drive wait"
                     ));
                 }
             }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 fn geometry(spec: &str) -> Geometry {
     match spec.parse::<DeviceSpec>().unwrap() {
         DeviceSpec::Memory(memory) => memory.geometry,
-        other => panic!("{other:?} is no drive in memory"),
+        other => panic!("{other:?} is not a drive in memory"),
     }
 }
 
@@ -108,7 +108,7 @@ fn streams_share_zones_where_few_may_be_active() {
         made
     };
     let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("5 active zones, 6 are needed"), "{refused}");
+    assert!(refused.contains("5 active zones, but 6 are needed"), "{refused}");
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn too_few_active_zones_are_refused_with_the_sum() {
         let device = Rc::new(drive);
         let made = Fs::format(&rt, device.clone(), &MkfsOptions::default()).await;
         let error = made.unwrap_err().to_string();
-        assert!(error.contains("5 active zones, 6 are needed: checkpoint ring 1 +"), "{error}");
+        assert!(error.contains("5 active zones, but 6 are needed: checkpoint ring 1 +"), "{error}");
         Ok(())
     });
 }

@@ -57,7 +57,7 @@ fn receive<'a>(device: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]
 fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8])> {
     match RequestHeader::read_from_prefix(message) {
         Ok((header, rest)) if header.length as usize == message.len() => Ok((header, rest)),
-        _ => bail!("the kernel sent {} bytes, which are no request", message.len()),
+        _ => bail!("the kernel sent {} bytes, which are not a request", message.len()),
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn handshake(
     let mut buffer = vec![0; LONGEST];
     loop {
         let Some(message) = receive(device, &mut buffer)? else {
-            bail!("the mount ended before the kernel said anything");
+            bail!("the mount ended before the kernel sent a request");
         };
         let (header, rest) = parse(message)?;
         let answer = Answer::new(device, header.unique, 0);

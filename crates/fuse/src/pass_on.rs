@@ -130,7 +130,7 @@ impl FuseServer {
         match std::thread::Builder::new().name("pass-on".to_owned()).spawn(work) {
             Ok(_) => *self.shared.kernel.doubts() = Some(sender),
             // Without the thread, the server reports every file as data without holes.
-            Err(error) => (self.shared.log)(&format!("holes of files are not told: {error}")),
+            Err(error) => (self.shared.log)(&format!("holes of files are not reported: {error}")),
         }
     }
 

@@ -397,7 +397,7 @@ fn soon<T: Send + 'static>(
     endpoint::within(PATIENCE, directory, question).unwrap_or_else(|| {
         Err(anyhow!(
             "{}: mounted, but its daemon gives no answer within {} s: it hangs, or is stopped: \
-             look why the process does not go on",
+             find out why the process does not continue",
             directory.display(),
             PATIENCE.as_secs()
         ))

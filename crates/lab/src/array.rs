@@ -123,7 +123,7 @@ impl Array {
         self.level.parse::<Level>().map_err(|error| error.to_string())?;
         for (name, bytes) in [("small", self.small), ("large", self.large)] {
             if bytes.0 == 0 || !bytes.0.is_multiple_of(PAGE_SIZE as u64) {
-                return Err(format!("a {name} chunk of {bytes} is no multiple of 4KiB"));
+                return Err(format!("a {name} chunk of {bytes} is not a multiple of 4KiB"));
             }
         }
         if self.depth == 0 {

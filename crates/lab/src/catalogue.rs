@@ -222,7 +222,7 @@ fn check_version(file: &File, version: Option<u32>, first: bool) -> Result<()> {
     let name = &file.name;
     match version {
         Some(1) => Ok(()),
-        Some(version) => bail!("{name}: version {version}, this program reads version 1"),
+        Some(version) => bail!("{name}: version {version}, but this program reads version 1"),
         None if first => bail!("{name}: no version: add `version = 1` at the top"),
         None => Ok(()),
     }
@@ -526,7 +526,7 @@ pub(crate) fn check_device(spec: &str) -> Result<()> {
     match spec.parse::<DeviceSpec>()? {
         DeviceSpec::Memory(memory) if memory.run.timing == Timing::Virtual => Ok(()),
         DeviceSpec::Memory(_) => bail!("`{spec}` is not timed: add timing=virtual"),
-        _ => bail!("`{spec}` is no drive in memory: scenarios run in virtual time"),
+        _ => bail!("`{spec}` is not a drive in memory: scenarios run in virtual time"),
     }
 }
 

@@ -210,7 +210,7 @@ impl Running {
         if !output.status.success() {
             bail!("fio: {said}{}", String::from_utf8_lossy(&output.stderr));
         }
-        rate(&said).with_context(|| format!("fio said something else than expected: {said}"))
+        rate(&said).with_context(|| format!("unexpected output of fio: {said}"))
     }
 }
 

@@ -197,7 +197,7 @@ impl Policy {
                 bytes.0.is_multiple_of(PAGE_SIZE as u64) && (1..=1 << 30).contains(&bytes.0)
             };
             if let Some(bytes) = bytes.filter(|bytes| !fits(*bytes)) {
-                return Err(format!("{name} of {bytes} is no multiple of 4KiB up to 1GiB"));
+                return Err(format!("{name} of {bytes} is not a multiple of 4KiB up to 1GiB"));
             }
         }
         Ok(())

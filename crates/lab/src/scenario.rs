@@ -43,7 +43,7 @@ impl Traces {
         let Some(wanted) = &workload.recorded else { return Ok(None) };
         let found = self.recorded.get(&wanted.run);
         let found = found.filter(|found| Some(&found.name) == wanted.name.as_ref());
-        let missing = || format!("the recorded run {} is replayed, and not given", wanted.run);
+        let missing = || format!("the recorded run {} is needed, but not given", wanted.run);
         Ok(Some(found.with_context(missing)?.clone()))
     }
 }
@@ -120,7 +120,7 @@ async fn on_files(
             let keeper = StoreKeeper::new(rt, device, policy, host).await?;
             replay_recorded(rt, keeper, run, replayed, host, seed, watch).await
         }
-        (engine, _) => bail!("a recorded run needs files, which {engine:?} has not"),
+        (engine, _) => bail!("a recorded run needs files, which {engine:?} does not have"),
     }
 }
 

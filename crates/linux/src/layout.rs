@@ -22,15 +22,15 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
     let block = limits.logical_block.max(limits.write_granularity);
     if !matches!(block, 512 | 4096) {
         return Err(format!(
-            "it is written in units of {block} bytes, and 512 or 4096 can be used: format it with \
-             such blocks (nvme format, sg_format)"
+            "it is written in units of {block} bytes, but only 512 and 4096 can be used: format it \
+             with such blocks (nvme format, sg_format)"
         ));
     }
     let size = zones.first().map_or(0, |zone| zone.length);
     let sectors = block / SECTOR;
     if size == 0 || !size.is_multiple_of(sectors) || limits.zone_sectors != size {
         return Err(format!(
-            "its first zone has {size} sectors, the kernel's chunk_sectors is {}: they must be \
+            "its first zone has {size} sectors, but the kernel's chunk_sectors is {}: they must be \
              equal, and a multiple of the block of {block} bytes",
             limits.zone_sectors
         ));
@@ -90,7 +90,7 @@ pub(crate) fn plain_geometry(size: u64, limits: Option<&Limits>) -> Result<Geome
     if let Some(limits) = limits {
         if limits.logical_block > PAGE {
             let block = limits.logical_block;
-            return Err(format!("it has blocks of {block} bytes, and at most 4096 can be used"));
+            return Err(format!("it has blocks of {block} bytes, but at most 4096 can be used"));
         }
         transfer = transfer.min(limits.max_kib.saturating_mul(1024));
         transfer = transfer.min(limits.max_segments * PAGE);

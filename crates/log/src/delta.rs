@@ -115,7 +115,7 @@ impl DeltaLayout {
         }
         if let Some(zone) = zones.iter().find(|zone| zone.0 >= geometry.zones) {
             let zones = geometry.zones;
-            return invalid(format!("delta log in zone {zone}, the drive has {zones} zones"));
+            return invalid(format!("delta log in zone {zone}, but the drive has {zones} zones"));
         }
         if let Some(size) = tables.iter().find(|size| entries_per_block(**size) == 0) {
             return invalid(format!("table entries of {size} bytes do not fit a delta block"));

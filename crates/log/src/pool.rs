@@ -195,7 +195,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
         return corrupt(format!("width {width}, expected 1 to {WIDTH_MAX}"));
     }
     if first >= geometry.zones || geometry.zones - first < u32::from(width) {
-        return corrupt(format!("zones {first} + {width}, the drive has {}", geometry.zones));
+        return corrupt(format!("zones {first} + {width}, but the drive has {}", geometry.zones));
     }
     let Some(state) = SuperzoneState::from_byte(descriptor.state) else {
         return corrupt(format!("state {}, expected 0, 1 or 3 to 5", descriptor.state));

@@ -92,7 +92,7 @@ impl FromStr for Uuid {
         let bad = || {
             Error::new(
                 ErrorKind::Invalid,
-                format!("\"{text}\" is no UUID: expected 8-4-4-4-12 hexadecimal digits"),
+                format!("\"{text}\" is not a UUID: expected 8-4-4-4-12 hexadecimal digits"),
             )
         };
         let groups: Vec<&str> = text.split('-').collect();
@@ -242,7 +242,7 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
     let padded = length.next_multiple_of(BLOCK_SIZE);
     let Some(blocks) = bytes.get(..padded) else {
         let held = bytes.len();
-        return Err(corrupt(format!("record says {length} bytes, only {held} are there")));
+        return Err(corrupt(format!("record says {length} bytes, but only {held} are there")));
     };
     let (record, padding) = blocks.split_at(length);
     let body = &record[Header::SIZE..];
@@ -313,8 +313,8 @@ fn check(header: &Header, expect: &Expect) -> Result<()> {
     let version = header.version.get();
     if version > RECORD_VERSION {
         return wrong(format!(
-            "record of format version {version}, this program knows up to {RECORD_VERSION}: use a \
-             newer furrow"
+            "record of format version {version}, but this program knows up to {RECORD_VERSION}: \
+             use a newer furrow"
         ));
     }
     let (kind, expected) = (header.kind.get(), expect.kind);

@@ -338,7 +338,8 @@ impl RecordRing {
     pub fn append(&mut self, id: &RecordId, durable: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, room) = (blocks_for(body.len()), self.space_left());
         let full = || {
-            let message = format!("a record of {blocks} blocks, the ring's half has {room} left");
+            let message =
+                format!("a record of {blocks} blocks, but the ring's half has {room} left");
             Error::new(ErrorKind::NoSpace, message)
         };
         let mut zone = *self.half.get(self.current).ok_or_else(full)?;

@@ -50,8 +50,8 @@ pub fn check_capacities(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Res
     let (name, zone, capacity) = (device.name(), report.zone, report.capacity);
     let expected = geometry.zone_capacity;
     let what = format!(
-        "{name}: zone {zone} has a capacity of {capacity} blocks, others have {expected}: zones of \
-         one capacity are needed: format the drive so, or use another"
+        "{name}: zone {zone} has a capacity of {capacity} blocks, but others have {expected}; \
+         zones of equal capacity are needed: format the drive so, or use another"
     );
     Err(Error::new(ErrorKind::Unsupported, what))
 }

@@ -142,7 +142,7 @@ impl Status {
         );
         page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
         let name = "refused_clients_total";
-        page.family(name, "counter", "Clients that were not let in, by reason");
+        page.family(name, "counter", "Clients that were refused, by reason");
         for (reason, count) in &self.refusals {
             page.sample(name, &[("reason", reason.name())], *count);
         }

@@ -236,7 +236,7 @@ impl std::fmt::Display for Figures {
             writeln!(f, "            {label:>10}   {cuts:>8} {bar}")?;
         }
         for (what, count) in &self.reached {
-            writeln!(f, "met         {count:>10}   {what}")?;
+            writeln!(f, "reached     {count:>10}   {what}")?;
         }
         write!(f, "failures    {:>10}", self.failures.len())
     }

@@ -112,7 +112,9 @@ pub fn print_case(cuts: &[Cut]) -> String {
 /// Names the part that is wrong.
 pub fn parse_case(text: &str) -> Result<Vec<Cut>, String> {
     text.split('+').map(|part| parse_cut(part).ok_or(part)).collect::<Result<_, _>>().map_err(
-        |part: &str| format!("{part:?} is no cut: write CUT:FATES@UNFLUSHED, such as 17:DT2N@S99"),
+        |part: &str| {
+            format!("{part:?} is not a cut: write CUT:FATES@UNFLUSHED, such as 17:DT2N@S99")
+        },
     )
 }
 

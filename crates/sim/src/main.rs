@@ -282,7 +282,7 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
         }
         let Summary { lives, crashes, operations, commands, appends, ref reached, .. } = total;
         for (what, count) in reached {
-            println!("met         {count:>10}   {what}");
+            println!("reached     {count:>10}   {what}");
         }
         println!(
             "{} seeds: {lives} lives, {crashes} crashes, {operations} operations, {commands} \

@@ -71,7 +71,7 @@ fn zones_of_unequal_capacity_are_refused_by_each_engine_before_it_writes() {
         for error in [fs, store, array] {
             let error = error.expect("it is refused");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-            let what = "uneven: zone 63 has a capacity of 60 blocks, others have 64";
+            let what = "uneven: zone 63 has a capacity of 60 blocks, but others have 64";
             assert!(error.to_string().contains(what), "{error}");
         }
     });

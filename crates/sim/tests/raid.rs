@@ -18,7 +18,7 @@ fn the_volume_keeps_what_it_acknowledged() {
         "replaced after a reopening",
         "drives lost after a cut in a reopening",
         "a new spare taken after a reopening",
-        "recovery went on without a zone that is to be rebuilt",
+        "recovery continued without a zone that is to be rebuilt",
     ] {
         let least = if what.contains("went on") || what.contains("lost") { 1 } else { 10 };
         assert!(figures.reached.get(what).is_some_and(|count| *count > least), "{what}: {figures}");

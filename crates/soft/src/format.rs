@@ -217,7 +217,8 @@ impl Layout {
         let most = blocks / zone_blocks;
         if most > u64::from(ZONES_MAX) {
             return invalid(format!(
-                "{most} zones of {zone} bytes, and {ZONES_MAX} are possible: give a larger size"
+                "{most} zones of {zone} bytes, but at most {ZONES_MAX} are possible: give a larger \
+                 size"
             ));
         }
         // The sizes of flash erase blocks are unknown; most are multiples of 1 MiB.
@@ -232,8 +233,8 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "{size} bytes hold no zone of {zone} bytes beside a journal of {} bytes: give \
-                     smaller zones",
+                    "{size} bytes have no space for a zone of {zone} bytes and a journal of {} \
+                     bytes: give smaller zones",
                     first * BLOCK
                 ),
             ));

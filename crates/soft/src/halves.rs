@@ -173,7 +173,7 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     if calls_complete {
         let what = format!("the table of half {}", other.number);
         told.mended
-            .push(format!("{what} of the journal is damaged: it follows from the other half"));
+            .push(format!("{what} of the journal is damaged: it was computed from the other half"));
     }
     if has_first && first.checkpoint < its_table {
         // The lost table showed the complete changes, and the first record after it has all
@@ -215,7 +215,7 @@ impl Told {
                 self.expect(sequence - 1 - u64::from(copy.is_some()));
                 if let Some(entries) = copy {
                     let what = format!("record {} of the journal is damaged", sequence - 1);
-                    self.mended.push(format!("{what}: the record behind has a copy"));
+                    self.mended.push(format!("{what}: the next record has a copy"));
                     self.add(sequence - 1, durable, entries);
                 }
             }

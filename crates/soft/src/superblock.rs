@@ -76,8 +76,8 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
         Ok(None) => return Ok(None),
         Ok(Some(superblock)) if superblock.layout.blocks > blocks => {
             let what = format!(
-                "{name}: {blocks} blocks of 4096 bytes, and its soft zones need {}: it was cut \
-                 short: restore its size",
+                "{name}: it has {blocks} blocks of 4096 bytes, but its soft zones need {}; it was \
+                 cut short: restore its size",
                 superblock.layout.blocks
             );
             return Err(Error::new(ErrorKind::Corrupt, what));
@@ -96,7 +96,7 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
     let copy = flat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
     match parse(&copy) {
         Ok(Some(superblock)) if superblock.layout.blocks == blocks => {
-            let warning = format!("{name}: the superblock is damaged ({what}), its copy is used");
+            let warning = format!("{name}: the superblock is damaged ({what}); its copy is used");
             let [_, front] = copies(&superblock, pool);
             Ok(Some(Copies { superblock, damaged: Some((front, warning)) }))
         }
@@ -149,7 +149,7 @@ pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
     let superblock = match parse(&copy) {
         Ok(Some(superblock)) if superblock.layout.blocks == blocks => superblock,
         _ => {
-            let what = format!("{name}: the last block is no whole copy of a superblock");
+            let what = format!("{name}: the last block is not a whole copy of a superblock");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
     };

@@ -135,7 +135,7 @@ impl Overlay {
         let now = report(&*below).await?;
         if let Some((was, is)) = self.0.before.iter().zip(&now).find(|pair| !same(*pair)) {
             let message = format!(
-                "{}: zone {} was {:?} at {} and is {:?} at {} now: somebody else uses the drive",
+                "{}: zone {} was {:?} at {} and is {:?} at {} now: another program uses the drive",
                 below.name(),
                 was.zone,
                 was.state,

@@ -458,7 +458,10 @@ impl Demo<'_> {
         let journal = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let report = load(self.seed, round)(host.files()?).check(&journal)?;
         if let Some(first) = report.problems.first() {
-            bail!("{} files are not as fsynced; the first: {first}", report.problems.len());
+            bail!(
+                "{} files differ from what was fsynced; the first: {first}",
+                report.problems.len()
+            );
         }
         Ok(report)
     }

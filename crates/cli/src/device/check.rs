@@ -81,8 +81,8 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         by_id = furrow_linux::by_id(path);
     }
     if args.repair && !soft {
-        let what = "no soft zones: --repair is for these: file systems, volumes and stores on a \
-                    drive have commands of their own";
+        let what = "no soft zones: --repair is only for soft zones; file systems, volumes and \
+                    stores on a drive have their own commands";
         anyhow::bail!("{}: {what}", args.device);
     }
     let rt = Rt::new(crate::daemon::config()?);
@@ -92,7 +92,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     if let Ok(Drive::Soft(drive)) = &opened {
         streams = Some((drive.streams(), soft_zones::streams(drive)));
         if let Some(lost) = drive.lost().filter(|_| !args.repair) {
-            let what = format!("{lost}: restore a copy, or accept that with --repair");
+            let what = format!("{lost}: restore a copy, or accept the loss with --repair");
             obstacles.push(("damaged", what));
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
             let warnings: Vec<_> = drive.warnings().iter().filter(told).cloned().collect();
             // A repair writes both copies of the superblock.
             let done = |text: &str| match args.repair && soft && text.contains("superblock") {
-                true => format!("{text}, and it is written again"),
+                true => format!("{text}, and it is rewritten"),
                 false => text.to_owned(),
             };
             obstacles.extend(warnings.iter().map(|text| ("warning", done(text))));

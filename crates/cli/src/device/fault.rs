@@ -263,7 +263,7 @@ pub fn apply_words(
 ) -> anyhow::Result<()> {
     let action = parse_words(name, words)?.action;
     let Some(drive) = device.fault_injection() else {
-        bail!("{name}: the drive cannot be told to fail: only emulated drives can");
+        bail!("{name}: the drive cannot inject faults: only emulated drives can");
     };
     if let Action::Add(add) = &action
         && add.fault()? == Fault::new(FaultKind::PowerCut)
@@ -411,6 +411,6 @@ mod tests {
         let engine = rt.clone();
         let view = rt.block_on(async move { Overlay::new(&engine, drive).await }).unwrap();
         let error = apply_words(&view, "d0", &words, 1, &mut out).unwrap_err().to_string();
-        assert_eq!(error, "d0: the drive cannot be told to fail: only emulated drives can");
+        assert_eq!(error, "d0: the drive cannot inject faults: only emulated drives can");
     }
 }

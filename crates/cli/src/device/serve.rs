@@ -99,7 +99,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let flush = flushed.submit(QueueId(0), Request::bare(Command::Flush)).await.status;
         stopped?;
         match (gone, flush.is_ok()) {
-            (true, _) => Err(anyhow!("{name}: somebody else has removed it")),
+            (true, _) => Err(anyhow!("{name}: another process removed it")),
             (_, false) => Err(anyhow!("{}: flush: {flush}", flushed.name())),
             _ => Ok(()),
         }

@@ -9,7 +9,7 @@ pub const CANCELLED: u8 = 32;
 pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
 /// The reason why nothing is given up if no user can be asked.
 pub const NOBODY_AGREED: &str =
-    "something would be given up: -y agrees to it, or run this in a terminal";
+    "the repair would lose data: -y agrees to it, or run this in a terminal";
 
 /// What to do with a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,13 +81,13 @@ fn decide(
         _ if args.n => return Answer::Keep(AS_N_SAYS),
         _ if args.yes => return Answer::Apply,
         Verdict::Better if args.preen => {
-            return Answer::Keep("not all can be mended: run furrow fsck --repair by hand");
+            return Answer::Keep("not all errors can be mended: run furrow fsck --repair by hand");
         }
         _ => {}
     }
     if args.preen {
         return match loses {
-            true => Answer::Keep("something would be given up: run furrow fsck --repair by hand"),
+            true => Answer::Keep("the repair would lose data: run furrow fsck --repair by hand"),
             false => Answer::Apply,
         };
     }
@@ -96,12 +96,13 @@ fn decide(
         return Answer::Apply;
     }
     let question = match (sound, loses) {
-        (true, _) => "What is listed as given up would be lost. Make the repair?",
-        (false, true) => "Not all is mended, and something is given up. Make the repair?",
-        (false, false) => "Not all is mended. Make the repair?",
+        (true, _) => "The data listed as given up would be lost. Make the repair?",
+        (false, true) => "Not all errors are mended, and data is given up. Make the repair?",
+        (false, false) => "Not all errors are mended. Make the repair?",
     };
     // The reason to report if no user can be asked, so that no user has agreed to a loss.
-    let nobody = if loses { NOBODY_AGREED } else { "not all can be mended: -y mends the rest" };
+    let nobody =
+        if loses { NOBODY_AGREED } else { "not all errors can be mended: -y mends the others" };
     consent(question, nobody, |question| if args.json { None } else { ask(question) })
 }
 

@@ -118,7 +118,7 @@ fn make_empty(directory: &Path) -> Result<()> {
     match fs::read_dir(directory) {
         Ok(mut entries) => match entries.next() {
             None => Ok(()),
-            Some(_) => bail!("{}: not empty: name a directory that is, or a new one", what()),
+            Some(_) => bail!("{}: not empty: name an empty directory, or a new one", what()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             fs::create_dir_all(directory).with_context(what)?;

@@ -76,7 +76,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if !args.json {
         tell(args, Drive::ToRepair, &found, out)?;
     }
-    let question = "What the record ring has lost would be given up. Make the repair?";
+    let question = "The records that the ring has lost would be given up. Make the repair?";
     let asked = |question: &str| if args.json { None } else { ask(question) };
     let answer = match (args.n, args.yes) {
         (true, _) => Answer::Keep(AS_N_SAYS),
@@ -106,7 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         let device = source_name(&args.device);
         let lost = found.problems.iter().filter(|problem| problem.structure == "ring").count();
         let lost = show::count(lost as u64, "LOSS");
-        writeln!(out, "{device}: MENDED: the record ring was rewritten, {lost} as listed")?;
+        writeln!(out, "{device}: MENDED: the record ring was rewritten; {lost}, listed above")?;
     }
     tell(args, Drive::Repaired, &left, out)?;
     Ok(if left.is_ok() { CORRECTED } else { CORRECTED | ERRORS_LEFT })

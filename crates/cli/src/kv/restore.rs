@@ -107,7 +107,7 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
         let what = || from.display().to_string();
         let name = entry.file_name();
         let Some(name) = name.to_str() else {
-            bail!("{}: a name that is not UTF-8, the store takes none", from.display());
+            bail!("{}: a name that is not UTF-8; the store accepts only UTF-8", from.display());
         };
         let to = if to.is_empty() { name.to_owned() } else { format!("{to}/{name}") };
         // Symbolic links are not followed.

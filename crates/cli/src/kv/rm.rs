@@ -45,7 +45,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         };
         let path = plain(path);
         if path.is_empty() {
-            bail!("the root cannot be removed: name what is in it, or make a new store: mkfs -f");
+            bail!("the root cannot be removed: name its content, or make a new store: mkfs -f");
         }
         if node == Node::Directory {
             if !args.recursive {

@@ -125,7 +125,10 @@ pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
     let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
     let Some(path) = path else { return Ok(None) };
     let found = find(&path).with_context(|| {
-        format!("{device}: no program says that it uses the store, but one cannot be asked")
+        format!(
+            "{device}: no program reports that it uses the store, but one program could not be \
+             asked"
+        )
     })?;
     Ok(found.map(|store| store.socket))
 }
@@ -276,7 +279,7 @@ impl Running {
         page.family("zones", "gauge", "Zones, by use");
         page.sample("zones", &[("use", "free")], self.free_zones);
         page.sample("zones", &[("use", "used")], self.zones - self.free_zones.min(self.zones));
-        page.one("peak_zones", "gauge", "Most zones that were in use at once", self.peak_zones);
+        page.one("peak_zones", "gauge", "Peak number of zones in use", self.peak_zones);
         page.family("copied_bytes_total", "counter", "Bytes that cleaning copied, by kind");
         for (kind, bytes) in self.copied() {
             page.sample("copied_bytes_total", &[("kind", kind.name())], bytes);
@@ -307,7 +310,11 @@ impl Running {
                 "Group commits that made files and names durable",
                 self.rounds,
             ),
-            ("ring_turns_since_open_total", "Times the record ring turned", self.ring_turns),
+            (
+                "ring_turns_since_open_total",
+                "Number of times that the record ring turned",
+                self.ring_turns,
+            ),
             ("zones_cleaned_total", "Zones that cleaning emptied", self.zones_cleaned),
             ("zones_reset_total", "Zones that were reset", self.zones_reset),
             (
@@ -315,12 +322,16 @@ impl Running {
                 "Extents moved from zones that failed",
                 self.relocated_extents,
             ),
-            ("waits_total", "Times a writer waited for cleaning", self.waits),
-            ("refused_total", "Times a writer was refused for want of space", self.refused),
+            ("waits_total", "Number of times that a writer waited for cleaning", self.waits),
+            (
+                "refused_total",
+                "Number of times that a writer was refused for lack of space",
+                self.refused,
+            ),
         ] {
             page.one(name, "counter", help, value);
         }
-        page.counted("waited_ns", "How long writers waited", self.waited_nanoseconds);
+        page.counted("waited_ns", "Time that writers waited", self.waited_nanoseconds);
         page.finish()
     }
 
@@ -361,15 +372,15 @@ impl Running {
                     self.zones_reset
                 ),
             ),
-            ("failed", format!("{} extents written again", self.relocated_extents)),
+            ("failed", format!("{} extents written elsewhere", self.relocated_extents)),
             (
                 "waits",
                 format!(
-                    "{} for space, {milliseconds:.1} ms; {} times there was none",
+                    "{} for space ({milliseconds:.1} ms); refused {} times",
                     self.waits, self.refused
                 ),
             ),
-            ("handed", format!("{} calls of threads of low priority", self.handed_calls)),
+            ("handed", format!("{} calls from low-priority threads", self.handed_calls)),
         ] {
             writeln!(out, "  {what:<8} {value}")?;
         }

@@ -196,7 +196,7 @@ fn prometheus(f: &Figures) -> String {
         }
     }
     page.one("rounds_total", "counter", "Group commits that made names and files durable", f.round);
-    page.one("ring_turns_total", "counter", "Times the record ring turned", f.turn);
+    page.one("ring_turns_total", "counter", "Number of times that the record ring turned", f.turn);
     page.one("ring_records_total", "counter", "Records written to the ring", f.record);
     page.one("ring_half_bytes", "gauge", "Size of each half of the ring", f.ring.0);
     page.one(

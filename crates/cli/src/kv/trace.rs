@@ -106,7 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         show::time(gap)
     )?;
     if !recording.whole {
-        writeln!(out, "{name}: cut off: the program was killed, or runs still")?;
+        writeln!(out, "{name}: cut off: the program was killed, or is still running")?;
     }
     writeln!(out)?;
     show::plain(out, &["call", "calls", "failed", "bytes", "took", "mean"], rows)?;

@@ -234,7 +234,7 @@ fn an_svg_replaces_an_svg_and_nothing_else() {
     assert_eq!(fs::read_to_string(&new).unwrap(), "<svg>2</svg>\n");
     fs::write(&drive, "FURROW").unwrap();
     let error = save(&drive, "<svg></svg>\n").unwrap_err().to_string();
-    assert!(error.contains("is no SVG"), "{error}");
+    assert!(error.contains("is not an SVG file"), "{error}");
     assert_eq!(fs::read_to_string(&drive).unwrap(), "FURROW");
     assert!(save(&place, "<svg></svg>\n").is_err());
     fs::remove_dir_all(&place).unwrap();

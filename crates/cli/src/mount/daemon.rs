@@ -92,7 +92,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
         && let Err(error) = claim.take_back()
     {
         // The mount was cut off: the kernel has freed the device before the last checkpoint.
-        log(&format!("{}: nothing keeps others from using it any more: {error}", plan.source));
+        log(&format!("{}: other programs can use the device now: {error}", plan.source));
     }
     let ended = stop_engine(port, left).with_context(|| format!("{}: unmount", plan.source));
     no_more_metrics();

@@ -47,13 +47,13 @@ pub const KNOWN: &[Known] = &[
         Is("errors=continue"),
     ),
     known("metrics=WHERE", "metrics for Prometheus: ADDRESS:PORT or /FILE", Words("none")),
-    known("async_dio", "many direct requests of one program at once", Is("noasync_dio")),
+    known("async_dio", "many direct requests of one program in flight", Is("noasync_dio")),
     known(
         "writeback_cache",
         "the kernel's page cache answers writes and passes them on later",
         Is("nowriteback_cache"),
     ),
-    known("handles", "files are found by file handles, for NFS; no overlays", Is("nohandles")),
+    known("handles", "file handles for NFS exports; overlayfs then does not work", Is("nohandles")),
     known("io_uring", "requests come by io_uring", Words("if the kernel allows it")),
     known(
         "order=queued|append|blocking",
@@ -63,15 +63,15 @@ pub const KNOWN: &[Known] = &[
     known("gc=on|off", "clean in the background, or only for lack of space", Is("gc=on")),
     known(
         "gc_policy=greedy|cost-benefit",
-        "clean what has least to copy, or also what is unchanged for long",
+        "clean superzones with the fewest blocks to copy, or prefer long unchanged ones",
         Is("gc_policy=cost-benefit"),
     ),
     known("gc_start=PERCENT", "clean below this share of writable space", Is("gc_start=20")),
     known("gc_urgent=PERCENT", "clean without a pause below this share", Is("gc_urgent=8")),
-    known("hot=ENDS", "ends of names (db:log) of data that changes soon", Words("databases")),
+    known("hot=ENDS", "name suffixes (db:log) of files that soon change", Words("databases")),
     known(
         "cold=ENDS",
-        "ends of names (mp4:iso) of data that hardly changes",
+        "name suffixes (mp4:iso) of files that hardly change",
         Words("pictures, films, sounds, archives"),
     ),
     known("fsname=NAME", "the source in the mount table", Words("the device")),
@@ -357,7 +357,7 @@ fn extensions(name: &str, value: &str) -> Result<Vec<String>, String> {
     let ends = value.split(':').filter(|end| !end.is_empty()).map(|end| {
         let end = end.trim_start_matches('.');
         let fine = !end.is_empty() && end.len() < 255 && !end.contains('/');
-        let message = || format!("mount option {name}={value}: expected ends of names, as jpg:mp4");
+        let message = || format!("mount option {name}={value}: expected name suffixes, as jpg:mp4");
         fine.then(|| end.to_owned()).ok_or_else(message)
     });
     ends.collect()
@@ -502,8 +502,8 @@ mod tests {
         let set = of("hot=wal:.tmp,cold=").unwrap();
         assert_eq!((set.hot, set.cold), (vec!["wal".to_owned(), "tmp".to_owned()], vec![]));
         assert!(refused("hot").contains("hot needs a value"));
-        assert!(refused("cold=a/b").contains("ends of names"));
-        assert!(refused("cold=.").contains("ends of names"));
+        assert!(refused("cold=a/b").contains("name suffixes"));
+        assert!(refused("cold=.").contains("name suffixes"));
     }
 
     #[test]

@@ -124,8 +124,8 @@ fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
         let name = name(option);
         if !is_changeable(name) {
             return Err(format!(
-                "mount option {option} cannot come into force while the file system is mounted: \
-                 unmount, and mount again"
+                "mount option {option} cannot change while the file system is mounted: unmount, \
+                 and mount again"
             ));
         }
         if name == "commit" && running.writeback_cache {

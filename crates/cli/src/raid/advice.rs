@@ -22,7 +22,8 @@ pub fn advise(status: &mut Status) {
         status.state = "failed".to_owned();
         status.problem = Some(format!("nothing can be written any more: {error}"));
         status.action = Some(format!(
-            "stop it (furrow raid stop {name}), and assemble it again of drives that still work"
+            "stop it (furrow raid stop {name}), then assemble it again from the drives that still \
+             work"
         ));
     } else if let Some(why) = &status.out_of_space {
         status.state = "full".to_owned();
@@ -66,7 +67,7 @@ pub fn advise(status: &mut Status) {
         status.action =
             Some(format!("{out}; if it is mended, count from 0: furrow raid clear {name}"));
     } else if status.members.iter().any(|member| errors(member) > 0) {
-        status.problem = Some("a drive has errors; no lost data is known".to_owned());
+        status.problem = Some("a drive has errors; no data is known to be lost".to_owned());
         status.action = Some(format!(
             "look for more: furrow raid scrub {name}; then count from 0: furrow raid clear {name}"
         ));
@@ -91,19 +92,19 @@ fn damage(status: &Status) -> Option<(String, String)> {
             some => {
                 let some = crate::show::count(some, "damaged block");
                 let mend = format!("; mend the others: furrow raid scrub {name} --repair");
-                (format!("; the last scrub met {some} beside them"), mend)
+                (format!("; the last scrub also found {some}"), mend)
             }
         };
         let problem = format!("{lost} of the volume LOST{also}");
         let action = format!(
-            "write or trim them (from a copy), and look for more: furrow raid scrub {name}; or \
-             forget them: furrow raid clear {name}{mend}"
+            "write them again from a copy, or trim them, and look for more: furrow raid scrub \
+             {name}; or forget them: furrow raid clear {name}{mend}"
         );
         return Some((problem, action));
     }
     if status.damaged_blocks > 0 {
         let problem = format!(
-            "the last scrub met {}",
+            "the last scrub found {}",
             crate::show::count(status.damaged_blocks, "damaged block")
         );
         return Some((problem, format!("mend them: furrow raid scrub {name} --repair")));

@@ -98,8 +98,8 @@ impl Silent {
             None => "its daemon".to_owned(),
         };
         anyhow!(
-            "the array {array} runs, but {daemon} gives no answer ({}): look why the process does \
-             not go on; if it must be killed, furrow raid assemble recovers the array",
+            "the array {array} runs, but {daemon} gives no answer ({}): find out why the process \
+             does not continue; if it must be killed, furrow raid assemble recovers the array",
             self.error
         )
     }
@@ -389,7 +389,7 @@ fn explain(socket: &Path, error: Error, limit: Option<Duration>) -> anyhow::Erro
             anyhow!("{at}: nothing came within {seconds} s: the daemon hangs, or is stopped")
         }
         Error::OtherVersion { process: Some(process), .. } => {
-            anyhow!("{error}: stop it in order (kill {process}), then furrow raid assemble")
+            anyhow!("{error}: stop it cleanly (kill {process}), then furrow raid assemble")
         }
         _ => anyhow!("{at}: {error}"),
     }

@@ -313,8 +313,8 @@ fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -
 fn damage(examined: &Examined) -> Option<String> {
     let of = |what: &str| {
         format!(
-            "damaged record of a Furrow array member: {what}: the other members have what it said, \
-             and an assembly writes it again"
+            "damaged record of a Furrow array member: {what}: the other members have its content, \
+             and an assembly rewrites it"
         )
     };
     let number = examined.damaged?;
@@ -334,8 +334,8 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
             // Records on drives that a running array does not use describe an earlier state.
             _ if array.running => ("-".to_owned(), "not now: it runs (furrow raid status)"),
-            true => (array.events.to_string(), "in order"),
-            false => (array.events.to_string(), "not in order: it will be recovered"),
+            true => (array.events.to_string(), "cleanly"),
+            false => (array.events.to_string(), "not cleanly: it will be recovered"),
         };
         let facts = [
             ("UUID", array.uuid.clone()),

@@ -230,7 +230,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     arrays.dedup();
     let (uuid, name) = match &arrays[..] {
         [] if !members.is_empty() => {
-            bail!("only spares are given: an array is put together from its members")
+            bail!("only spares are given: an array is assembled from its members")
         }
         [] if !damaged.is_empty() => {
             let errors: Vec<String> = damaged.iter().map(|(.., e)| e.to_string()).collect();
@@ -317,7 +317,7 @@ fn choose_part(
     for index in others.into_iter().rev() {
         let (named, _) = members.remove(index);
         left_out.push(Remark::left_out(format!(
-            "{} has gone on without these drives: left out, with what was written to it alone",
+            "{} has continued without these drives: left out, with what was written to it alone",
             named.spec
         )));
     }

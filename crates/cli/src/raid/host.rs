@@ -229,9 +229,9 @@ impl ArrayHost {
             (None, None) => Err("it takes too long".to_owned()),
         };
         match &result {
-            Ok(()) => self.note("stopped", None, format!("stopped in order{forgotten}")),
+            Ok(()) => self.note("stopped", None, format!("stopped cleanly{forgotten}")),
             Err(error) => {
-                let text = format!("stopped, not in order: {error}{forgotten}");
+                let text = format!("stopped, but not cleanly: {error}{forgotten}");
                 self.note("stopped", None, text);
             }
         }

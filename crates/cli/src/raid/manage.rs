@@ -198,7 +198,7 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     let seat: Seat = serde_json::from_value(client::ask(&array.socket, &request)?)
         .context("an answer of another version")?;
     let name = &array.status.array;
-    writeln!(out, "{name}: {} is member {} now, a rebuild begins", args.device, args.member)?;
+    writeln!(out, "{name}: {} is member {} now; a rebuild begins", args.device, args.member)?;
     if args.wait { wait_for_rebuild(&array, Some(&seat), out) } else { Ok(0) }
 }
 

@@ -22,7 +22,7 @@ pub fn text(status: &Status, counters: &Counters) -> String {
     page.finish()
 }
 
-const WAITED: &str = "Time that blocks of dispatched stripes had waited, all together";
+const WAITED: &str = "Total time that blocks of dispatched stripes had waited";
 
 /// The metric of a counter of blocks, in bytes.
 fn of_blocks(counter: &str) -> Option<&'static str> {
@@ -55,7 +55,7 @@ fn each(
 fn all(page: &mut Page, status: &Status) {
     page.family("info", "gauge", "Always 1; its labels tell which array it is");
     page.sample("info", &[("uuid", &status.uuid), ("level", &status.level)], 1);
-    page.family("state", "gauge", "1 for the state the array is in");
+    page.family("state", "gauge", "1 for the state of the array");
     for state in ["online", "damaged", "degraded", "full", "failed", "stopping"] {
         page.sample("state", &[("state", state)], u8::from(status.state == state));
     }
@@ -85,7 +85,8 @@ fn all(page: &mut Page, status: &Status) {
     each(page, family, all, |member| member.read_errors);
     let family = ("member_write_errors_total", "counter", "Writes that failed");
     each(page, family, all, |member| member.write_errors);
-    let family = ("member_checksum_errors_total", "counter", "Blocks that were not as written");
+    let family =
+        ("member_checksum_errors_total", "counter", "Blocks that differed from what was written");
     each(page, family, all, |member| member.checksum_errors);
     let rebuilding = status.rebuild.as_ref().is_some_and(|rebuild| rebuild.running);
     page.one("rebuild_running", "gauge", "1 while a rebuild runs", u8::from(rebuilding));
@@ -104,14 +105,14 @@ fn all(page: &mut Page, status: &Status) {
     page.one(
         "out_of_space",
         "gauge",
-        "1 while writes are refused for want of space",
+        "1 while writes are refused for lack of space",
         u8::from(full),
     );
     let scrub = status.scrub.as_ref();
     let scrubbing = scrub.is_some_and(|scrub| scrub.running);
     page.one("scrub_running", "gauge", "1 while a scrub runs", u8::from(scrubbing));
     let damaged = scrub.map_or(0, |scrub| scrub.damaged);
-    page.one("scrub_damaged_blocks", "gauge", "Damaged blocks the last scrub met", damaged);
+    page.one("scrub_damaged_blocks", "gauge", "Damaged blocks that the last scrub found", damaged);
     let lost = status.lost_blocks;
     page.one("lost_blocks", "gauge", "Blocks of the volume that are known to be lost", lost);
     let damaged = status.damaged_blocks;

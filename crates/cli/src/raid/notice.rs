@@ -178,7 +178,7 @@ fn run_hook(
                 std::thread::sleep(Duration::from_millis(20));
             }
             _ => {
-                log(&format!("hook {}: killed, it does not end", program.display()));
+                log(&format!("hook {}: killed, because it did not end", program.display()));
                 let _ = child.kill();
                 let _ = child.wait();
                 return;

@@ -57,7 +57,7 @@ impl Old {
     pub fn why(self) -> String {
         match self {
             Old::TakenOut(member) => format!(
-                "it was member {member}, and the array went on without it: furrow raid replace \
+                "it was member {member}, and the array continued without it: furrow raid replace \
                  with --force takes it back as a new drive"
             ),
             Old::Replaced(member) => format!(
@@ -70,8 +70,8 @@ impl Old {
             ),
             Old::Copy(member) => format!("a second copy of member {member}"),
             Old::Split(member) => format!(
-                "it is member {member} of a part of the array that has gone on without the others: \
-                 it may have writes that they lack"
+                "it is member {member} of a part of the array that has continued without the \
+                 others: it may have writes that they lack"
             ),
         }
     }

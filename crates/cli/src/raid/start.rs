@@ -304,7 +304,7 @@ fn serve(args: &Args) -> Result<()> {
     args.metrics.iter().for_each(metrics::end);
     drop(host);
     rt.clear();
-    result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
+    result.map_err(|error| anyhow!("{name}: stopped, but not cleanly: {error}"))
 }
 
 /// Assembles the array and serves it. Also returns remarks on its problems.
@@ -503,8 +503,8 @@ fn is_open(places: &[Listen], tls: &Tls, read_only: bool) -> Option<String> {
     }
     let may = if read_only { "read" } else { "read and write" };
     Some(format!(
-        "WARNING: whoever reaches {} can {may} the volume, unauthenticated and in the clear: use \
-         --tls require with --tls-verify, or listen at 127.0.0.1 or a Unix socket",
+        "WARNING: anyone who reaches {} can {may} the volume, unauthenticated and in the clear: \
+         use --tls require with --tls-verify, or listen at 127.0.0.1 or a Unix socket",
         open.join(" ")
     ))
 }

@@ -446,7 +446,8 @@ fn describe_ignorance(status: &Status) -> String {
 /// Says what will be forgotten when the daemon ends; `None` if no losses are known.
 pub fn describe_forgotten(lost_blocks: u64) -> Option<String> {
     let lost = show::count(lost_blocks, "block");
-    (lost_blocks > 0).then(|| format!("{lost} of the volume LOST, and that is not remembered"))
+    (lost_blocks > 0)
+        .then(|| format!("{lost} of the volume LOST; the array keeps no record of this"))
 }
 
 /// The number of damaged blocks beyond the `shown` ones, as text; `None` if there are no more.

@@ -74,7 +74,7 @@ impl Wait {
         match poll(&mut ends, Some(&limit)) {
             Ok(0) | Err(Errno::INTR) => Ok(()),
             Ok(_) if ends[0].revents().is_empty() => {
-                bail!("the command that started this daemon is gone: no drive is waited for")
+                bail!("the command that started this daemon is gone: it no longer waits for drives")
             }
             Ok(_) => bail!("ended by a signal while drives were waited for; nothing was started"),
             Err(errno) => Err(errno).context("waiting for drives"),

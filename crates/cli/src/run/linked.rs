@@ -33,18 +33,18 @@ pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
     let (name, plugin) = (program.display(), plugin.display());
     match (found, wanted) {
         (Some(found), Some(wanted)) if found.name != wanted.name => bail!(
-            "{name}: it is linked to {}, the plugin {plugin} was built for {}: build the plugin \
-             for that RocksDB: make -C plugins/rocksdb ROCKSDB=DIRECTORY",
+            "{name} is linked to {}, but the plugin {plugin} was built for {}; build it for that \
+             RocksDB: make -C plugins/rocksdb ROCKSDB=DIRECTORY",
             found.name,
             wanted.name
         ),
         (_, Some(wanted)) if !wanted.is_there => {
-            bail!("{plugin}: {} is not there: install RocksDB's library", wanted.name)
+            bail!("{plugin}: {} is not installed: install RocksDB's library", wanted.name)
         }
         (None, Some(wanted)) => {
             crate::complain(&format!(
-                "{name} is not linked to {}; only programs started by it that are will use the \
-                 store",
+                "{name} is not linked to {}; of the programs that it starts, only those that are \
+                 linked to it will use the store",
                 wanted.name
             ));
             Ok(())

@@ -149,7 +149,7 @@ parameters! {
     "buffer-policy" buffer_policy: BufferPolicy =
         "group, shared-fifo, per-queue, per-zone or through: who shares the write buffer";
     "buffer" buffer: Bytes = "the write buffer; of each group if they have their own";
-    "zone-quota" zone_quota: Bytes = "most of the buffer that one zone may hold, if per-zone";
+    "zone-quota" zone_quota: Bytes = "maximum part of the buffer for one zone, if per-zone";
     "buffer-release" buffer_release: Release =
         "start or end: the moment of a program that frees its unit in the buffer";
     "groups" groups: Count = "die groups; zone i belongs to group i mod groups";
@@ -193,7 +193,7 @@ parameters! {
     "finish-rate" finish_rate: Rate = "added to finish-fixed: the bytes still to fill, at this \
                                        rate";
     "finish-share" finish_share: Share =
-        "least share of a group's program rate that finishes get, taken from writes";
+        "minimum share of a group's program rate that finishes get, taken from writes";
 }
 
 fn unknown(key: &str) -> Error {

@@ -155,7 +155,7 @@ impl Streams {
         let total = logs + first + extra * width;
         if total > permits {
             let message = format!(
-                "the drive has {permits} active zones, the file system was made for {total}"
+                "the drive has {permits} active zones, but the file system was made for {total}"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }

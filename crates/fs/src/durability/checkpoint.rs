@@ -336,8 +336,8 @@ impl Core {
         let span = self.env.layout.checkpoint_span(blocks);
         if blocks > most {
             let message = format!(
-                "{}: a checkpoint of {blocks} blocks, a zone of the ring holds {most}: {} removed \
-                 files could not be freed",
+                "{}: a checkpoint needs {blocks} blocks, but a zone of the ring holds {most}: {} \
+                 removed files could not be freed",
                 self.env.device.name(),
                 self.tree.files().orphans().len()
             );

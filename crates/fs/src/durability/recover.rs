@@ -72,7 +72,7 @@ pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()>
             let end = written(report, geometry);
             if end < least && report.state != ZoneState::Offline {
                 let message = format!(
-                    "{}: zone {zone} holds {end} blocks, the checkpoint says at least {least}",
+                    "{}: zone {zone} holds {end} blocks, but the checkpoint says at least {least}",
                     device.name()
                 );
                 return Err(Error::new(ErrorKind::Corrupt, message));

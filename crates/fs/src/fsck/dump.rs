@@ -392,7 +392,7 @@ impl Look<'_> {
         let Some(page) = self.read(ino, entry).await else { return Ok(found) };
         let inode = inode_of(&page);
         if Kind::from_code(inode.head.kind) != Some(Kind::Directory) || entry.ino.get() != ino {
-            let message = format!("{}: node {ino} is no directory", self.fsck.device.name());
+            let message = format!("{}: node {ino} is not a directory", self.fsck.device.name());
             return Err(Error::new(ErrorKind::NotDirectory, message));
         }
         let mut take = |base: u64, slots: &[Pointer]| {

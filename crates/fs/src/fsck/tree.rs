@@ -383,7 +383,7 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
         fsck.expect(INODE, place("entries"), 0, head.entries.get());
     }
     if !matches!(kind, Kind::CharDevice | Kind::BlockDevice) && head.rdev.get() != 0 {
-        fsck.add(INODE, place("rdev")(), "0, as the inode is no device", head.rdev);
+        fsck.add(INODE, place("rdev")(), "0, as the inode is not a device", head.rdev);
     }
 }
 

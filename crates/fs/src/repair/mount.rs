@@ -211,8 +211,8 @@ fn give_up_impossible(
     let problem = format!("its checksum is right, but its content is impossible ({error})");
     if !options.older_checkpoint {
         let message = format!(
-            "{}: checkpoint {number}: {problem}. Going back to the checkpoint before would lose \
-             all later changes. To accept that: --older-checkpoint",
+            "{}: checkpoint {number}: {problem}. Using the checkpoint before it would lose all \
+             later changes. To accept this loss: --older-checkpoint",
             device.name()
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -222,7 +222,7 @@ fn give_up_impossible(
         "checkpoint",
         place,
         problem,
-        "given up, with all changes since the checkpoint before",
+        "given up, with all changes since the checkpoint before it",
     );
     Ok(())
 }
@@ -241,8 +241,8 @@ fn give_up_checkpoint(
     let behind = format!("all changes since checkpoint {}", header.checkpoint);
     if !options.older_checkpoint {
         let message = format!(
-            "{}: {place}: {problem}. Going back to checkpoint {} would lose {behind}. To accept \
-             that: --older-checkpoint",
+            "{}: {place}: {problem}. Using checkpoint {} would lose {behind}. To accept this loss: \
+             --older-checkpoint",
             device.name(),
             header.checkpoint
         );
@@ -262,14 +262,19 @@ fn give_up_newer(
 ) -> Result<()> {
     if !options.older_checkpoint {
         let message = format!(
-            "{}: {problem}. Going back to that would lose all later changes. To accept that, ask \
-             for the older checkpoint",
+            "{}: {problem}. Using the older checkpoint would lose all later changes. To accept \
+             this loss: --older-checkpoint",
             device.name()
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let place = (0, "the newest".to_owned());
-    log.lost("checkpoint", place, problem, "given up, with all changes since the one before");
+    log.lost(
+        "checkpoint",
+        place,
+        problem,
+        "given up, with all changes since the checkpoint before it",
+    );
     Ok(())
 }
 
@@ -356,7 +361,7 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
                 1 => format!("name change {next}"),
                 _ => format!("name changes {next} to {}", number - 1),
             };
-            let action = "left out, and later changes that need them";
+            let action = "left out, together with later changes that need them";
             log.lost("sync record", (0, place), "in no record that can be read", action);
             (next..*number).for_each(|_| inner.core.borrow_mut().durability.skip_name());
         }

@@ -102,7 +102,7 @@ pub(super) fn losses(zones: &[(ZoneId, &'static str)], checkpoint: u64) -> Vec<S
         let lost = match *what {
             "checkpoints" => format!("changes after checkpoint {checkpoint} may be missing"),
             "the sync log" => "what was synced last may be missing".to_owned(),
-            _ => "the tables are made again from the nodes that are found".to_owned(),
+            _ => "the tables are rebuilt from the nodes that were found".to_owned(),
         };
         format!("zone {zone}, for {what}, is offline: {lost}")
     };

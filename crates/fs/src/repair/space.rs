@@ -36,7 +36,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     if entries > 0 {
         let (entries, blocks) = (count(entries, "entry"), count(blocks.into(), "block"));
         let problem = format!("{entries} wrong about {blocks}");
-        log.mended("SIT entry", (0, "all".into()), problem, "made again from the trees");
+        log.mended("SIT entry", (0, "all".into()), problem, "rebuilt from the trees");
     }
     core.alloc.count_valid();
     core.durability.require_checkpoint();

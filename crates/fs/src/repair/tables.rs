@@ -82,7 +82,7 @@ pub(super) async fn read(
                 read.lost.nat_units.insert(index);
             }
             Some(unit) => {
-                log.mended(UNIT, place, error, "made again from what nodes refer to");
+                log.mended(UNIT, place, error, "rebuilt from the blocks that nodes refer to");
                 read.lost.sit_units.insert(unit);
             }
         }

@@ -92,7 +92,9 @@ impl Acl {
             return Err("not version 2");
         }
         if !rest.len().is_multiple_of(8) || rest.len() / 8 > ENTRIES_MAX {
-            return Err("not 8 bytes for each of at most 1,024 entries");
+            return Err(
+                "its length is not a multiple of 8 bytes, or it has more than 1,024 entries",
+            );
         }
         let entries: Vec<Entry> = rest
             .chunks_exact(8)

@@ -77,7 +77,7 @@ impl Core {
     pub(crate) fn readlink(&mut self, ino: Ino) -> Result<Vec<u8>, NotApplied> {
         let attr = self.getattr(ino)?;
         if attr.kind != Kind::Symlink {
-            return fail(ErrorKind::Invalid, format!("inode {ino} is no symbolic link"));
+            return fail(ErrorKind::Invalid, format!("inode {ino} is not a symbolic link"));
         }
         let size = (attr.size as usize).min(PAGE_SIZE);
         match self.data(ino, 0)? {
@@ -138,7 +138,7 @@ impl Core {
         if self.tree.files.count() < most || self.health.replaying() {
             return Ok(());
         }
-        fail(ErrorKind::TooManyOpen, format!("{most} files are open, as many as there may be"))
+        fail(ErrorKind::TooManyOpen, format!("{most} files are open, which is the maximum"))
     }
 
     fn zero_page(&self) -> Page {
@@ -224,6 +224,6 @@ pub(crate) fn check_regular(attr: &Attr) -> Result<(), NotApplied> {
         Kind::Directory => {
             fail(ErrorKind::IsDirectory, format!("inode {} is a directory", attr.ino))
         }
-        _ => fail(ErrorKind::Invalid, format!("inode {} is no regular file", attr.ino)),
+        _ => fail(ErrorKind::Invalid, format!("inode {} is not a regular file", attr.ino)),
     }
 }

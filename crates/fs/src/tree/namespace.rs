@@ -526,7 +526,10 @@ impl Core {
     ) -> Result<(), NotApplied> {
         let is_directory = victim.kind == Kind::Directory;
         if directory && !is_directory {
-            return fail(ErrorKind::NotDirectory, format!("inode {} is no directory", victim.ino));
+            return fail(
+                ErrorKind::NotDirectory,
+                format!("inode {} is not a directory", victim.ino),
+            );
         }
         if !directory && is_directory {
             return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));

@@ -73,9 +73,10 @@ counters! {
                           written",
     damaged_reads: "Requests that failed because a block could not be read, or was not what was \
                     written",
-    space_waits: "Times an operation had to wait for space",
-    longest_stretch_units: "The most blocks, nodes and names looked at before others had a turn",
-    longest_stretch_ns: "The longest that others waited for their turn",
+    space_waits: "Number of times that an operation had to wait for space",
+    longest_stretch_units: "Maximum number of blocks, nodes and names that an operation looked at \
+                            before others had a turn",
+    longest_stretch_ns: "Longest time that other operations waited for their turn",
 }
 
 impl Traffic {

@@ -60,7 +60,7 @@ fn all(page: &mut Page, stat: &Stat) {
 
 fn memory(page: &mut Page, stat: &Stat) {
     let (now, peak) = (&stat.memory.now, &stat.memory.peak);
-    page.family("memory_bytes", "gauge", "Memory the engine holds, by use");
+    page.family("memory_bytes", "gauge", "Memory that the engine holds, by use");
     for (part, _) in Memory::parts() {
         page.sample("memory_bytes", &[("part", part)], now.bytes(part));
     }
@@ -70,7 +70,7 @@ fn memory(page: &mut Page, stat: &Stat) {
         "Memory of the engine not yet handed to the drive",
         now.bytes("dirty"),
     );
-    let help = "The most memory it held at once";
+    let help = "Peak memory of the engine";
     page.one("memory_peak_bytes", "gauge", help, peak.bytes("total"));
 }
 
@@ -105,7 +105,7 @@ fn scrub(page: &mut Page, scrub: Option<&Scrub>) {
     page.one("scrub_begun_time_seconds", "gauge", help, scrub.begun);
     let help = "Blocks and records that the last scrub found damaged";
     page.one("scrub_damaged_blocks", "gauge", help, scrub.damaged);
-    let help = "Those of them that it wrote again";
+    let help = "Damaged blocks and records that the last scrub rewrote";
     page.one("scrub_repaired_blocks", "gauge", help, scrub.repaired);
 }
 

@@ -338,7 +338,7 @@ impl Claim {
             Some(Paper::Range(low, high)) => (low, high),
         };
         let numbers = [low, high, figure.tolerance, figure.forecast.unwrap_or(0.0), figure.reach];
-        ensure!(numbers.iter().all(|number| number.is_finite()), "a number that is none");
+        ensure!(numbers.iter().all(|number| number.is_finite()), "not a number");
         ensure!(low <= high, "a range from {low} to {high}");
         ensure!((0.0..=10.0).contains(&figure.tolerance), "a tolerance of 0 to 10 percent");
         let metric = Metric::named(&figure.metric, &figure.unit);
@@ -353,7 +353,7 @@ impl Claim {
 
     fn check_figure(&self, figure: &Figure) -> Result<()> {
         if !self.is_runnable() {
-            ensure!(figure.run.is_none(), "has a run, the claim has none");
+            ensure!(figure.run.is_none(), "has a run, but the claim has none");
             // The figure may have been measured by another program, as an experiment on the cause.
             let tried = self.moved.contains(&figure.name);
             ensure!(figure.paper.is_some() || tried, "nothing published, nothing run");

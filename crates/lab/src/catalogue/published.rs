@@ -19,7 +19,8 @@ pub(super) fn check(place: &str) -> Result<()> {
     });
     ensure!(
         numbered || PARTS.contains(&place),
-        "`at`: '{place}' is no place: write 'figure 3a', 'table 2', 'section 5.2' or 'abstract'"
+        "`at`: '{place}' is not a place in a paper: write 'figure 3a', 'table 2', 'section 5.2' or \
+         'abstract'"
     );
     Ok(())
 }

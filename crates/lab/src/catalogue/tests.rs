@@ -131,7 +131,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ("run = \"a\"", "run = \"b\", at = \"8KiB\"", ["figure `f`", "no value `8KiB`"]),
         ("unit = \"GB/s\"", "unit = \"us\"", ["figure `f`", "no metric"]),
         ("paper = 1", "paper = [2, 1]", ["figure `f`", "a range from 2 to 1"]),
-        ("paper = 1", "paper = nan", ["figure `f`", "a number that is none"]),
+        ("paper = 1", "paper = nan", ["figure `f`", "not a number"]),
         ("forecast = \"this\"", "", ["C1", "forecast"]),
         ("what =", "needs = \"x\"\nwhat =", ["C1", "either"]),
         ("version = 1", "version = 2", ["claims.toml", "version 2"]),
@@ -149,7 +149,7 @@ fn what_is_wrong_is_named_with_its_place() {
         (
             "mem:pm1731a,timing=virtual,medium=discard",
             "disk.zns",
-            ["device d", "no drive in memory"],
+            ["device d", "not a drive in memory"],
         ),
         ("mem:pm1731a", "mem:pm1731b", ["device d", "pm1731b"]),
         ("engine = \"none\"", "engine = \"raid\"", ["profile raw", "needs one"]),

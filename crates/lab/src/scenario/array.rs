@@ -73,7 +73,7 @@ pub async fn run(
     if !workload.replay.is_none() {
         let trace =
             traces.volume.as_ref().filter(|trace| Some(&trace.name) == workload.trace.as_ref());
-        let trace = trace.context("a trace is replayed, and none is given")?;
+        let trace = trace.context("a trace is needed, but none is given")?;
         ensure!(trace.span() <= blocks.span(), "the trace's requests are past the volume's end");
         return replay(rt, blocks, trace, workload, watch).await;
     }

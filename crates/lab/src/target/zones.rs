@@ -80,7 +80,7 @@ impl Zones {
         let name = device.name();
         let mixed = workload.read_percent > 0 && !workload.only_reads();
         ensure!(!mixed, "{name}: reads and writes of zones are not mixed: use two workloads");
-        ensure!(workload.fsync == 0, "{name}: fsync is for files, zones have no such thing");
+        ensure!(workload.fsync == 0, "{name}: fsync is for files; zones do not have it");
         let unspanned = workload.only_reads() && workload.span.0 == 0;
         ensure!(!unspanned, "{name}: how much of each zone is read? `span` is not set");
         let zones = u64::from(workload.zones);
@@ -88,7 +88,7 @@ impl Zones {
         let last = first.iter().copied().max().unwrap_or(0);
         ensure!(
             last < u64::from(geometry.zones),
-            "{name}: {zones} zones {} apart need {} zones, the drive has {}",
+            "{name}: {zones} zones {} apart need {} zones, but the drive has {}",
             workload.stride.max(1),
             last + 1,
             geometry.zones
@@ -96,7 +96,7 @@ impl Zones {
         let active = geometry.max_active.unwrap_or(u32::MAX);
         ensure!(
             workload.only_reads() || workload.zones <= active,
-            "{name}: {zones} zones written at once, the drive takes {active}"
+            "{name}: {zones} zones written at the same time, but the drive takes {active}"
         );
         let capacity = geometry.bytes(geometry.zone_capacity).0;
         ensure!(

@@ -50,7 +50,7 @@ pub(super) fn read(
     let shift = namespace[130 + 4 * format];
     if !matches!(shift, 9 | 12) {
         return Err(format!(
-            "its format {format} has blocks of 2^{shift} bytes, and 512 or 4096 can be used: \
+            "its format {format} has blocks of 2^{shift} bytes, but only 512 and 4096 can be used: \
              format it with such blocks (nvme format)"
         ));
     }

@@ -263,14 +263,14 @@ pub(crate) fn open(path: &str, access: Access) -> Result<(Opened, Namespace), Er
     let Identified { namespace, limits, append, read_across } = identified;
     if namespace.oob > MOST_OOB {
         return Err(wrong(format!(
-            "it has {} out-of-band bytes a block, and the kernel takes at most {MOST_OOB}: format \
-             it with fewer (nvme format)",
+            "it has {} out-of-band bytes per block, but the kernel takes at most {MOST_OOB}: \
+             format it with fewer (nvme format)",
             namespace.oob
         )));
     }
     if namespace.oob > 0 && block.is_none() {
         return Err(wrong(format!(
-            "it has {} out-of-band bytes a block, and the kernel takes none for a namespace \
+            "it has {} out-of-band bytes per block, but the kernel takes none for a namespace \
              without a block device: format it without (nvme format)",
             namespace.oob
         )));

@@ -144,9 +144,10 @@ impl ZonePool {
         let Some(id) = superzone else { return Ok(()) };
         match self.0.superzones.borrow()[id.0 as usize].empty_since {
             None => refuse("no snapshot shows it empty".into()),
-            Some(since) if since > proof.number => {
-                refuse(format!("snapshot {since} shows it empty, durable is {}", proof.number))
-            }
+            Some(since) if since > proof.number => refuse(format!(
+                "snapshot {since} shows it empty, but the newest durable one is {}",
+                proof.number
+            )),
             Some(_) => Ok(()),
         }
     }

@@ -133,7 +133,7 @@ fn nothing_is_reset_before_every_condition_holds() {
     refused(&early, "no snapshot shows it empty");
     let snapshot = pool.snapshot();
     snapshot.note_empty(id);
-    refused(&early, "snapshot 2 shows it empty, durable is 1");
+    refused(&early, "snapshot 2 shows it empty, but the newest durable one is 1");
     let proof = bench.rt.block_on(snapshot.flushed()).unwrap();
     let other = ZonePool::new(&bench.writer, &pool.descriptors(), 1).unwrap();
     refused(&bench.rt.block_on(other.snapshot().flushed()).unwrap(), "another drive");

@@ -58,7 +58,7 @@ pub(crate) const ASSEMBLY: &[Step<Assembly>] = &[
         audit: Assembly::audit,
     },
     Step {
-        name: "an array is refused if a damaged record said that members went on without others",
+        name: "an array is refused if a damaged record said that members continued without others",
         run: |assembly| Box::pin(assembly.refuse_alone()),
         audit: Assembly::audit,
     },

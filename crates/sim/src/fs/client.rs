@@ -149,7 +149,7 @@ impl Client {
                 if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
             {
                 let why = answer.err().map(Refusal::into_text).unwrap_or_default();
-                Err(format!("{op}: it adds no block, and the engine has no room: {why}"))
+                Err(format!("{op}: it adds no block, but the engine has no space: {why}"))
             }
             (Err(ErrorKind::NoSpace), _) => Ok(true),
             (Err(kind), _) if is_damage(kind) && self.damaged.excuses(&op, &self.model) => Ok(true),

@@ -39,7 +39,7 @@ pub async fn look(
     fs.unmount().await.map_err(told("unmount of a mount for reading"))?;
     let after = done(emulator);
     if after != before || zones(emulator) != as_it_was {
-        let why = format!("{} commands that are no reads", after - before);
+        let why = format!("{} commands that are not reads", after - before);
         return Err(at(why.into()));
     }
     Ok(found)
@@ -83,7 +83,7 @@ pub async fn stays_silent(
     rt.sleep(20 * Nanos::SECOND).await;
     let after = done(emulator);
     if after != before {
-        let why = format!("{} commands that are no reads", after - before);
+        let why = format!("{} commands that are not reads", after - before);
         return Err(at(why.into()));
     }
     Ok(true)

@@ -203,7 +203,7 @@ pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> 
 /// A part belongs to no array if it is unused, or if a crash interrupted its promotion.
 fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     let text = error.to_string();
-    let ends = [" is stale", " was a member", ": no member of"];
+    let ends = [" is stale", " was a member", ": not a member of"];
     // A crash may have torn the first record of a drive that was about to become a member.
     let torn = ": damaged record of a Furrow array member";
     let named = |index: &u32| {

@@ -751,14 +751,14 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [
-        (recovered.closed, "recovery met closed zones"),
-        (recovered.read_only, "recovery met read-only zones"),
-        (recovered.offline, "recovery met offline zones"),
-        (recovered.torn_footers, "recovery met a torn footer"),
-        (recovered.torn_blocks, "recovery met a stripe that lacks a chunk"),
-        (recovered.unbuilt, "recovery met a zone that was being rebuilt"),
-        (recovered.narrow, "recovery went on without a zone that is to be rebuilt"),
-        (recovered.early, "recovery had to reset segments to have room"),
+        (recovered.closed, "recovery found closed zones"),
+        (recovered.read_only, "recovery found read-only zones"),
+        (recovered.offline, "recovery found offline zones"),
+        (recovered.torn_footers, "recovery found a torn footer"),
+        (recovered.torn_blocks, "recovery found a stripe that lacks a chunk"),
+        (recovered.unbuilt, "recovery found a zone that was being rebuilt"),
+        (recovered.narrow, "recovery continued without a zone that is to be rebuilt"),
+        (recovered.early, "recovery had to reset segments to have space"),
         (volume.counters().map_evictions, "parts of the map evicted"),
     ];
     named(&all, &mut count);
@@ -775,7 +775,7 @@ pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
         (counters.moved, "blocks moved by cleaning"),
         (counters.cleaned, "segments cleaned"),
         (counters.rebuilt, "zones rebuilt"),
-        (counters.rewritten, "stripes written again"),
+        (counters.rewritten, "stripes rewritten"),
         (counters.repaired, "blocks repaired"),
     ];
     named(&all, &mut count);

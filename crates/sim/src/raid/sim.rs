@@ -561,7 +561,7 @@ impl Shared {
         for (what, is) in [
             ("members out of service", failed),
             ("members in service that lost zones", worn),
-            ("calls refused for want of room", self.refused.get() > 0),
+            ("calls refused for lack of space", self.refused.get() > 0),
             ("arrays failed by drives that refuse all writes", self.is_refused() && !life.is_off()),
         ] {
             reached.extend(is.then_some(what));

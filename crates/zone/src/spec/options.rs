@@ -363,7 +363,7 @@ impl Options {
         let Some((_, value)) = option.split_once('=') else {
             let what = match option {
                 "" => "an option is missing".to_string(),
-                _ => format!("`{option}` is no option"),
+                _ => format!("`{option}` is not an option"),
             };
             return Err(Complaint::new(part, what, "expected key=value"));
         };

@@ -82,7 +82,7 @@ impl ArrayHost {
             && let Some(member) = examined.member
         {
             let what = format!(
-                "{}: not empty: it was member {member} of this array, which has gone on without \
+                "{}: not empty: it was member {member} of this array, which has continued without \
                  it: --force takes it as a new drive, and erases it",
                 device.name()
             );
@@ -113,8 +113,8 @@ impl ArrayHost {
         let name = &self.name;
         let what = self.why_needed(index).unwrap_or_else(|| {
             format!(
-                "take it out first: furrow raid fail {name} {index} (until the rebuild has ended, \
-                 one drive less may fail)"
+                "take it out first: furrow raid fail {name} {index} (until the rebuild ends, the \
+                 array tolerates one failure fewer)"
             )
         });
         let what = format!("member {index} of {name} is in service: {what}");
@@ -165,8 +165,8 @@ impl ArrayHost {
         }
         let waits = |(_, state, _): &(_, MemberState, _)| *state == MemberState::Rebuilding;
         if !self.volume.members().iter().any(waits) && pause_us.is_none() {
-            let message = "nothing is to be rebuilt: furrow raid replace puts a drive in the place \
-                           of a failed one";
+            let message = "there is nothing to rebuild: furrow raid replace puts a drive in the \
+                           place of a failed one";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         self.volume.start_rebuild();

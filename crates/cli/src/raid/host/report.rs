@@ -91,7 +91,7 @@ impl ArrayHost {
         advise(&mut status);
         if self.stopping.get() {
             status.state = "stopping".to_owned();
-            status.action = Some("wait: it ends when everything is durable".to_owned());
+            status.action = Some("wait: the daemon ends when everything is durable".to_owned());
         }
         status
     }

@@ -81,7 +81,7 @@ impl ArrayHost {
             if let Some(result) = self.ended.borrow().clone() {
                 return result
                     .map(|()| json!({}))
-                    .map_err(|error| format!("{}: stopped, but not in order: {error}", self.name));
+                    .map_err(|error| format!("{}: stopped, but not cleanly: {error}", self.name));
             }
             self.end.wait().await;
         }

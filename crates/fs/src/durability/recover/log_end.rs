@@ -132,7 +132,9 @@ impl Behind {
         let proves = |(_, header): &&(Place, RecordHeader)| durable_before(header) > missing;
         if let Some((_, header)) = self.of_this_log(found).find(proves) {
             let record = header.sequence;
-            return Some(format!("record {record} behind it was written after it was durable"));
+            return Some(format!(
+                "the later record {record} was written when this one was already durable"
+            ));
         }
         let limit = found.image.body.sync_limit.get();
         (limit != u64::MAX && limit > missing)

@@ -204,7 +204,7 @@ impl<'a> LogReader<'a> {
                 // The zone may have held the records acknowledged last; nothing shows whether
                 // it did.
                 let message = format!(
-                    "{}: sync log: zone {zone} is offline, and the last syncs with it",
+                    "{}: sync log: zone {zone} is offline and may have held the last syncs",
                     self.device.name()
                 );
                 return Err(Error::new(ErrorKind::Io, message));

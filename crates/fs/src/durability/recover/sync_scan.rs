@@ -396,7 +396,7 @@ fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> O
         }
         if known != generation || written(report, geometry) < end {
             let holds = written(report, geometry);
-            lacks = Some(format!("zone {zone} holds {holds} blocks, the record needs {end}"));
+            lacks = Some(format!("zone {zone} holds {holds} blocks, but the record needs {end}"));
             continue;
         }
         if matches!(report.state, ZoneState::Full | ZoneState::ReadOnly) {

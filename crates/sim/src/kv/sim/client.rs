@@ -130,7 +130,7 @@ impl Life {
         }
         match error.kind() {
             ErrorKind::NoSpace if self.is_crowded() => {
-                self.met("an operation refused for want of room");
+                self.met("an operation refused for lack of space");
                 Ok(())
             }
             _ => Err(Halt::Wrong(failed(what, error))),
