@@ -5,6 +5,8 @@
 //! another write to the same block, so overlapping writes take turns. Trims and zeroes take long,
 //! so they are carried out part by part, and writes get their turns between two parts.
 
+mod partial_blocks;
+
 use crate::budget::Charge;
 use crate::connection::{End, Input, Link};
 use crate::export::Served;
@@ -15,6 +17,7 @@ use crate::volume::{BLOCK, Extent, Volume};
 use crate::wire::{Code, REQUEST_HEADER, command};
 use furrow_rt::{PAGE_SIZE, Pages};
 use furrow_zone::{Error, ErrorKind, Result};
+use partial_blocks::edges;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -181,40 +184,6 @@ impl<V: Volume> Session<V> {
         Ok(pages)
     }
 
-    async fn write(&self, header: &Header, mut pages: Pages, fua: bool) -> Result<()> {
-        let (blocks, whole) = (header.blocks(), header.is_whole());
-        if whole {
-            let _held = self.export.turns.hold(blocks.clone()).await;
-            return self.export.volume().write(blocks.start, pages, fua).await;
-        }
-        let _turn = self.link.turn(1).await;
-        let _held = self.export.turns.hold(blocks.clone()).await;
-        self.tally(|counters| count(&counters.partial, 1));
-        self.fill_edges(header, &mut pages).await?;
-        self.export.volume().write(blocks.start, pages, fua).await
-    }
-
-    /// Reads the parts of a write's first and last block that the write leaves unchanged, into the
-    /// write's pages.
-    async fn fill_edges(&self, header: &Header, pages: &mut Pages) -> Result<()> {
-        let blocks = header.blocks();
-        let (head, tail) = edges(header);
-        let last = pages.len() - 1;
-        if head > 0 || (last == 0 && tail < PAGE_SIZE) {
-            let old = self.load(blocks.start..blocks.start + 1).await?;
-            let page = pages[0].make_mut();
-            page[..head].copy_from_slice(&old[0][..head]);
-            if last == 0 {
-                page[tail..].copy_from_slice(&old[0][tail..]);
-            }
-        }
-        if last > 0 && tail < PAGE_SIZE {
-            let old = self.load(blocks.end - 1..blocks.end).await?;
-            pages[last].make_mut()[tail..].copy_from_slice(&old[0][tail..]);
-        }
-        Ok(())
-    }
-
     async fn zero(&self, header: &Header, may_free: bool, fast: bool, fua: bool) -> Result<()> {
         let volume = self.export.volume();
         if fast && !(may_free && volume.zeroes_fast()) {
@@ -243,13 +212,6 @@ impl<V: Volume> Session<V> {
             volume.write_zeroes(piece.start, piece.end - piece.start, may_free, fua).await?;
         }
         Ok(())
-    }
-
-    async fn zero_part(&self, block: u64, part: Range<usize>, fua: bool) -> Result<()> {
-        let _held = self.export.turns.hold(block..block + 1).await;
-        let mut pages = self.load(block..block + 1).await?;
-        pages[0].make_mut()[part].fill(0);
-        self.export.volume().write(block, pages, fua).await
     }
 
     /// Frees the blocks that lie entirely within the range. A trim need not change the
@@ -297,12 +259,6 @@ fn cost(header: &Header, command: Command) -> u64 {
 fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     let end = blocks.end;
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
-}
-
-/// Offsets in bytes at which the request starts in its first block and ends in its last block.
-fn edges(header: &Header) -> (usize, usize) {
-    let end = header.offset + u64::from(header.length);
-    ((header.offset % BLOCK) as usize, ((end - 1) % BLOCK + 1) as usize)
 }
 
 /// Extents in bytes, cut to the request; neighbours that are alike are joined.
