@@ -20,6 +20,7 @@ pub mod format;
 pub mod level;
 pub mod member;
 pub mod parity;
+pub mod placement;
 pub mod record;
 pub mod service;
 pub mod spare;

@@ -6,7 +6,8 @@
 
 mod p_and_q;
 
-use crate::level::{Level, Placement};
+use crate::level::Level;
+use crate::placement::Placement;
 
 /// The polynomial x⁸ + x⁴ + x³ + x² + 1 without its highest term.
 const POLYNOMIAL: u8 = 0x1d;

@@ -5,8 +5,9 @@
 use crate::drive::Drive;
 use crate::event::{Event, Events};
 use crate::format::kind;
-use crate::level::{Level, Placement};
+use crate::level::Level;
 use crate::member::{Errors, Member, MemberState};
+use crate::placement::Placement;
 use crate::record::Record;
 use crate::watchdog::Watchdog;
 use furrow_log::Uuid;

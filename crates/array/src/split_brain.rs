@@ -7,8 +7,8 @@
 
 use crate::admission::newest;
 use crate::examine::Examined;
-use crate::level::Placement;
 use crate::member::MemberState;
+use crate::placement::Placement;
 
 /// The reason why an array should not be started from these drives without a confirmation. `None`
 /// if they certainly have the newest state, or are too few to start.

@@ -33,6 +33,7 @@ mod read;
 mod rebuild;
 mod reconstruct;
 mod recover;
+mod replace;
 #[cfg(test)]
 mod rig;
 mod scrub;
@@ -50,8 +51,9 @@ pub use counters::{Counted, Counters};
 pub use furrow_array::admission::{Judgement, Standing, judge, newest, split_refusal};
 pub use furrow_array::event::{Event, show_ranges};
 pub use furrow_array::examine::{Damaged, Examined, check_empty, damaged_member};
-pub use furrow_array::level::{Level, Placement};
+pub use furrow_array::level::Level;
 pub use furrow_array::member::{Errors, MemberState};
+pub use furrow_array::placement::Placement;
 pub use furrow_array::split_brain::split_brain;
 pub use furrow_array::{level, parity};
 pub use meta::place::{MetaPlace, is_bare};

@@ -8,7 +8,8 @@
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::meta::place::MetaPlace;
-use furrow_array::level::{Level, Placement};
+use furrow_array::level::Level;
+use furrow_array::placement::Placement;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};

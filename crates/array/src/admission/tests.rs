@@ -1,7 +1,8 @@
 //! Tests of the decision on which state records count.
 
 use super::*;
-use crate::level::{Level, Placement};
+use crate::level::Level;
+use crate::placement::Placement;
 use proptest::prelude::*;
 
 /// Levels and numbers of drives, among them all shapes of which two parts can continue alone.

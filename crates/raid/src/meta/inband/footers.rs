@@ -12,8 +12,8 @@ use crate::meta::scan::footers_of;
 use crate::segment::Segment;
 use crate::volume::Volume;
 use crate::write::open::Open;
-use furrow_array::level::Placement;
 use furrow_array::parity::reconstruct;
+use furrow_array::placement::Placement;
 use std::ops::Range;
 
 /// The footers of a segment whose chunks are at their own rows.

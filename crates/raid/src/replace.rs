@@ -1,0 +1,124 @@
+//! Replacing a member: which drive may take the place of which, and who records it first.
+
+use crate::volume::Volume;
+use furrow_array::drive::Drive;
+use furrow_array::event::Event;
+use furrow_array::examine::{check_empty, erase};
+use furrow_array::member::MemberState;
+use furrow_array::state_ring::Holds;
+use furrow_log::Uuid;
+use furrow_rt::Boxed;
+use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
+use std::rc::Rc;
+
+impl Volume {
+    /// Replaces the failed member `index` by an empty drive, and starts the rebuild. With `force`,
+    /// the drive may have content, which is lost.
+    ///
+    /// # Errors
+    /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
+    /// not empty; in both cases nothing was written.
+    #[inline(never)]
+    pub fn replace(
+        &self,
+        index: u32,
+        device: Rc<dyn ZonedDevice>,
+        force: bool,
+    ) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_vacant(index)?;
+            self.check_replacement(&*device)?;
+            if !force {
+                check_empty(&*device).await?;
+            }
+            self.0.array.watch(&device);
+            let seated = async {
+                let zones = erase(&*device).await?;
+                self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
+            };
+            let seated = seated.await;
+            if seated.is_err() {
+                self.0.array.forget(&device);
+            }
+            seated
+        })
+    }
+
+    /// Fails unless member `index` has failed, so that a new drive may take its place.
+    pub(crate) fn check_vacant(&self, index: u32) -> Result<()> {
+        self.check_alive()?;
+        let what = match self.0.array.members().get(index as usize) {
+            Some(member) if member.state() == MemberState::Failed => return Ok(()),
+            Some(_) => format!("member {index} is in service: fail it first"),
+            None => {
+                format!(
+                    "there is no member {index}: they are 0 to {}",
+                    self.0.array.members().len() - 1
+                )
+            }
+        };
+        Err(Error::new(ErrorKind::Invalid, what))
+    }
+
+    /// Takes an empty drive into service as member `index`, which has failed. The drive gets a new
+    /// UUID, unless one is given; `ring` says what its state ring holds.
+    pub(crate) async fn seat(
+        &self,
+        index: u32,
+        device: Rc<dyn ZonedDevice>,
+        zones: &[ZoneReport],
+        (ring, uuid): (Holds, Option<Uuid>),
+    ) -> Result<()> {
+        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.writer())?;
+        let one = self.state_records().await;
+        self.0.meta.forget();
+        // Segments forget the zones of the member's former drive.
+        for segment in &mut *self.0.segments.borrow_mut() {
+            segment.zones[index as usize] = None;
+            segment.rebuilt &= !(1 << index);
+        }
+        let uuid = uuid.unwrap_or_else(|| Uuid::random(&mut self.0.rt.fork_rng()));
+        let former = self.0.array.seat(index, uuid, Rc::new(drive));
+        self.space_changed();
+        self.leave_unfit();
+        // The other members record the replacement first. If only the new drive recorded that it is
+        // a member, the others could continue without it, and it would not find out.
+        self.write_state_but(false, Some(index), &one).await;
+        drop(one);
+        self.write_state(false).await;
+        self.failed().map_or(Ok(()), Err)?;
+        self.tell(Event::Replaced { member: index, former });
+        self.start_rebuild();
+        Ok(())
+    }
+
+    /// Fails if a drive cannot take the place of a member.
+    pub(crate) fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
+        self.0.shape.check_replacement(&self.0.config, device)
+    }
+
+    /// Whether the other members in service have all data.
+    pub fn can_do_without(&self, index: u32) -> bool {
+        self.survives_without(&[index])
+    }
+
+    /// Takes a member out of service, as if it had failed.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such member, or the array needs it.
+    #[inline(never)]
+    pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_alive()?;
+            let exists = (index as usize) < self.0.array.members().len();
+            if !exists || !self.can_do_without(index) {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("the array cannot do without member {index}"),
+                ));
+            }
+            self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
+            self.failures_noted().await
+        })
+    }
+}
