@@ -2,6 +2,7 @@
 //! zones, and the merging of delta logs into the tables.
 
 pub(crate) mod delta_merge;
+pub(crate) mod node_ids;
 pub(crate) mod table;
 pub(crate) mod table_zones;
 
@@ -10,8 +11,9 @@ use crate::memory_use::set_bytes;
 use furrow_log::audit::{Broken, equal};
 use furrow_log::delta::{DeltaLog, Extent};
 use furrow_zone::ZoneId;
+use node_ids::NodeIds;
 use std::collections::{BTreeMap, BTreeSet};
-use table::{NodeIds, Table};
+use table::Table;
 use zerocopy::FromZeros;
 
 /// The NAT, the delta logs of NAT and SIT, and the addresses of table pages. The SIT itself belongs

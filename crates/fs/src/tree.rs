@@ -17,6 +17,7 @@ pub(crate) mod readdir;
 mod rename;
 pub(crate) mod rename_cycle;
 pub mod shape;
+mod truncate;
 pub(crate) mod xattr;
 
 use crate::types::{Ino, Time};

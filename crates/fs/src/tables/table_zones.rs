@@ -18,7 +18,7 @@
 //! - After a crash, zones that hold none of a durable checkpoint's table pages are reset before
 //!   anything is written.
 //!
-//! [`NodeIds::limit`]: crate::tables::table::NodeIds::limit
+//! [`NodeIds::limit`]: crate::tables::node_ids::NodeIds::limit
 
 use crate::alloc::space::RESERVE;
 use crate::core::Core;
