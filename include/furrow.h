@@ -129,7 +129,7 @@ typedef struct furrow_counters {
   uint64_t hops;
   // Calls that append or truncate.
   struct furrow_calls append;
-  // Calls that make something durable.
+  // Calls that make files or names durable.
   struct furrow_calls sync;
   // Calls that read; reads that were started without waiting are not counted.
   struct furrow_calls read_calls;

@@ -190,8 +190,8 @@ impl All<'_> {
     }
 
     /// Whether the records of `one` and `other` have a common drive in service. At most one of the
-    /// two is that drive's newest state. If one of the two arrays has replaced a drive, all of its
-    /// drives had to know, so its record is that state.
+    /// two records is the newest of that drive. If one of the two arrays has replaced a drive, all
+    /// of its drives had to record that, so its record is the newest.
     fn share(&self, one: usize, other: usize) -> bool {
         let in_service = |index: usize| {
             let all = self.drives[index].members.iter();
@@ -263,7 +263,7 @@ impl All<'_> {
     }
 
     /// The drive with the newest state, and a drive with more events, if neither knows the other.
-    /// The second drive was a member in another history, from which the newest state does not come.
+    /// The second drive was a member in another history: the newest state does not come from it.
     /// The members of that history may have recorded each other as failed since.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
@@ -323,7 +323,7 @@ fn can_split(level: Level, drives: u32) -> bool {
     }
 }
 
-/// The reason why a split array is not assembled: the state of each part, and what the user can do.
+/// The reason why a split array is not assembled: the state of each part, and the user's options.
 /// `names` are the names of the drives; `utc` formats a time in seconds since 1970.
 pub fn split_refusal(
     drives: &[Examined],

@@ -114,8 +114,7 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Reads blocks from a zone that holds metadata in its own blocks; notes whether the drive
-    /// is gone.
+    /// Reads blocks from a zone with in-band metadata. If the drive is gone, notes that.
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {

@@ -18,18 +18,18 @@ pub enum Event {
     MemberFailed {
         /// Number of the member.
         member: u32,
-        /// Why the member was taken out of service.
+        /// The reason why the member was taken out of service.
         why: String,
     },
     /// Too many members are gone: nothing more can be written.
     ArrayFailed {
-        /// Why the array failed.
+        /// The reason why the array failed.
         why: String,
     },
     /// No segment is left to write to: only reads are answered, until drives are replaced or blocks
     /// are trimmed.
     OutOfSpace {
-        /// Why there is no space.
+        /// The reason why there is no space.
         why: String,
     },
     /// A zone of a member is lost with its content; the valid blocks of its segment are
@@ -72,7 +72,7 @@ pub enum Event {
     },
     /// A rebuild ended early; the zones it rebuilt are kept.
     RebuildStopped {
-        /// Why the rebuild ended early.
+        /// The reason why the rebuild ended early.
         why: String,
     },
 }

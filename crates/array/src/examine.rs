@@ -92,7 +92,7 @@ pub struct Damaged {
 }
 
 impl Damaged {
-    /// What the newest state of the array says of this drive, as if the drive had recorded it.
+    /// The newest state of the array, in the form in which this drive would have recorded it.
     /// `None` if that state does not name the drive as a member.
     pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
         let known = |(array, device): &(Uuid, Uuid)| {
@@ -311,7 +311,7 @@ pub async fn erase_but(device: &dyn ZonedDevice, ring: Option<u32>) -> Result<Ve
 pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
-    /// How the drive's state ring is continued.
+    /// The place at which the drive's state ring is continued.
     pub(crate) holds: Holds,
     pub(crate) zones: Vec<ZoneReport>,
 }

@@ -9,7 +9,7 @@
 //!   headers of zones, which name their array and member.
 //! - A state record is durable on a member before any acknowledgement that relies on it.
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
-//! devices.
+//!   devices.
 
 pub mod admission;
 pub mod assemble;

@@ -59,7 +59,7 @@ struct Refusals {
 
 impl Refusals {
     /// Counts a refused write, once per zone: if one write to a segment's zone fails, all others in
-    /// flight to it fail, too. Without a segment (`None`) each refusal counts.
+    /// flight to it fail, too. Without a segment (`None`), each refusal counts.
     fn note(&self, segment: Option<u64>) -> u32 {
         let mut segments = self.segments.borrow_mut();
         if !segment.is_some_and(|segment| segments.contains(&segment)) {

@@ -52,7 +52,7 @@ impl Placement {
         Ok(Placement { level, n: drives, k: drives - m, m })
     }
 
-    /// Number of drives of which any combination may fail.
+    /// Number of drives that may fail, in any combination.
     pub fn tolerates(&self) -> u32 {
         match self.level {
             Level::Raid01 => 1,

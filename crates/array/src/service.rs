@@ -282,7 +282,7 @@ impl Array {
         self.watchdog.forget(device);
     }
 
-    /// Why a member's drive was given up; `None` if it was not.
+    /// The reason why a member's drive was given up; `None` if it was not.
     pub fn given_up(&self, index: u32) -> Option<String> {
         self.member(index).drive().and_then(|drive| self.watchdog.why(&drive.device))
     }
@@ -305,7 +305,8 @@ impl Array {
         self.noted.notify_all();
     }
 
-    /// Waits until failures were recorded, or recording was given up. The caller checks which.
+    /// Waits until failures were recorded or recording was given up. The caller checks which of the
+    /// two happened.
     pub async fn noted(&self) {
         self.noted.wait().await;
     }

@@ -3,7 +3,7 @@
 //! Missing drives may have continued without the given ones, if the missing drives alone were
 //! enough. The given drives cannot know whether they did. This concerns mirrors (arrays of two
 //! drives, the halves of RAID-01) and RAID-6 on three or four drives. In all other arrays, a part
-//! that can start has more than half of the drives, so the rest cannot start.
+//! that can start has more than half of the drives, so the other drives cannot start.
 
 use crate::admission::newest;
 use crate::examine::Examined;

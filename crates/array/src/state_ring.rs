@@ -103,7 +103,7 @@ pub async fn read_ring(
         let zone = ZoneId(ring_start(device.geometry()) + ring);
         let Some(report) = reports.get(zone.0 as usize) else { break };
         let end = blocks_begun(report, device.geometry());
-        // Only whole blocks count: a block of which the drive has a part was never acknowledged.
+        // Only whole blocks count: a block that the drive has only in part was never acknowledged.
         let complete = blocks_written(report, device.geometry());
         let (mut at, mut bad) = (0, None);
         while at < end {
@@ -191,7 +191,7 @@ impl Bad {
     }
 }
 
-/// What was found at a block of the ring.
+/// The content found at a block of the ring.
 enum Place {
     Record(RecordHeader, Vec<u8>),
     /// The beginning of a record of this number of blocks; its end was never written.
@@ -318,7 +318,7 @@ pub struct StateRing {
     current: Cell<u32>,
     /// Whether the current zone takes no more records.
     closed: Cell<bool>,
-    /// Whether each zone of the ring holds anything.
+    /// Whether each zone of the ring holds data.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
     /// The zone that is not current, if it can never be emptied. When the current zone is full, no

@@ -41,7 +41,7 @@ struct State {
 pub struct Watchdog(Rc<State>);
 
 impl Watchdog {
-    /// A watchdog that watches no drive yet. With a `limit` of 0 nanoseconds no drive is ever
+    /// A watchdog that watches no drive yet. With a `limit` of 0 nanoseconds, no drive is ever
     /// given up.
     pub fn new(rt: &Rt, limit: u64) -> Watchdog {
         let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
@@ -66,7 +66,7 @@ impl Watchdog {
         self.0.drives.borrow_mut().retain(|watched| !Rc::ptr_eq(&watched.device, device));
     }
 
-    /// Why `device` was given up; `None` if it was not.
+    /// The reason why `device` was given up; `None` if it was not.
     pub fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
         let drives = self.0.drives.borrow();
         let watched = drives.iter().find(|watched| Rc::ptr_eq(&watched.device, device))?;

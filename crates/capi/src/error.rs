@@ -1,4 +1,4 @@
-//! How errors reach C.
+//! Errors in the form that callers in C get.
 
 use furrow_zone::{Error, ErrorKind};
 use std::ffi::c_char;

@@ -1,9 +1,10 @@
-//! Records the calls to a store in a file of the host, in the format of `furrow_kv::trace`.
+//! Records the calls to a store. The recording is a file of the host, in the format of
+//! `furrow_kv::trace`.
 //!
-//! A call takes its number while it has the engine, so that names change, and appends take their
-//! places, in the order of the numbers. A call that does not use the engine, and a read that was
-//! started, get their numbers when they are recorded. Recording adds a lock and about a microsecond
-//! to a call; this counts as the caller's own time. The child of a fork records nothing.
+//! A call gets its number while it holds the engine, so the numbers give the order in which names
+//! changed and appends were placed. A call that does not use the engine gets its number when it is
+//! recorded, and so does the start of a read. Recording adds a lock and about a microsecond to each
+//! call, which counts as the caller's own time. A forked child records nothing.
 
 use crate::error::{Failure, Outcome, furrow_kind};
 use crate::process::{check_fork, lock};

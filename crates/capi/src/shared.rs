@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     control: Mutex<Option<Control>>,
 }
 
-/// A name for a drive that does not depend on the name by which it is given.
+/// A name for a drive; it is the same whatever path the caller gives.
 fn name_of(spec: &DeviceSpec) -> String {
     let path = spec.path().and_then(|path| std::fs::canonicalize(path).ok());
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())

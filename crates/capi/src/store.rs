@@ -93,7 +93,7 @@ pub struct furrow_counters {
     pub hops: u64,
     /// Calls that append or truncate.
     pub append: furrow_calls,
-    /// Calls that make something durable.
+    /// Calls that make files or names durable.
     pub sync: furrow_calls,
     /// Calls that read; reads that were started without waiting are not counted.
     pub read_calls: furrow_calls,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Counted {
     /// Appending to files, or truncating them.
     Append,
-    /// Making something durable.
+    /// Making files or names durable.
     Sync,
     /// Reading files.
     Read,

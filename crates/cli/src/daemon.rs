@@ -101,7 +101,7 @@ pub fn utc(seconds: u64) -> String {
 /// An error if the parent is gone, because the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
     // The directory is changed before the waiting command returns, so that the daemon does not keep
-    // the file system busy from which the command was run.
+    // the file system of the command's directory busy.
     rustix::process::chdir("/").context("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     say(&format!("ready {}\n", message.replace('\n', END_OF_LINE)))

@@ -319,7 +319,7 @@ fn open(device: &str, access: Access) -> anyhow::Result<Opened> {
     Ok(Opened { rt, drive, kind })
 }
 
-/// How the drive of `spec` runs: its timing options.
+/// The timing options with which the drive of `spec` runs.
 fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
     match spec {
         DeviceSpec::Memory(memory) => memory.run.clone(),
@@ -374,7 +374,8 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
     reports.map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
 }
 
-/// Prints properties of a device for udev: which array serves the device, and what it holds.
+/// Prints properties of a device for udev: the array that serves the device, and the
+/// device's content.
 fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut all = crate::tags::of_volume(device);
     match open(device, Access::ReadOnly) {

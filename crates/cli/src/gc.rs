@@ -15,9 +15,9 @@ const FAILURES_MAX: usize = 20;
 
 /// Clean a mounted file system now
 ///
-/// Moves what is still valid out of superzones with garbage, the cheapest first, and frees them.
-/// The file system does the same when it needs space; cleaning earlier avoids the wait. Needs root.
-/// Exit status 1 if some blocks could not be read.
+/// Moves valid blocks out of superzones with garbage, the cheapest first, and frees these
+/// superzones. The file system does the same when it needs space; cleaning earlier avoids the wait.
+/// Needs root. Exit status 1 if some blocks could not be read.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device of a mount

@@ -1,9 +1,9 @@
 //! The content of a drive, and the reports of commands about it.
 //!
 //! This module is the only place that recognises content: a file system, a member of an array or a
-//! spare, a file store, data of another program, or bytes of an unknown kind. A command that makes
-//! something refuses a drive that is not empty and says what would be lost. A command that reads a
-//! file system (or a file store) and finds none says what the drive holds instead. No advice
+//! spare, a file store, data of another program, or bytes of an unknown kind. A command that writes
+//! to an empty drive refuses a drive that is not empty and says what would be lost. A command that
+//! reads a file system (or a file store) and finds none describes the drive's content. No advice
 //! destroys data without saying so.
 
 use crate::limits;

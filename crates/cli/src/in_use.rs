@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Default time to wait for a locked device.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// After this time a message names the device that the command waits for.
+/// After this time, a message names the device that the command waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 

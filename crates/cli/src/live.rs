@@ -23,7 +23,7 @@ pub struct Live {
     first: bool,
 }
 
-/// A terminal in which frames replace each other. It is restored at the end.
+/// A terminal in which frames replace each other. The terminal is restored at the end.
 struct Terminal {
     /// The state of the terminal before this program began to read keys; `None` if it reads none.
     before: Option<Termios>,
@@ -119,11 +119,11 @@ fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
     bytes
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 enum Waited {
     Over,
     Ended,
-    /// The program was stopped and continued: the screen may show anything.
+    /// The program was stopped and continued, so the screen has to be redrawn.
     Resumed,
 }
 

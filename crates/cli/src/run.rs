@@ -209,7 +209,7 @@ fn writable(path: &Path, option: &str) -> Result<PathBuf> {
 }
 
 /// Fails if a store's image cannot be used: missing, in use, damaged, or no store. The plugin
-/// refuses such an image too, but a program may report that only as a failure.
+/// refuses such an image too, but the program may then report only that it failed.
 fn is_usable(device: &DeviceSpec) -> Result<()> {
     if let DeviceSpec::Image(_) = device {
         Looked::open(&device.to_string())?;

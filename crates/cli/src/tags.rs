@@ -93,8 +93,8 @@ pub fn of_volume(device: &str) -> Vec<(&'static str, String)> {
     vec![("FURROW_ARRAY_UUID", uuid.clone()), ("FURROW_ARRAY_ENC", encode(name))]
 }
 
-/// The block device of the volume that `path` names. For a path that does not exist because there
-/// is no udev to make the link.
+/// The block device of the volume that `path` names. Used for a path that does not exist because
+/// there is no udev to make the link.
 ///
 /// # Errors
 /// An error if no such array runs, or it has no block device.

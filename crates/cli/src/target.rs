@@ -129,7 +129,7 @@ pub fn unmounted(name: &OsStr) -> Result<String> {
     }
 }
 
-/// The error of a command for devices that refuses `name`, for which [`Target::find`] has found
+/// The error if a command for devices refuses `name` because [`Target::find`] has found
 /// `directory`: the device is mounted there, or `name` is only a directory.
 pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
     let (name, at) = (name.display(), directory.display());

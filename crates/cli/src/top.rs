@@ -56,7 +56,7 @@ struct Wanted {
     arrays: Option<Vec<String>>,
 }
 
-/// The state of everything at one time.
+/// The state of all mounts and arrays at one time.
 struct Sample {
     at: Instant,
     mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
@@ -198,7 +198,7 @@ impl Wanted {
             let name = target.to_string_lossy();
             match Target::find(target) {
                 Ok(Target::Mounted(directory)) => {
-                    // A directory that is not a mount would never get any numbers.
+                    // A directory that is not a mount would never have figures to show.
                     report::ask_status(&directory)?;
                     mounts.push(directory);
                 }

@@ -21,9 +21,9 @@ const LOOK_EVERY: i64 = 2;
 /// Unmount a file system
 ///
 /// Returns when the daemon has ended: everything is durable and the device is free. If that takes
-/// long, it says what it waits for; if another mount namespace still has the mount, it says so
-/// after two seconds and fails. Also removes the dead mount of a crashed daemon. umount(8) works
-/// too, but waits for the daemon only if a block device is mounted by its own name.
+/// long, it names the reason; if another mount namespace still has the mount, it says so after two
+/// seconds and fails. Also removes the dead mount of a crashed daemon. umount(8) works too, but
+/// waits for the daemon only if a block device is mounted by its own name.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the mounted device, also as LABEL= or UUID=
@@ -61,7 +61,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     // The sync comes first, while the user still waits for errors.
     let synced = sync(&directory, args.lazy);
     if let Some(error) = synced.as_ref().err().filter(|error| error.is::<report::NoRoot>()) {
-        // Without root this command cannot sync: the daemon makes everything durable when the
+        // This command cannot sync without root, but the daemon makes everything durable when the
         // mount ends.
         crate::complain(&format!("{error}"));
         let how = if args.lazy { Unmount::Lazy } else { Unmount::Plain };
@@ -91,7 +91,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Makes everything durable, and prints a message if that takes long. Before a lazy unmount it
+/// Makes everything durable, and prints a message if that takes long. Before a lazy unmount, it
 /// gives up instead of waiting longer. If the drive does not answer, it does not wait at all: a
 /// process that waits in the kernel for such a mount cannot even be killed.
 fn sync(directory: &Path, lazy: bool) -> Result<()> {

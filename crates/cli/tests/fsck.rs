@@ -62,7 +62,7 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert_eq!(fsck(&path, &["--repair"]).0, 0, "nothing is wrong yet");
     assert!(rot(&path, is_delta) > 0);
     let damaged = std::fs::read(&path).unwrap();
-    // With -n the command only shows the repair.
+    // With -n, the command only shows the repair.
     let (status, text) = fsck(&path, &["--repair", "-n"]);
     assert_eq!(status, 4, "{text}");
     assert!(text.contains("WOULD BE DONE") && text.contains("delta log"), "{text}");
@@ -142,7 +142,7 @@ fn a_file_with_much_damage_hides_no_other() {
     assert_eq!(text.matches("/big: data").count(), 100, "{text}");
     assert!(text.contains("and 1000 more damaged blocks of the same file, only counted"), "{text}");
     assert!(text.contains("/one: data"), "{text}");
-    // The plan names each file of which blocks become holes.
+    // The plan names each file with blocks that become holes.
     for args in [&["--repair", "-n", holes][..], &["--repair", "-n", "-v", holes]] {
         let (status, text) = fsck(&path, args);
         assert!(status == 4 && text.contains("1101 LOSSES as listed"), "{text}");

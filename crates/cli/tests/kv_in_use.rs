@@ -36,10 +36,10 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     next.take(len).collect()
 }
 
-/// A program that uses a store. Without a drive in the environment this test starts itself again as
-/// that program. The program reads orders, and answers each: `append PATH SEED BYTES`, which makes
-/// a new file and leaves it open, `sync PATH`, `cut PATH BYTES`, `remove PATH`. It ends when its
-/// input ends.
+/// A program that uses a store. Without a drive in the environment, this test starts itself again
+/// as that program. The program reads orders, and answers each: `append PATH SEED BYTES`, which
+/// makes a new file and leaves it open, `sync PATH`, `cut PATH BYTES`, `remove PATH`. It ends when
+/// its input ends.
 #[test]
 fn a_program_that_uses_a_store() {
     let Some(drive) = std::env::var_os(DRIVE) else {

@@ -31,7 +31,7 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     }
     // umount(8) does not wait for the daemon; the next mount does.
     place.mount();
-    // The daemon does not keep the directory busy from which the command was run.
+    // The daemon does not keep the command's directory busy.
     let cwd = fs::read_link(format!("/proc/{}/cwd", place.pid())).unwrap();
     assert_eq!(cwd.to_str(), Some("/"));
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());

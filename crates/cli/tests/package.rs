@@ -313,7 +313,7 @@ fn the_debian_package_holds_the_same() {
     ] {
         assert!(list.contains(&format!("./usr/{file}\n")), "{file}: {list}");
     }
-    // The unpacked package has every document at the place to which links to it lead.
+    // The unpacked package has every document where links to it lead.
     let tree = to.join("tree");
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree));
     let documents = tree.join("usr/share/doc/furrow");

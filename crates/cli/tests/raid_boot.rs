@@ -65,8 +65,8 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// After replacements the list of drives in the boot configuration is outdated; the new members are
-/// used nevertheless, wherever they are.
+/// After replacements, the list of drives in the boot configuration is outdated; the new members
+/// are used nevertheless, wherever they are.
 #[test]
 fn members_that_no_list_names_are_found_at_boot() {
     let place = Place::new("boot-list", 6);

@@ -110,8 +110,8 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     assert_eq!(of_array["members"].as_array().unwrap().len(), 3);
     assert_eq!(json["mounts"].as_array().unwrap().len(), 0, "only the array was named");
     drop(busy);
-    // Without activity the rates are 0: they cover the interval, not the whole time since
-    // the start.
+    // Without activity, the rates are 0: they cover the interval, not the whole time since the
+    // start.
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
     assert_eq!(number(&json["arrays"][0]["written_bytes_per_second"]), 0.0, "{json:#}");
     // Frames follow each other while a member fails and returns.
@@ -256,7 +256,7 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("1 DAMAGED") && text.contains("/mnt/file: "), "{text}{said}");
     assert!(said.contains("its daemon has died without a stop"), "{said}");
     arrays.refused(&["scrub", "--all", &mount.dir()], &["cannot be used with"]);
-    // On a read-only mount the scrub still finds damage.
+    // On a read-only mount, the scrub still finds damage.
     assert!(place::furrow(&["umount", &mount.dir()]).status.success());
     mount.mount_with("ro");
     let out = arrays.furrow(&["scrub", "--all", "--repair"]);

@@ -1,4 +1,4 @@
-//! How the commands print: amounts, tables, colour, the width of the terminal.
+//! Output of the commands: amounts, tables, colour, the width of the terminal.
 
 use crate::fit::{self, Column, Table};
 pub use furrow_zone::words::count;

@@ -21,7 +21,7 @@ const NAME_MAX: usize = 255;
 pub enum Request {
     /// Ask for the running or last scrub.
     Scrub {
-        /// An order to carry out before: start, repair, pause, resume or stop.
+        /// An order to carry out first: start, repair, pause, resume or stop.
         #[serde(default)]
         order: Option<String>,
     },

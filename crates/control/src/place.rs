@@ -50,7 +50,7 @@ pub fn name_of(socket: &Path) -> String {
     socket.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The runtime directory: `FURROW_RUN`, or else `furrow` in `XDG_RUNTIME_DIR` or in `/run`.
+/// The runtime directory: `FURROW_RUN`, otherwise `furrow` in `XDG_RUNTIME_DIR` or in `/run`.
 pub fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {

@@ -99,7 +99,7 @@ impl Drop for Seat {
 }
 
 impl Open {
-    /// Waits until no connection is left, at most this many nanoseconds.
+    /// Waits until no connection is left, but at most `limit` nanoseconds.
     pub async fn wait_for_end(&self, rt: &Rt, limit: u64) {
         let ended = async {
             while self.number.get() > 0 {

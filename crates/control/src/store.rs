@@ -26,7 +26,7 @@ pub enum Request {
     Zones,
     /// Ask for the running or last scrub.
     Scrub {
-        /// An order to carry out before: start, repair, pause, resume or stop.
+        /// An order to carry out first: start, repair, pause, resume or stop.
         #[serde(default)]
         order: Option<String>,
     },

@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Makes such a file system on `device`, with `more` as further arguments of its command.
+    /// Makes a file system of this kind on `device`; `more` is passed to its mkfs command.
     ///
     /// # Errors
     /// The error message of the command.

@@ -38,7 +38,7 @@ fn in_class(class: &Path) -> Vec<DeviceSpec> {
         }
     }
     names.sort();
-    // In /sys the kernel writes a slash in a device's name as an exclamation mark.
+    // In /sys, the kernel writes a slash in a device's name as an exclamation mark.
     let node = |name: String| Node::new(format!("/dev/{}", name.replace('!', "/")));
     names.into_iter().map(|name| DeviceSpec::Node(node(name))).collect()
 }

@@ -106,8 +106,8 @@ fn without_front(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// The error for soft zones at `path` of which only the copy of the superblock at the end is left;
-/// `None` if `path` has no such zones, or begins with data of a known kind.
+/// The error if soft zones at `path` have only the copy of the superblock at the end left; `None`
+/// if `path` has no such zones, or begins with data of a known kind.
 pub fn lost_front(path: &Path) -> Option<Error> {
     let other = || front(path).is_ok_and(|front| signature(&front).is_some());
     (soft::has_lost_front(path) && !other()).then(|| without_front(path))

@@ -12,7 +12,7 @@
 //! - Blocks are returned by punching holes, never by writing zeros.
 //!
 //! Written bytes are in the host's page cache: they survive the process, but not a power cut of the
-//! host. With `sync` a flush of the drive also syncs the file.
+//! host. With `sync`, a flush of the drive also syncs the file.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a medium is a file")]
 

@@ -6,8 +6,8 @@
 //! finishes that were done stay done.
 //!
 //! A drive with a volatile cache then loses blocks. Each zone's write pointer falls back to a block
-//! between the end of the durable blocks and the end of the written blocks. In conventional zones
-//! any of the blocks not flushed may survive. At last the zones go through the power cycle of the
+//! between the end of the durable blocks and the end of the written blocks. In conventional zones,
+//! any of the blocks not flushed may survive. At last, the zones go through the power cycle of the
 //! state machine.
 
 use crate::cache::{Barrier, Unflushed};

@@ -162,7 +162,7 @@ impl Bounds {
     }
 }
 
-/// The generation of which `zone` holds the first `written` blocks.
+/// The generation whose first `written` blocks `zone` holds.
 fn holds(rt: &Rt, drive: &Emulator, zone: u32, written: u64) -> u64 {
     let lba = drive.geometry().start(ZoneId(zone)).0;
     let found = get(rt, drive, lba, written).expect("below the write pointer");

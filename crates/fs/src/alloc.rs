@@ -8,7 +8,8 @@
 //! **Invariants**, between calls:
 //! - The valid blocks of a superzone are the sum over its segments in the SIT, and those of the
 //!   main area are the sum over its superzones.
-//! - [`Allocator::write`] returns addresses that are not valid, in striping order of a superzone.
+//! - [`Allocator::write`] returns only blocks that hold no valid data, in the superzone's striping
+//!   order.
 //! - A superzone that a head writes to is active in the pool; no two heads share one.
 //! - The number of blocks that can be written ([`Allocator::space_left`]) falls by one with each
 //!   block written, and rises only when a superzone is released.

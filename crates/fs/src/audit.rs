@@ -99,7 +99,7 @@ impl Fs {
     ///
     /// # Errors
     /// `Internal` if two accounts contradict each other, with the account, its expected value and
-    /// its value: a defect of the engine. After a failure of the drive nothing is compared.
+    /// its value: a defect of the engine. After a failure of the drive, nothing is compared.
     pub fn audit(&self) -> Result<()> {
         self.0.core.borrow().audit()
     }

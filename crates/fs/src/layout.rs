@@ -195,8 +195,8 @@ impl Layout {
         let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
         let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
-        // Two zones suffice where one holds all table pages: use two on the smallest drives, and
-        // where zones are so large that one holds all table pages many times.
+        // Two zones are enough if one holds all table pages. Use two on the smallest drives, and on
+        // drives whose zones hold all table pages many times over.
         for table_zones in [if is_large(geometry, options) { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
@@ -602,7 +602,7 @@ fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result
         return Ok(1);
     }
     let channels = u32::from(geometry.channels.unwrap_or(8)).max(1);
-    // With few superzones the space reserved in superzones would be a large part of the drive.
+    // With few superzones, the space reserved in superzones would be a large part of the drive.
     let by_count = (geometry.zones / 32).max(1);
     Ok(channels.min(most).min(by_count).max(1))
 }

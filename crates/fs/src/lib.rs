@@ -616,7 +616,7 @@ impl Fs {
     }
 
     /// Makes the content and attributes of `ino` durable, and every name change so far. With
-    /// `data_only` (fdatasync) attributes may be left out; this version always writes them.
+    /// `data_only` (fdatasync), attributes may be left out; this version always writes them.
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`. After an error, nothing may be assumed durable.

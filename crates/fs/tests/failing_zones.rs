@@ -197,7 +197,7 @@ fn damage_makes_the_engine_read_only_if_it_is_told_so() {
 }
 
 /// The data fsynced last is in the sync log. Without the log only an older state is left, which a
-/// mount for reading shows and reports. Without checkpoints nothing is left.
+/// mount for reading shows and reports. Without checkpoints, nothing is left.
 #[test]
 fn an_older_state_is_never_shown_in_silence() {
     let (drive, zones) = after(|fs, _| async move {

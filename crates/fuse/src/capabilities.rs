@@ -110,7 +110,7 @@ pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
     }
     let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
     shared.no_open.store(no_open, Ordering::Relaxed);
-    // With this feature the kernel can look up a forgotten inode by its number.
+    // With this feature, the kernel can look up a forgotten inode by its number.
     if shared.handles {
         agreement.want(feature::EXPORT_SUPPORT);
     }

@@ -213,7 +213,7 @@ impl FuseServer {
     }
 
     /// Lets the kernel answer writes from its page cache, join them and pass them on later
-    /// (`writeback_cache`). Until then the kernel itself keeps sizes and times of regular files.
+    /// (`writeback_cache`). Until then, the kernel itself keeps sizes and times of regular files.
     /// [`Session::write_back_every`](crate::Session::write_back_every) limits the delay.
     #[must_use]
     pub fn with_writeback_cache(mut self, wanted: bool) -> FuseServer {

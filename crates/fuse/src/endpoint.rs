@@ -45,7 +45,7 @@ const MAX_READ: u32 = 1 << 20;
 /// Longest write in bytes that the kernel may send.
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoint {
     /// The source in the mount table, which names the device.
@@ -64,7 +64,7 @@ pub struct Endpoint {
     pub transport: Transport,
     /// Whether the source is a block device that the kernel holds during the mount. sync(2) and
     /// syncfs(2) then reach the server ([`syncs`]), and an unmount returns only after the server
-    /// has written its last block. At the time of the mount no other program may hold the device.
+    /// has written its last block. At the time of the mount, no other program may hold the device.
     pub block_device: bool,
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn is_end(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
-/// How to unmount.
+/// Ways to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
     /// Fails while the mount is in use.

@@ -7,6 +7,12 @@
 //!
 //! Invariant: the server counts an answer before it gives the answer, so the kernel never forgets
 //! more answers than were counted.
+//!
+//! The map also notes, for each inode, what the kernel may have cached that a write can make old:
+//! attributes, from the time the server last sent them, and pages, from the time the kernel last
+//! read or wrote one. Two kinds of writes leave the kernel's copies old: a write from its page cache
+//! that adds blocks to the file, and an asynchronous direct write while the kernel reads the same
+//! range.
 
 use furrow_fs::Ino;
 use furrow_fs::tree::cache::FixedHasher;
@@ -22,7 +28,39 @@ struct Reference {
     answers: u64,
     /// Whether the inode has lost its last name and is held open for the kernel.
     kept: bool,
+    /// Whether the kernel was told the attributes after they were last called stale.
+    shown: bool,
+    /// Whether the kernel may have pages in its cache.
+    cached: bool,
+    /// Number of direct writes since the kernel last read or wrote pages of its cache.
+    direct: u8,
+    /// Whether the kernel was told to drop all pages, and has not used any since.
+    dropping: bool,
 }
+
+impl Reference {
+    fn use_pages(&mut self) {
+        (self.cached, self.direct, self.dropping) = (true, 0, false);
+    }
+}
+
+/// What a direct write may have made stale in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    /// The kernel has nothing cached.
+    Nothing,
+    /// Attributes.
+    Attributes,
+    /// Attributes, and pages of the range that was written.
+    Range,
+    /// Like `Range`. Because the kernel has not used other pages for some time, it should drop all
+    /// of them, so that later direct writes need not be reported.
+    All,
+}
+
+/// The kernel drops all pages of a file after this many direct writes without another use of its
+/// cache.
+const QUIET: u8 = 64;
 
 type References = HashMap<Ino, Reference, BuildHasherDefault<FixedHasher>>;
 
@@ -42,7 +80,62 @@ impl Known {
 
     /// Counts an answer that is about to name `ino` to the kernel.
     pub fn told(&self, ino: Ino) {
-        self.inodes().entry(ino).or_default().answers += 1;
+        let mut inodes = self.inodes();
+        let references = inodes.entry(ino).or_default();
+        references.answers += 1;
+        references.shown = true;
+    }
+
+    /// Notes that the kernel is about to learn the attributes of `ino`.
+    pub fn shown(&self, ino: Ino) {
+        if let Some(references) = self.inodes().get_mut(&ino) {
+            references.shown = true;
+        }
+    }
+
+    /// Notes that a write from the kernel's cache has changed the attributes of `ino`. Returns
+    /// whether the kernel may have cached older ones.
+    pub fn written_back(&self, ino: Ino) -> bool {
+        let mut inodes = self.inodes();
+        let Some(references) = inodes.get_mut(&ino) else { return false };
+        references.use_pages();
+        std::mem::take(&mut references.shown)
+    }
+
+    /// Notes that the kernel reads or writes pages of `ino` that it keeps in its cache.
+    pub fn cached(&self, ino: Ino) {
+        if let Some(references) = self.inodes().get_mut(&ino) {
+            references.use_pages();
+        }
+    }
+
+    /// Notes that the kernel has dropped all pages of `ino`, as [`Stale::All`] asks. It has waited
+    /// for the reads that were filling some. If it has used pages since it was told, it may have
+    /// others.
+    pub fn dropped(&self, ino: Ino) {
+        if let Some(references) = self.inodes().get_mut(&ino)
+            && std::mem::take(&mut references.dropping)
+        {
+            (references.cached, references.direct) = (false, 0);
+        }
+    }
+
+    /// Notes that a direct write to `ino` was carried out. Returns what the kernel may have cached
+    /// that is older. The caller must report that to the kernel.
+    pub fn written_directly(&self, ino: Ino) -> Stale {
+        let mut inodes = self.inodes();
+        let Some(references) = inodes.get_mut(&ino) else { return Stale::Nothing };
+        let shown = std::mem::take(&mut references.shown);
+        if !references.cached {
+            return if shown { Stale::Attributes } else { Stale::Nothing };
+        }
+        references.direct = references.direct.saturating_add(1);
+        // Until the kernel has dropped them, it has pages that a write in flight makes stale.
+        if references.direct < QUIET || references.dropping {
+            return Stale::Range;
+        }
+        references.dropping = true;
+        Stale::All
     }
 
     /// Notes that `ino` was opened to keep it for the kernel. Returns false if the kernel does not
@@ -120,6 +213,34 @@ mod tests {
         known.told(Ino(7));
         assert!(!known.forget(Ino(7), 1), "it has its name");
         assert!(!known.keep(Ino(7)));
+    }
+
+    #[test]
+    fn a_direct_write_makes_stale_what_the_kernel_has_cached() {
+        let known = Known::default();
+        assert_eq!(known.written_directly(Ino(7)), Stale::Nothing, "the kernel does not know it");
+        known.told(Ino(7));
+        assert_eq!(known.written_directly(Ino(7)), Stale::Attributes);
+        assert_eq!(known.written_directly(Ino(7)), Stale::Nothing);
+        known.cached(Ino(7));
+        for _ in 1..QUIET {
+            assert_eq!(known.written_directly(Ino(7)), Stale::Range);
+        }
+        assert_eq!(known.written_directly(Ino(7)), Stale::All);
+        assert_eq!(known.written_directly(Ino(7)), Stale::Range, "not dropped yet");
+        known.dropped(Ino(7));
+        assert_eq!(known.written_directly(Ino(7)), Stale::Nothing);
+        known.cached(Ino(7));
+        for _ in 1..QUIET {
+            assert_eq!(known.written_directly(Ino(7)), Stale::Range);
+        }
+        assert_eq!(known.written_directly(Ino(7)), Stale::All);
+        known.cached(Ino(7));
+        known.dropped(Ino(7));
+        assert_eq!(known.written_directly(Ino(7)), Stale::Range, "read meanwhile");
+        known.shown(Ino(7));
+        assert!(known.written_back(Ino(7)) && !known.written_back(Ino(7)));
+        assert_eq!(known.written_directly(Ino(7)), Stale::Range);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct NewName {
     pub umask: u32,
 }
 
-/// A server of the kernel's requests. Several threads may call it at once.
+/// A server of the kernel's requests. Several threads may call it concurrently.
 ///
 /// A method returns once the request is on its way; any thread may give the reply later. A reply
 /// that is dropped answers EIO. The default method for a request gives the answer that the kernel
@@ -157,7 +157,7 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a file and opens it. After the answer "not implemented" the kernel sends
+    /// Makes a file and opens it. After the answer "not implemented", the kernel sends
     /// [`Operations::mknod`] and then an open instead.
     fn create(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
         reply.error(Errno::NOSYS);

@@ -1,4 +1,4 @@
-//! Sets those limits of the kernel's page cache for a mount that FUSE does not negotiate.
+//! Sets the limits of the kernel's page cache that FUSE does not negotiate with a mount.
 //!
 //! The kernel assumes that each FUSE server is slow: it reads 128 KiB ahead, and throttles writers
 //! once the dirty pages of a mount take a hundredth of memory. Furrow's drives are as fast as those

@@ -41,7 +41,7 @@ pub(crate) struct Listed<'a> {
     pub offset: u64,
 }
 
-/// The caller of a request that changes something.
+/// The caller of a request for a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     /// Group of the caller; only /proc shows the caller's other groups.

@@ -82,7 +82,7 @@ pub struct Status {
     /// The error after which nothing can be written any more, if there was one.
     #[serde(default)]
     pub failure: Option<String>,
-    /// The drive, if it owes an answer for more than a few seconds; else null.
+    /// The drive, if it has owed an answer for more than a few seconds; otherwise null.
     #[serde(default)]
     pub silence: Option<Silence>,
     /// Volume label, empty if there is none.

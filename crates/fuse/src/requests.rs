@@ -6,10 +6,10 @@
 //!
 //! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
 //!
-//! The kernel itself handles permissions, the sticky bit (`default_permissions`) and access lists,
-//! advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync after the
-//! write, except with `async_dio`). `docs/use/mounting.md` says what a mount cannot do, and what to
-//! use instead.
+//! The kernel itself handles permissions, the sticky bit (`default_permissions`) and access
+//! lists, advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
+//! after the write, except with `async_dio`). `docs/use/mounting.md` lists the limits of a mount,
+//! and alternatives.
 
 use crate::capabilities::{Agreement, choose};
 use crate::channel::Notifier;
@@ -61,7 +61,7 @@ const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
 /// Whether a write is direct and must be durable when answered. `flags` are those of the open file,
-/// or of the request (`RWF_DSYNC`). After an asynchronous write the kernel does not send an fsync.
+/// or of the request (`RWF_DSYNC`). After an asynchronous write, the kernel does not send an fsync.
 fn is_durable_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
 }

@@ -34,7 +34,7 @@ const DEPTH_MOST: usize = 32;
 
 /// Steps of nice(2) by which the threads of rings precede other threads. So when a program has sent
 /// a request, the ring's thread takes the processor from it, and the program continues there after
-/// the answer. Without precedence the program may already sleep when the answer comes. The
+/// the answer. Without precedence, the program may already sleep when the answer comes. The
 /// scheduler then moves it to an idle processor, because the ring's thread still runs on the
 /// program's own. This happened with one in ten getattr requests. An idle processor wakes so slowly
 /// that the rate of requests was halved.
@@ -288,7 +288,7 @@ impl Rings {
         rings.map(Rings).map_err(|error| anyhow!("io_uring: {error}{}", advice(&error)))
     }
 
-    /// Starts a thread for each ring, and waits until all entries are registered. From then on
+    /// Starts a thread for each ring, and waits until all entries are registered. From then on,
     /// `server` gets the requests of the mount. `device` is the mount's channel, on which the
     /// handshake must be done.
     ///

@@ -29,8 +29,8 @@ impl<S: Operations> Drop for Served<S> {
     }
 }
 
-/// A mount that the kernel has accepted. Until [`Session::run`] only requests that come by rings
-/// are answered.
+/// A mount that the kernel has accepted. Until [`Session::run`] is called, only requests that come
+/// by rings are answered.
 pub struct Session<S: Operations> {
     /// The channel through which the kernel sends requests.
     device: Arc<OwnedFd>,
@@ -47,12 +47,12 @@ pub struct Session<S: Operations> {
 }
 
 impl<S: Operations> Session<S> {
-    /// Mounts at `directory` and negotiates the protocol with the kernel. From then on rings serve
+    /// Mounts at `directory` and negotiates the protocol with the kernel. From then on, rings serve
     /// the requests; without rings, the kernel queues requests for [`Session::run`].
     ///
     /// # Errors
     /// The errors of [`Endpoint::mount`]; also an error if rings are required but the kernel has
-    /// none, or the owner of the machine does not allow them. In all cases nothing stays mounted.
+    /// none, or the owner of the machine does not allow them. In all cases, nothing stays mounted.
     pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let server = Arc::new(server);
@@ -102,7 +102,7 @@ impl<S: Operations> Session<S> {
         let session = ready();
         session.with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
-                // Without a daemon the mount would be dead. The unmount is forced, so that the
+                // Without a daemon, the mount would be dead. The unmount is forced, so that the
                 // kernel does not wait for an answer: no thread reads requests here.
                 let _ = endpoint::unmount(directory, Unmount::Force);
             },

@@ -381,8 +381,8 @@ pub(crate) struct Fsync {
     pub padding: u32,
 }
 
-/// `struct fuse_setxattr_in` without `FUSE_SETXATTR_EXT`. In GETXATTR and LISTXATTR the flags
-/// are padding.
+/// `struct fuse_setxattr_in` without `FUSE_SETXATTR_EXT`. In GETXATTR and LISTXATTR, the flags are
+/// padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct Xattr {

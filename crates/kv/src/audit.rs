@@ -1,4 +1,4 @@
-//! The audit of a store: its accounts in memory, each compared with what it counts.
+//! The audit of a store compares each account in memory with the objects that it counts.
 //!
 //! An audit changes nothing and waits for nothing. It holds between any two steps of the engine,
 //! also while commits, cleaning and writes are under way. Simulation calls it after every
@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 pub(crate) type Residents = BTreeMap<ZoneId, BTreeMap<FileId, u32>>;
 
 impl Store {
-    /// Compares every account in memory with what it counts. A store that failed or was stopped
-    /// is not audited.
+    /// Compares every account in memory with the objects that it counts. A store that failed or was
+    /// stopped is not audited.
     ///
     /// `Corrupt`: names the account, the expected value and the value found. The cause is a defect
     /// of this program, never of a drive.
@@ -142,8 +142,8 @@ impl Store {
         holds(account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
-        // `journaled` already includes what a commit under way will make durable. A file without a
-        // name is no longer in any commit.
+        // `journaled` already includes the blocks that a commit under way will make durable. A file
+        // without a name is no longer in any commit.
         if !self.0.commits.is_running() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(account("journaled blocks"), file.journaled <= durable, || {

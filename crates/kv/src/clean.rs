@@ -155,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Empties a zone, unless something in it cannot be read, or space runs out.
+    /// Empties a zone, unless a block in it cannot be read, or space runs out.
     pub(crate) async fn clean_zone(&self, victim: ZoneId) -> Result<()> {
         let space = self.space_to_clean(victim);
         for id in self.0.zones.files_in(victim) {

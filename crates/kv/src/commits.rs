@@ -1,4 +1,5 @@
-//! Where the store is in its sequence of group commits, and who waits for the next one.
+//! The store's position in its sequence of group commits, and the callers that wait for the
+//! next one.
 
 use crate::extent::FileId;
 use furrow_rt::Notify;

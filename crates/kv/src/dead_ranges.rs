@@ -1,4 +1,5 @@
-//! Dead ranges: bytes of files that nobody reads again, and the holes that cleaning makes of them.
+//! Dead ranges: bytes of files that no program will read again, and the holes that cleaning makes
+//! of them.
 //!
 //! A user says which bytes of a file will not be read again ([`Store::forget`]). The bytes stay
 //! until their zone is cleaned. Cleaning leaves out blocks that lie entirely in a dead range; these
@@ -19,13 +20,13 @@ use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks that were moved at least this many times share zones.
+/// Number of moves from which on blocks are no longer separated by their number of moves.
 const GENERATIONS: u8 = 3;
 
 impl Store {
     /// Says that these bytes of a file will not be read again. Until their zone is cleaned they
-    /// read as they were written, then as zeros. For a file with several names this does nothing: a
-    /// reader under another name may still need the bytes.
+    /// read as they were written, then as zeros. For a file with several names, this does nothing:
+    /// a reader under another name may still need the bytes.
     ///
     /// # Errors
     /// `NotFound` if the file is neither open nor named, `Invalid` if the range goes beyond its

@@ -29,7 +29,7 @@ pub(crate) struct FileState {
 pub(crate) enum Entry {
     /// A path names a directory (`None`) or a file.
     Name { path: String, file: Option<FileId> },
-    /// A path no longer names anything.
+    /// A path no longer names a file or directory.
     Remove { path: String },
     /// A path, and everything below it, has a new name.
     Rename { from: String, to: String },

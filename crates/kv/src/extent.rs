@@ -3,10 +3,10 @@
 use furrow_log::BlockAddr;
 use std::rc::Rc;
 
-/// An extent of up to this many blocks keeps its checksums in its entry.
+/// Maximum number of blocks of an extent that keeps its checksums in its entry.
 pub(crate) const SUMS_INLINE: u32 = 16;
-/// A durable extent of this many blocks is not extended: otherwise each sync would write all of its
-/// checksums again.
+/// Number of blocks from which on a durable extent is not extended: otherwise each sync would write
+/// all of its checksums again.
 pub(crate) const SYNCED_EXTENT: u32 = 64;
 
 /// Number of a file; never reused.

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Whole blocks gather until there are this many, then one write places them all.
+/// Number of whole blocks that gather before one write places them.
 const GATHER: usize = 64;
 /// Maximum number of blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
@@ -242,7 +242,7 @@ impl Store {
     }
 
     /// Moves the bytes after the last whole block out of the ring into a block of their own, and
-    /// the checksums of the last extent too. Without space they stay in the ring. The caller holds
+    /// the checksums of the last extent too. Without space, they stay in the ring. The caller holds
     /// the file's lock, and no blocks wait for their places.
     pub(crate) async fn leave_ring(&self, id: FileId) -> Result<()> {
         let left = self.leave_ring_if_space(id).await;

@@ -63,7 +63,7 @@ pub enum Claim {
     Compaction,
     /// Output of a flush, which replaces a log.
     Flush,
-    /// The database's own state: without it RocksDB cannot record what it removes.
+    /// The database's own state: without it RocksDB cannot record removals.
     Catalog,
 }
 

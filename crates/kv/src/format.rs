@@ -8,21 +8,21 @@
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
-//! only once this snapshot is whole.
+//!   only once this snapshot is whole.
 //! - A zone of the ring may be offline, or written without any readable record. Such a zone holds
 //!   no half that counts if the newest half that was found does not end with the record that the
 //!   ring turns, and its first zone could be emptied but was not.
-//! - Records of a half have consecutive sequence numbers. A round begins when the one before it is
-//!   durable. So a gap is damage if a record of the round after the next follows it, or any record
-//!   in the same zone, or, for a gap in the snapshot, a record of any round. Otherwise the records
-//!   at the gap were never promised to be durable.
+//! - Records of a half have consecutive sequence numbers. A round begins when the round before it
+//!   is durable. So a gap is damage if a record of the round after the next follows it, or any
+//!   record in the same zone, or, for a gap in the snapshot, a record of any round. Otherwise the
+//!   records at the gap were never promised to be durable.
 //! - The half before the one that counts is kept until the ring turns again. If its last record
-//! says so, its records add up to the snapshot of the half that counts.
+//!   says so, its records add up to the snapshot of the half that counts.
 //! - Only the last round may name content that is not on the drive. If it does, the files that it
-//! names have the state of the round before.
+//!   names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.
 //! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
-//! after a file's last whole block are in the entry, or in a last block padded with zeros.
+//!   after a file's last whole block are in the entry, or in a last block padded with zeros.
 
 use furrow_log::format::BLOCK_BODY;
 use furrow_log::layout;
@@ -132,7 +132,7 @@ layout! {
         pub length: U32,
     }
 
-    /// Opens the body of an entry that names something; the path follows.
+    /// Opens the body of an entry that names a file or directory; the path follows.
     pub struct NameEntry: 16 {
         /// Number of the file; 0: a directory.
         pub file: U64,
@@ -156,8 +156,8 @@ layout! {
     /// in the entry, then the bytes behind the last whole block.
     ///
     /// Invariants: extents are in the order of the file; the first begins at `keep`, and each of
-    /// the others begins at the end of the one before; `size ≤ blocks × 4096 + tail`; `tail <
-    /// 4096`.
+    /// the others begins at the end of the extent before it; `size ≤ blocks × 4096 + tail`; `tail
+    /// < 4096`.
     pub struct FileEntry: 48 {
         /// The file's number, never used again.
         pub file: U64,

@@ -1,7 +1,7 @@
 //! A view of an open store at one instant, for slow readers.
 //!
-//! The view has all names and all content of its instant, synced or not: what a reader inside the
-//! program would have found. A file that is removed later is dropped with the last view that has
+//! The view has all names and all content of its instant, synced or not, as a reader inside the
+//! program would have found it. A file that is removed later is dropped with the last view that has
 //! it, and blocks that a truncation takes away are kept in memory (`kept`).
 //!
 //! Invariant: a view reads what the store held at its instant, or fails. Only bytes that the

@@ -1,5 +1,5 @@
 //! Checks a store without writing to its drive: whether the ring is sound, and whether the drive
-//! holds what it says.
+//! holds the content that the ring names.
 //!
 //! The check continues past errors at which opening a store would stop, as long as the records can
 //! be interpreted. A trace of a crash is a note, not a problem: the next opening repairs it.
@@ -30,7 +30,7 @@ use std::rc::Rc;
 /// Maximum number of notes that a report keeps.
 const NOTES_MAX: usize = 1000;
 
-/// What a check covers.
+/// Options of a check.
 #[derive(Clone)]
 pub struct CheckOptions {
     /// Read all content and verify its checksums.
@@ -60,11 +60,11 @@ pub struct Problem {
     pub what: String,
 }
 
-/// What a problem is about: the file, if there is one, and the structure.
+/// The subject of a problem: the file, if there is one, and the structure.
 pub type About = (Option<String>, &'static str);
 
 impl Problem {
-    /// Returns what the problem is about.
+    /// Returns the subject of the problem.
     pub fn about(&self) -> About {
         (self.file.clone(), self.structure)
     }
@@ -88,7 +88,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How much was checked.
+/// Counts of what was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Number of records of the half of the ring that counts.

@@ -182,7 +182,7 @@ impl Store {
         let snapshot = inner.zones.pool.snapshot();
         let empty = self.note_empty_zones(&snapshot);
         if self.has(StoreDefect::EarlyRelease) {
-            // The defect: the snapshot of the commit before serves as proof, while this commit is
+            // The defect: the snapshot of the previous commit serves as proof, while this commit is
             // not written yet.
             let before = inner.zones.pool.durable();
             before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new(), &empty))?;
@@ -235,7 +235,7 @@ impl Store {
             *retiring.entry(*zone).or_default() += blocks;
         }
         let early = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
-        // With these defects the snapshot of the commit before serves as proof for the release.
+        // With these defects, the snapshot of the previous commit serves as proof for the release.
         let before = early.then(|| zones.pool.durable()).flatten();
         retiring.retain(|zone, blocks| {
             let owner = zones.pool.owner(*zone).filter(|_| zones.valid(*zone) == *blocks);
@@ -265,8 +265,8 @@ impl Store {
             return Ok(before);
         }
         let next = self.0.commits.next_record();
-        // After a failed flush nobody knows what the drive lost, so nothing can be made
-        // durable any more.
+        // After a failed flush it is unknown what the drive lost, so nothing can be made durable
+        // any more.
         let durable = snapshot.flushed().await.map_err(|error| self.die(&error))?;
         self.0.commits.set_durable(next);
         Ok(durable)

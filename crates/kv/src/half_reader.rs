@@ -5,10 +5,10 @@
 //!
 //! - a record that states that the missing record was already durable;
 //! - any later record in the same zone, because a zone is written in order;
-//! - a record of the round after the next: a round begins when the one before it is durable;
+//! - a record of the round after the next: a round begins when the round before it is durable;
 //! - any record of a round, if the gap is in the snapshot.
 //!
-//! Records after damage are applied unless they depend on lost records. Without such a proof a gap
+//! Records after damage are applied unless they depend on lost records. Without such a proof, a gap
 //! is the end of the half.
 
 use crate::format::{EntriesHead, flag, kind};

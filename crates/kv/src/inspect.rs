@@ -257,7 +257,7 @@ impl Snapshot {
         }
     }
 
-    /// How many more blocks of content the ring has space to record.
+    /// Number of further blocks of content for which the ring has space.
     fn blocks_with_entries(&self) -> u64 {
         let Opened { ring, failed, replay, .. } = &self.found;
         let names = replay.nodes.keys().map(|path| name_bytes(path)).sum::<u64>();

@@ -49,7 +49,7 @@ impl Kept {
         self.blocks.borrow().get(&block).cloned()
     }
 
-    /// How many of the view's bytes the file still has.
+    /// Number of the view's bytes that the file still has.
     pub(crate) fn intact(&self) -> u64 {
         self.intact.get()
     }

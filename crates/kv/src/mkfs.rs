@@ -1,4 +1,4 @@
-//! Makes a store on an empty drive, and checks what a store needs of a drive.
+//! Makes a store on an empty drive, and checks whether a drive is fit for a store.
 
 use crate::recover::{Opened, Replay, is_bad};
 use crate::store::{Options, Store};
@@ -27,7 +27,7 @@ const SPARE_OF: u32 = 32;
 /// Maximum number of spare zones of the ring.
 const SPARES: u32 = 4;
 
-/// How a store is made.
+/// Options for making a store.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
     /// Label of the store, at most 63 bytes.
@@ -71,7 +71,7 @@ pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
 
 fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
     let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
-    // On a small drive both halves together take at most an eighth.
+    // On a small drive, both halves together take at most an eighth.
     let half = half.min((geometry.zones / 16).max(1));
     let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
     RingZones { start: geometry.conventional_zones, half, spares }
@@ -81,8 +81,8 @@ impl Store {
     /// Makes a store on a drive.
     ///
     /// # Errors
-    /// `Exists` if the drive holds something and `force` is not set, `Unsupported` if it has too
-    /// few zones or active zones.
+    /// `Exists` if the drive is not empty and `force` is not set, `Unsupported` if it has too few
+    /// zones or active zones.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,

@@ -1,4 +1,4 @@
-//! The namespace: directories, names of files, and what follows from a name.
+//! The namespace: directories, names of files, and the file properties that follow from names.
 //!
 //! Invariants
 //! - Names change in memory at once, and on the drive in the same order. A crash leaves them in
@@ -38,7 +38,7 @@ impl Store {
         self.plan_commit();
     }
 
-    /// Returns the attributes of what a path names.
+    /// Returns the attributes of the file or directory that a path names.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the path leads out of the store (the other functions return it

@@ -67,13 +67,13 @@ pub(crate) struct Replay {
     /// Whether records are lost.
     pub(crate) lossy: bool,
     /// Files with entries after lost records: `fresh` if the entries suffice to know the file's
-    /// present state, else `hurt`.
+    /// present state, otherwise `hurt`.
     pub(crate) fresh: BTreeSet<FileId>,
     pub(crate) hurt: BTreeSet<FileId>,
 }
 
 impl Replay {
-    /// Returns a path of a file, or its number.
+    /// Returns a path of a file; its number if it has no path.
     pub(crate) fn name_of(&self, id: FileId) -> String {
         let named = self.nodes.iter().find(|(_, node)| **node == Node::File(id));
         named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
@@ -167,11 +167,11 @@ pub(crate) struct Opened {
     pub(crate) sound: bool,
     /// The damaged places of the ring.
     pub(crate) damage: Vec<Damage>,
-    /// Where the half ends in something that is not a whole record.
+    /// Place of the gap at the end of the half, if there is one.
     pub(crate) end: Option<(ZoneId, u32)>,
     /// Whether the half ends with the record that the ring turns.
     pub(crate) turns: bool,
-    /// Whether a newer half exists that does not count.
+    /// Whether a newer half exists whose snapshot is not whole, so that it does not count.
     pub(crate) superseded: bool,
     /// Number of files rolled back to their state before the last group commit.
     pub(crate) rolled_back: usize,

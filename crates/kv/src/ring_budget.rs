@@ -7,8 +7,8 @@
 //! Invariants
 //! - Requests that add entries are admitted until the snapshot takes a share of the half that
 //!   depends on their claim. Removals, and the moves of cleaning, are always admitted.
-//! - Bytes after the last whole block of files take at most an eighth of the half: beyond that they
-//! get a block of their own when their file is synced or closed.
+//! - Bytes after the last whole block of files take at most an eighth of the half: beyond that,
+//!   these bytes get a block of their own when their file is synced or closed.
 
 use crate::extent::{FileId, SUMS_INLINE, Sums};
 use crate::file::File;
@@ -19,8 +19,8 @@ use crate::store::Store;
 use furrow_log::BLOCK_SIZE;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// Shares of a half, in sixteenths, up to which each may fill it: files without a claim, flushes
-/// and compactions, the database's own state, and cleaning.
+/// Shares of a half, in sixteenths. Each of these may fill the half up to its share: files without
+/// a claim, flushes and compactions, the database's own state, and cleaning.
 const OTHERS: u64 = 10;
 const FLUSHES: u64 = 11;
 const CATALOG: u64 = 12;
@@ -31,8 +31,8 @@ const CROWDED: u64 = 2;
 /// Maximum number of bytes that one name with its file adds.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE_ENTRY;
 
-/// How many blocks of content can get a place when a snapshot has `load` bytes and a half holds
-/// `room`: each extent needs an entry.
+/// Number of blocks of content that can get a place when a snapshot has `load` bytes and a half
+/// holds `room`: each extent needs an entry.
 pub(crate) fn blocks_with_entries(load: u64, room: u64) -> u64 {
     let left = (room * OTHERS / 16).saturating_sub(load + ONE_MORE);
     left / ExtentEntry::SIZE as u64 * u64::from(EXTENT_MAX)
@@ -120,8 +120,8 @@ impl Store {
         file.load = now;
     }
 
-    /// Moves tails and checksums out of a ring that is fuller than its users may fill it, as an
-    /// earlier version may have left it.
+    /// Moves tails and checksums out of a ring that is fuller than its users may fill it; an
+    /// earlier version may have left such a ring.
     pub(crate) async fn relieve_ring(&self) -> Result<()> {
         let mut load = self.ring_load();
         if !self.exceeds(load, OTHERS / 2) {

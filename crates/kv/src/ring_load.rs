@@ -1,4 +1,5 @@
-//! How many bytes a snapshot takes in the record ring: the count, and the size of each entry.
+//! The number of bytes that a snapshot takes in the record ring: the count, and the size of
+//! each entry.
 //!
 //! Invariant: the counts are the bytes of a snapshot of the present state, or more.
 

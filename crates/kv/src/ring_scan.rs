@@ -139,7 +139,7 @@ pub(crate) async fn find_ring(
         .await?;
         let Some((header, mut superblock)) = found else { continue };
         if superblock.zones.is_empty() {
-            // Without the feature of roles the zones of a half are adjacent.
+            // Without the feature of roles, the zones of a half are adjacent.
             let RingZones { start, half, .. } = superblock.ring;
             if zone.0 == start || zone.0 == start + half {
                 superblock.zones = (zone.0..zone.0 + half).map(ZoneId).collect();

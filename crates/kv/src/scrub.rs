@@ -17,7 +17,7 @@ use furrow_zone::{Error, ErrorKind, Result};
 
 /// Number of blocks read at a time.
 const BATCH: u32 = 64;
-/// How many readings of the ring must find the same damage before it counts.
+/// Number of readings of the ring that must find the same damage before it counts.
 const READINGS: u32 = 3;
 
 /// Part of a file to read next.

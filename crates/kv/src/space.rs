@@ -54,8 +54,8 @@ pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
     extents.iter().filter(one).count() as u64
 }
 
-/// Number of `blocks` that can hold content; the others hold checksums. Extents are assumed to be
-/// as short as those of files that are written at the same time.
+/// Number of `blocks` that can hold content; the others hold checksums. This assumes the shortest
+/// usual extents, [`SYNCED_EXTENT`] blocks: files written at the same time break up each other's.
 pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
     let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
     blocks - blocks.div_ceil(extent + 1)

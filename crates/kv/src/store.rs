@@ -25,12 +25,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Cleaning begins when less than this share of the zones is free, in percent.
     pub clean_below: u32,
-    /// Changed names and removals of files are durable after at most this many nanoseconds.
+    /// Maximum number of nanoseconds after which changed names and removals of files are durable.
     pub commit_interval: u64,
     /// Maximum number of pages of content in flight to the drive.
     pub pages_in_flight: usize,
@@ -76,13 +76,13 @@ pub struct Counters {
     pub copied_of: [u64; 5],
     /// Number of zones that were reset.
     pub resets: u64,
-    /// Number of extents that were written again because their zone failed.
+    /// Number of extents that were written elsewhere because their zone failed.
     pub relocated: u64,
     /// Number of times that a writer waited for cleaning to free space.
     pub waits: u64,
     /// Nanoseconds that writers waited for cleaning to free space.
     pub waited: u64,
-    /// How many requests were refused because there was no space.
+    /// Number of requests that were refused because there was no space.
     pub refused: u64,
     /// Number of zones that cleaning skipped because a block in them cannot be read.
     pub unreadable: u64,
@@ -110,10 +110,10 @@ pub(crate) struct Life {
 ///
 /// Invariants, checked by [`Store::audit`]
 /// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
-/// their blocks of checksums, and the blocks that are `leaving`.
+///   their blocks of checksums, and the blocks that are `leaving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
 /// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no
-/// handle and no view.
+///   handle and no view.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,

@@ -10,12 +10,12 @@
 //!   lists calls in the order in which they ended, since only then their results are known;
 //!   [`Recording::decode`] sorts them.
 //! - **Threads** are numbered in the order of their first calls. Calls of one thread
-//! do not overlap.
+//!   do not overlap.
 //! - **Time** is in nanoseconds of one clock for all threads, since the recording's start. A call
-//! that began after another had ended may depend on it; overlapping calls do not depend on each
-//! other ([`Recording::causes`]).
+//!   that began after another had ended may depend on it; overlapping calls do not depend on each
+//!   other ([`Recording::causes`]).
 //! - **Content** is recorded as length and CRC32C. A replay writes other bytes of that length: a
-//! store does not interpret them.
+//!   store does not interpret them.
 //!
 //! This module does no I/O and reads no clock: callers pass values and receive them.
 
@@ -370,7 +370,7 @@ pub struct Record {
     /// Nanoseconds between the end of the thread's previous call and the start of this one; for the
     /// thread's first call, since the recording's start.
     pub gap: u64,
-    /// 0 for success, else the error's number as in `furrow_kind` of `include/furrow.h`.
+    /// 0 for success, otherwise the error's number as in `furrow_kind` of `include/furrow.h`.
     pub answer: u8,
     /// The call and its arguments.
     pub op: Op,
@@ -386,7 +386,7 @@ impl Record {
 /// Encodes calls as bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
-    /// When the last call of each thread ended.
+    /// End of each thread's last call, in nanoseconds since the recording's start.
     ends: BTreeMap<u32, u64>,
     order: u64,
     records: u64,
@@ -545,8 +545,8 @@ impl Recording {
     /// Decodes a recording.
     ///
     /// # Errors
-    /// `WrongFormat` if the bytes are not a recording of this version; `Corrupt` with the offset
-    /// if something in them is invalid.
+    /// `WrongFormat` if the bytes are not a recording of this version; `Corrupt` with the offset if
+    /// a part of them is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Recording> {
         let wrong = |why: String| Error::new(ErrorKind::WrongFormat, why);
         if bytes.len() < HEAD_BYTES || bytes[..MAGIC.len()] != MAGIC {

@@ -8,11 +8,11 @@
 //!   by being written: compactions, flushes, and the database's own state. A zone opened out of
 //!   such a reserve is shared with weaker claims only when as many zones are free again.
 //! - The reserve for flushes is as large as all logs, because flushes write the logs' content to
-//!   other files. So `DB::Open` finds the space to write what the logs held.
+//!   other files. So `DB::Open` finds the space to write the logs' content.
 //! - Writers that wait for space are served in the order of their arrival, in one queue
 //!   for each claim.
-//! - A zone is reset when a durable snapshot shows it empty, nobody writes to it, and
-//!   no read pins it.
+//! - A zone is reset when a durable snapshot shows it empty, no write to it is in flight, and no
+//!   read pins it.
 
 mod audit;
 mod sharing;
@@ -39,12 +39,12 @@ use std::fmt::Display;
 pub(crate) const RESERVE: u32 = 2;
 /// A store with fewer zones for content has no reserves for claims.
 const ZONES_FOR_CLAIMS: u32 = 16;
-/// One zone in this many is reserved for compactions.
+/// Divisor: 1/32 of the zones is reserved for compactions.
 const COMPACTION_SHARE: u32 = 32;
 
-/// A flush may write more than its log holds, by one part in this many.
+/// Divisor: a flush may write 1/8 more than its log holds.
 const FLUSH_SURPLUS: u64 = 8;
-/// At most one zone in this many is reserved for flushes.
+/// Divisor: at most 1/8 of the zones is reserved for flushes.
 const FLUSH_SHARE: u32 = 8;
 
 /// Number of zones reserved for flushes when the logs hold `log_blocks` blocks.
@@ -74,13 +74,14 @@ pub(crate) struct SpaceToClean {
     pub(crate) space: u64,
 }
 
-/// Maximum number of blocks of garbage with which a zone of `zone_blocks` blocks is not cleaned.
+/// A zone of `zone_blocks` blocks is not cleaned if it has at most this many blocks of garbage.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
 }
 
 /// Number of zones for content that files with this claim may not take while there are no logs. In
-/// a store with reserves for claims, the zone that cleaning writes to is one of them, open or not.
+/// a store with reserves for claims, this number includes the zone that cleaning writes to, even
+/// while that zone is open.
 pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return RESERVE;
@@ -154,8 +155,8 @@ pub(crate) enum Choice {
 /// The state of the zone allocator.
 ///
 /// Invariants, checked by its audit
-/// - `residents` are the valid blocks of each zone and file, equal to what the store counts from
-///   its references. Free zones and zones that are being reset have none.
+/// - `residents` are the valid blocks of each zone and file, equal to the store's own count of its
+///   references. Free zones and zones that are being reset have none.
 /// - `logs` are the files that are logs and have a name, each with its valid blocks;
 ///   `log_blocks` is their sum.
 /// - `open` has the zones that are active in the pool, each once. Zones in it that are not full
@@ -302,7 +303,7 @@ impl ZoneAllocator {
         kept_from(claim, self.pool.total()) + flushes
     }
 
-    /// How many zones are reserved for flushes of the present logs.
+    /// Number of zones that are reserved for flushes of the present logs.
     pub(crate) fn kept_for_flushes(&self) -> u32 {
         kept_for_flushes(self.log_blocks.get(), self.pool.total(), self.capacity())
     }
@@ -391,7 +392,7 @@ impl ZoneAllocator {
         open.holder.is_none() && self.may_have(want, open)
     }
 
-    /// Returns the zone opened first among those that nobody holds and that `fits` accepts.
+    /// Returns the zone opened first among those that no file holds and that `fits` accepts.
     fn idle(&self, want: Want, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
         let open = self.open.borrow();
         let idle = open.iter().find(|open| self.is_idle(want, open) && fits(open));
@@ -446,8 +447,8 @@ impl ZoneAllocator {
         }
     }
 
-    /// Finds an open zone with space: with `exact` one of exactly this use, else one
-    /// that can be shared.
+    /// Finds an open zone with space: with `exact` one of exactly this use, otherwise one that can
+    /// be shared.
     pub(crate) fn find(&self, want: Want, exact: bool) -> Option<ZoneId> {
         self.close_full();
         let open = self.open.borrow();
@@ -746,7 +747,7 @@ impl ZoneAllocator {
         owner.zip(durable).is_some_and(|(id, durable)| durable.shows_empty(id))
     }
 
-    /// Resets the zone if a durable snapshot shows it empty, and nobody writes to it.
+    /// Resets the zone if a durable snapshot shows it empty, and no write to it is in flight.
     ///
     /// # Errors
     /// `Io` if the drive does not answer.

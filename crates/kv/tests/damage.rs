@@ -203,7 +203,7 @@ fn snapshots_and_superblocks_have_a_second_copy() {
     rt.clear();
 }
 
-/// After a power cut only the very last record may be lost.
+/// After a power cut, only the very last record may be lost.
 #[test]
 fn after_a_power_cut_only_the_last_record_may_be_lost() {
     let rt = Rt::new(Config::shuffled(5));

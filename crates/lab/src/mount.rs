@@ -240,7 +240,7 @@ fn programs(effort: Effort, place: &Place, folders: &[(&str, &Path)]) -> Result<
         rows.extend(compare(effort, &mut contestants)?);
         Ok(())
     };
-    // In a very short turn dbench would not even begin to measure.
+    // In a very short turn, dbench would not even begin to measure.
     if has("dbench") && effort.slice >= Duration::from_millis(100) {
         for clients in ["1", "4"] {
             let what = format!("dbench by {clients}, MB");

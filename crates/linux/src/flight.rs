@@ -1,7 +1,7 @@
 //! Flights: what a drive gets as one command, from sending it to answering all of its parts.
 //!
 //! A *flight* is a read, an append, a flush, a change of a zone, or several joined writes. After an
-//! error the zone's report comes before any decision about the flight.
+//! error, the zone's report comes before any decision about the flight.
 
 use crate::drive::Inner;
 use crate::failure::{Asked, Verdict, is_gone, judge_cause, pause, refuses_stream, says_gone};
@@ -440,7 +440,7 @@ impl Inner {
         for (_, mut part) in parts {
             match part.request.command {
                 Command::Read { .. } => part.request.oob = std::mem::take(&mut oob),
-                // From here on the command names the place that the drive chose for the append.
+                // From here on, the command names the place that the drive chose for the append.
                 Command::Append { blocks, .. } if status.is_ok() => {
                     part.request.command = Command::Append { zone_start: Lba(at), blocks };
                 }

@@ -121,7 +121,7 @@ fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeComm
     command
 }
 
-/// A change of the zone at `lba`, or with `all`, of all zones to which the action applies.
+/// A change of the zone at `lba` or, with `all`, of all zones that the action applies to.
 fn management(namespace: Namespace, action: Action, lba: u64, all: bool) -> NvmeCommand {
     let mut command = NvmeCommand::at(code::MANAGEMENT_SEND, namespace.id, lba);
     let action = match action {

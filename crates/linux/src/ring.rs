@@ -2,7 +2,7 @@
 //!
 //! The device is the ring's only registered file. Memory is registered slab by slab
 //! (`furrow_rt::buf`), when a page of the slab is first transferred. Then the kernel need not look
-//! up and pin memory for each transfer of a single piece. Before Linux 6.15 that does not help
+//! up and pin memory for each transfer of a single piece. Before Linux 6.15, that does not help
 //! transfers of several pieces.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]

@@ -174,7 +174,7 @@ impl DeltaLayout {
     /// order of writing. `upto` is the identity of the checkpoint that lists them.
     ///
     /// A block is verified before its entries are applied; the checksum of an extent is verified
-    /// after its last block. After an error the caller has to discard everything that was applied.
+    /// after its last block. After an error, the caller has to discard everything that was applied.
     ///
     /// # Errors
     /// `Corrupt` or `WrongFormat` if a block is not the one that the extents promise, `Io` if it

@@ -174,8 +174,8 @@ impl Writer {
         at
     }
 
-    /// Fills the rest of the block in which a torn write left the write pointer of the open `zone`,
-    /// now instead of before the next write. A sequence point covers this write.
+    /// If a torn write left the write pointer of the open `zone` inside a block, fills the rest of
+    /// the block now instead of before the next write. A sequence point covers this write.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -414,7 +414,7 @@ impl Writer {
     }
 
     /// Makes `zone` full without writing the rest, once none of its writes is in flight. On most
-    /// drives this costs about as much as writing the rest. The permit is given back.
+    /// drives, this costs about as much as writing the rest. The permit is given back.
     ///
     /// # Errors
     /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's refusal.

@@ -33,8 +33,8 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes, of which `reserve` bytes belong to the connection alone; the rest
-    /// comes from `shared`.
+    /// A budget of `limit` bytes: `reserve` bytes belong to the connection alone, the rest comes
+    /// from `shared`.
     pub(crate) fn new(reserve: u64, limit: u64, shared: Semaphore) -> Budget {
         let released = Notify::new();
         Budget { reserve, limit, shared, used: Cell::new(0), own: Cell::new(0), released }

@@ -36,7 +36,7 @@ const PROGRESS: u64 = 64 << 10;
 /// another connection waits for at most this number of them.
 const TURNS: u64 = 64;
 
-/// Why a connection is no longer read.
+/// The reason why a connection is no longer read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The client left between two messages, or the server ended the connection there.
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
-    /// The reason to refuse the client, unless it still does what the server requires.
+    /// The reason to refuse the client, unless it still fulfils the server's requirement.
     refused: RefCell<Option<Why>>,
     was_cut: Cell<bool>,
     /// Signals that draining begins, and later that the last request may have ended.
@@ -131,7 +131,7 @@ impl Link {
         !self.spoke.get()
     }
 
-    /// Notes that the client was refused something that it needs; `None` clears that.
+    /// Notes the reason for which the client is refused; `None` clears that.
     pub(crate) fn note_refused(&self, why: Option<Why>) {
         *self.refused.borrow_mut() = why;
     }
@@ -482,7 +482,7 @@ impl Input {
         Watch { since: None, done: 0 }
     }
 
-    /// Waits for more bytes of a message of which `done` bytes have arrived.
+    /// Waits for more bytes of a message; `done` bytes of it have arrived.
     async fn wait(&self, watch: &mut Watch, done: usize) -> Result<(), End> {
         let link = &self.link;
         link.flush();

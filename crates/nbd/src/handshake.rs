@@ -222,12 +222,12 @@ impl<V: Volume> Handshake<'_, V> {
             }
         }
         link.note_refused(None);
-        // The client must negotiate again: what it sent in plain text does not count.
+        // The client must negotiate again: options sent in plain text do not count.
         (self.structured, self.context) = (false, None);
         Ok(Next::Option)
     }
 
-    /// Answers the options for which the server need not wait.
+    /// Answers the options that the server can answer without waiting.
     fn answer(&mut self, option: u32, data: &[u8]) -> Result<(Vec<u8>, Next<V>), No> {
         let mut out = Vec::new();
         let mut next = Next::Option;

@@ -23,9 +23,9 @@
 //!
 //! Invariants:
 //! - No input makes the server panic, and no client takes more memory or time than [`Limits`]
-//! allows.
+//!   allows.
 //! - A client waits for another only where their requests take turns, and for memory beyond
-//! its reserve.
+//!   its reserve.
 //!
 //! Not part of this crate: durability (the volume provides it), opening devices and signals (the
 //! command does these), and extended headers of 64 bits.

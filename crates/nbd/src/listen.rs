@@ -20,7 +20,7 @@ const UNIX_SEND_BUFFER: usize = 1 << 20;
 /// Time of silence after which TCP probes whether the peer is still there, in seconds.
 const KEEPALIVE: u64 = 60;
 
-/// Where to listen.
+/// A place at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A Unix socket at this path, for its owner alone. The socket of a dead server is replaced; a

@@ -15,7 +15,7 @@ const TEXT_MAX: usize = 200;
 
 macro_rules! reasons {
     ($($reason:ident $name:literal: $what:literal,)+) => {
-        /// Why a client is refused.
+        /// The reason for refusing a client.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Reason {
             $(#[doc = $what] $reason,)+
@@ -57,7 +57,7 @@ reasons! {
 pub struct Refusal {
     /// Name of the client.
     pub peer: String,
-    /// Why the client was refused.
+    /// The reason why the client was refused.
     pub reason: Reason,
     /// The reason and its details, as text.
     pub text: String,
@@ -93,7 +93,7 @@ impl From<TlsError> for Why {
     }
 }
 
-/// What is wrong with a client's certificate, as text.
+/// The problem with a client's certificate, as text.
 fn certificate(error: &CertificateError) -> String {
     let text = match error {
         CertificateError::UnknownIssuer => "not of an authority in ca-cert.pem".to_owned(),

@@ -144,7 +144,7 @@ pub(crate) struct Outbox {
     sent: Cell<usize>,
     total: Cell<u64>,
     closed: Cell<bool>,
-    /// Signals that the sending task has something to do.
+    /// Signals that the sending task has work.
     pub(crate) filled: Notify,
 }
 

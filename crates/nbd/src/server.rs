@@ -128,7 +128,7 @@ impl<V> Clone for Server<V> {
 
 impl<V: Volume> Server<V> {
     /// Listens at `places` and serves `exports` on `rt`, which must have the real clock. Without
-    /// places it serves only sockets given to [`Server::attach`].
+    /// places, it serves only sockets given to [`Server::attach`].
     ///
     /// # Errors
     /// `Invalid` for invalid exports or limits, `Busy` for an address in use, `Exists` if a file
@@ -276,8 +276,8 @@ impl<V: Volume> Server<V> {
         inner.gone.notify_all();
     }
 
-    /// Reports a client as refused if it left without an export because it lacked something that
-    /// the server requires, or because its handshake failed for the reason `failure`.
+    /// Reports a client as refused if it left without an export because it did not fulfil a
+    /// requirement of the server, or because its handshake failed for the reason `failure`.
     fn note_refusal(&self, link: &Link, failure: Option<Reason>) {
         count(&self.0.failed, u64::from(failure.is_some()));
         let why = link.refused().or(failure.map(Into::into));
@@ -288,7 +288,7 @@ impl<V: Volume> Server<V> {
     }
 
     /// Waits for the next refused client. Returns it with the number of reports before it that were
-    /// dropped because nobody took them. Only one task may call this at a time.
+    /// dropped because no caller took them. Only one task may call this at a time.
     pub async fn next_refusal(&self) -> (Refusal, u64) {
         self.0.refusals.next().await
     }

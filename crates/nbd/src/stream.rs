@@ -19,7 +19,7 @@ const TLS_BUFFER: usize = 1 << 20;
 pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     tls: RefCell<Option<Box<ServerConnection>>>,
-    /// Why the TLS handshake failed; `None` if it has not.
+    /// The reason why the TLS handshake failed; `None` if it has not.
     failure: RefCell<Option<rustls::Error>>,
 }
 
@@ -172,7 +172,7 @@ impl Stream {
         }
     }
 
-    /// Why the TLS handshake failed, if the client's messages caused that.
+    /// The reason why the TLS handshake failed, if the client's messages caused the failure.
     pub(crate) fn failure(&self) -> Option<rustls::Error> {
         self.failure.borrow().clone()
     }

@@ -50,9 +50,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Identity {
-    /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`.
-    /// With `verify_clients` only clients whose certificate is signed by one in
-    /// `ca-cert.pem` are admitted.
+    /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`. With
+    /// `verify_clients`, only clients whose certificate is signed by one in `ca-cert.pem` are
+    /// admitted.
     pub fn load(directory: &Path, verify_clients: bool) -> Result<Identity> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())

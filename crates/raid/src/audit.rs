@@ -3,7 +3,7 @@
 //! A wrong account shows here before a read, a reset or a checkpoint depends on it. An audit reads
 //! no drive and changes nothing, so it may run between any two tasks' turns, with writes in flight.
 //! The simulation audits after every operation. In debug builds, a checkpoint audits at its
-//! snapshot, and recovery audits after each step what the step has established.
+//! snapshot, and recovery audits after each step the state that the step has established.
 
 #[cfg(test)]
 mod corruptions;

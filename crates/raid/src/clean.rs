@@ -367,8 +367,8 @@ mod tests {
         assert_eq!(choose_victim(&all[..1], 100, false), Some(1));
     }
 
-    /// A segment of which less than a quarter is garbage is cleaned only for a writer that waits,
-    /// however old it is. Of such segments the one with the most garbage is cleaned.
+    /// A segment with less than a quarter of garbage is cleaned only for a waiting writer, however
+    /// old the segment is. Of such segments, the one with the most garbage is cleaned.
     #[test]
     fn a_small_gain_is_taken_only_while_a_writer_waits() {
         let all = [segment(1, 99, 1_000_000), segment(2, 80, 1), segment(3, 100, 5)];

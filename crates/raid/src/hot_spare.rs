@@ -97,8 +97,8 @@ impl Volume {
             return Err(Error::new(ErrorKind::Invalid, what));
         };
         self.0.array.remove_spare(uuid);
-        // Erases everything except the drive's record as a spare: it stays a spare until it is
-        // a member.
+        // Erases all zones except the one with the drive's record as a spare: the drive stays a
+        // spare until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
         let holds = Holds::Record { ring, damaged: false };
         self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await

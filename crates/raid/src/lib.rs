@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
-//! devices, so a run is a function of its seed.
+//!   devices, so a run is a function of its seed.
 //! - Only `furrow_log`'s writer writes zones, and only its pool resets them.
 //! - Everything on the drives is defined in [`format`](mod@format).
 //!

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 
 /// Minimum number of blocks in a region: 64 KiB.
 const REGION: u64 = 16;
-/// Maximum number of regions of a volume; their table then takes 4 MiB. In larger volumes the
+/// Maximum number of regions of a volume; their table then takes 4 MiB. In larger volumes, the
 /// regions are larger.
 const REGIONS: u64 = 1 << 19;
 /// Number of overwrites after which earlier overwrites count half.
@@ -27,8 +27,8 @@ pub(crate) enum Lifetime {
     /// Until users have written a twelfth of the volume's segments.
     Short,
     Middle,
-    /// Until users have written two thirds of the volume's segments or more; also if the lifetime
-    /// is unknown.
+    /// At least until users have written two thirds of the volume's segments. Also stands for an
+    /// unknown lifetime.
     Long,
 }
 

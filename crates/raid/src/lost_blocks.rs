@@ -36,8 +36,8 @@ impl Volume {
         self.0.lost_blocks.report()
     }
 
-    /// Clears the known losses and the members' error counts. The next read or scrub finds what is
-    /// still lost.
+    /// Clears the known losses and the members' error counts. The next read or scrub finds the
+    /// remaining losses.
     pub fn clear(&self) {
         self.0.lost_blocks.clear();
         self.0.array.members().iter().for_each(|member| member.clear_errors());
@@ -53,8 +53,8 @@ impl Volume {
     }
 
     /// Adds the blocks of the volume that are lost: those whose suspected block number the map
-    /// still names and the drives cannot provide now. With `renew`, rewrites mapping blocks of
-    /// which only memory has a copy.
+    /// still names and the drives cannot provide now. With `renew`, rewrites mapping blocks whose
+    /// only copy is in memory.
     ///
     /// # Errors
     /// An error if the volume cannot be written any more, or is being stopped.

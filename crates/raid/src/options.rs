@@ -7,7 +7,7 @@ use furrow_policy::{AppendPieces, Join, RaidVariant, ZoneWrites};
 /// smaller than 16 KiB.
 pub const APPEND_PIECES: u32 = 2;
 
-/// How a volume writes to its drives.
+/// Options for a volume's writes to its drives.
 #[derive(Clone, Copy, Debug)]
 pub struct DriveOptions {
     /// Number of hardware queues of each drive.
@@ -25,7 +25,7 @@ impl Default for DriveOptions {
 /// The options with which a volume is run; none of them is stored on the drives.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How the volume writes to its drives.
+    /// Options for the writes to the drives.
     pub drive: DriveOptions,
     /// Nanoseconds since the last block of a partly filled stripe after which zeros fill the rest.
     pub pad_after: u64,

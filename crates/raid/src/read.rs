@@ -177,7 +177,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Like [`Volume::place_at`], for a segment for which [`Volume::ready`] was called.
+    /// Like [`Volume::place_at`], for a segment that [`Volume::ready`] was called for.
     pub(crate) fn place_now(&self, slot: u32, row: u32, chunk: u32) -> Option<Place> {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];

@@ -114,7 +114,7 @@ impl Volume {
         self.0.rebuild.pause.set(Some(nanoseconds));
     }
 
-    /// Starts or continues the rebuild, if there is something to rebuild and no rebuild is running.
+    /// Starts or continues the rebuild, if a zone has to be rebuilt and no rebuild is running.
     pub fn start_rebuild(&self) {
         let waits = |m: &&Member| m.state() == MemberState::Rebuilding;
         if !self.0.array.members().iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true)
@@ -286,7 +286,7 @@ impl Volume {
             let _ = drive.empty(zone).await;
             return Err(error);
         }
-        // During the rebuild of the zone its drive may have failed and been replaced.
+        // During the rebuild of the zone, its drive may have failed and been replaced.
         if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
             return Err(gone());
         }

@@ -21,7 +21,7 @@ pub(crate) type Missing = (usize, u32, Wanted, bool);
 /// A block with its metadata.
 pub(crate) type Whole = (BlockMeta, Page);
 
-/// What a read found at a place.
+/// The content that a read found at a place.
 pub(crate) enum Seen {
     /// The block that was written there for the stripe.
     Whole(Whole),

@@ -2,8 +2,8 @@
 //!
 //! `recover/steps` is the table of its steps. Recovery begins with the newest state record, which
 //! has segment table and map as of its snapshot. Rows that were written after the snapshot change
-//! the map. Stripes that count but lack a chunk are then written again: otherwise the next failure
-//! of a drive could take back blocks that users have read since this recovery.
+//! the map. Stripes that count but lack a chunk are then rewritten: otherwise the next failure of a
+//! drive could take back blocks that users have read since this recovery.
 //!
 //! Before the checkpoint at its end, recovery resets nothing, and its writes change nothing that
 //! the first steps find. So a crash during recovery is recovered like the first crash. The
@@ -173,7 +173,7 @@ impl Scanned {
     }
 
     /// Number of rows of the segment: up to the last whole block of any zone, and up to the last
-    /// stripe to which one of these blocks belongs. Zone Append may place a stripe before earlier
+    /// stripe that one of these blocks belongs to. Zone Append may place a stripe before earlier
     /// ones of its group, and the earlier stripes may be missing.
     fn rows_of(&self, groups: Groups) -> u32 {
         let stripes = self.rows.iter().flatten().flatten().map(|row| row.stripe);
@@ -275,7 +275,8 @@ impl Volume {
                 let known = &mut segment.zones[index as usize];
                 match *known {
                     None => *known = Some(report.zone),
-                    // A rebuild wrote both zones: it failed in one of them, and could not empty it.
+                    // A rebuild wrote both zones: it failed in one of them, and could not empty
+                    // that zone.
                     Some(old) if read_footers(self, index, old, sequence).await.is_some() => {
                         strays.push((index, report.zone));
                     }
@@ -662,7 +663,7 @@ impl Volume {
 
     /// Reopens the zones of a segment. False if one of them cannot be written further, or if a
     /// member in service has none. A member under rebuild may have none: recovery then needs no new
-    /// segment for its own writes, for which there may be no space.
+    /// segment for its own writes; there may be no space for one.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.array.members().iter().enumerate() {

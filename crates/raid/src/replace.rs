@@ -82,7 +82,7 @@ impl Volume {
         self.space_changed();
         self.leave_unfit();
         // The other members record the replacement first. If only the new drive recorded that it is
-        // a member, the others could continue without it, and it would not find out.
+        // a member, the others could continue without that drive, and the drive would not find out.
         self.write_state_but(false, Some(index), &one).await;
         drop(one);
         self.write_state(false).await;

@@ -39,7 +39,7 @@ pub struct Finding {
     pub zone: ZoneId,
     /// Number of the block in the zone.
     pub block: u32,
-    /// What is wrong with the block.
+    /// Description of the damage.
     pub what: &'static str,
     /// Whether the valid blocks of the damaged block's stripe were rewritten.
     pub repaired: bool,
@@ -90,7 +90,7 @@ struct Short {
     renewed: bool,
 }
 
-/// What a scrub has found so far.
+/// The findings of a scrub so far.
 #[derive(Default)]
 struct Found {
     result: Scrubbed,

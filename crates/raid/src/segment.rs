@@ -62,7 +62,7 @@ pub(crate) struct Segment {
     /// the segment may be released; 0 without trim records.
     pub(crate) needed: u64,
     /// Number of blocks in the segment that recovery may fall back on, because the stripes that
-    /// replaced them lack a chunk. The segment stays until these stripes are written again.
+    /// replaced them lack a chunk. The segment stays until these stripes are rewritten.
     pub(crate) fallback: u32,
     /// Value of [`Space::changes`](crate::space::state::Space) when cleaning last found an
     /// unreadable block in the segment; 0: it found none.
@@ -123,7 +123,7 @@ pub(crate) struct Table {
     idle: Notify,
     /// Segments that no stream writes to any more and that have not ended yet.
     ending: RefCell<Vec<Rc<Open>>>,
-    /// Number of tasks that hold stripes back. While it is above 0 no stripe is dispatched.
+    /// Number of tasks that hold stripes back. While it is above 0, no stripe is dispatched.
     quiesced: Cell<u32>,
 }
 
@@ -214,7 +214,7 @@ impl Table {
     }
 
     /// Waits for the next signal that the last stripe in flight, or the last segment in `ending`,
-    /// has ended. The caller checks which.
+    /// has ended. The caller checks which of the two happened.
     pub(crate) async fn idle(&self) {
         self.idle.wait().await;
     }

@@ -98,7 +98,7 @@ impl Config {
 /// The shape of an array, which is fixed when the array is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Which drive has which chunk of a stripe.
+    /// The placement of a stripe's chunks on the drives.
     pub placement: Placement,
     /// First zone that belongs to segments.
     pub first_zone: u32,
@@ -118,7 +118,7 @@ pub struct Shape {
     pub kept: u32,
     /// Number of data blocks that cleaning can write to a segment.
     pub held: u32,
-    /// Where the metadata of blocks is.
+    /// The place of the metadata of blocks.
     pub meta: MetaPlace,
 }
 

@@ -4,9 +4,9 @@
 //! cleaning, which may wait for space, never delays the reset of empty segments. When a stream
 //! waits and nothing under way frees a segment, the plan uses other means, in this order: internal
 //! stripes go into the segments that are open for users; members that cause the lack of space by
-//! their lost zones are taken out of service, as far as the level tolerates it. If no means is
-//! left, the volume is *out of space*: writes are refused until a segment is freed, and every
-//! acknowledged block stays readable.
+//! their lost zones are taken out of service, if the level tolerates it. If no means is left, the
+//! volume is *out of space*: writes are refused until a segment is freed, and every acknowledged
+//! block stays readable.
 
 pub(crate) mod plan;
 pub(crate) mod state;

@@ -9,9 +9,9 @@
 //! An image from between two records may lack data, which recovery finds zone by zone. Every member
 //! had its zones of the segments that the newest record lists as ended. A zone that is shorter or
 //! missing counts as lost if the level tolerates the loss; otherwise the members without their
-//! zones are refused. Other losses look like a crash: only the members themselves show what was
-//! written after the newest record, and a stripe of which too few members have a chunk may never
-//! have been acknowledged.
+//! zones are refused. Other losses look like a crash: only the members themselves show which blocks
+//! were written after the newest record, and a stripe with chunks on too few members may never have
+//! been acknowledged.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -46,8 +46,8 @@ impl Volume {
     }
 
     /// Fails if valid blocks are lost because members lack zones that they had according to the
-    /// newest state record, and nothing else explains it. `blind`: members with zones whose header
-    /// cannot be read, as bits.
+    /// newest state record, and there is no other explanation. `blind`: members with zones
+    /// whose header cannot be read, as bits.
     pub(crate) fn check_held(
         &self,
         image: &Image,

@@ -12,7 +12,7 @@ pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A step; `W` is the state that the steps of one table share.
 pub(crate) struct Step<W> {
-    /// What the step does, as a sentence for documents.
+    /// Name of the step, as a sentence for documents.
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut W) -> Running<'_>,
     /// Checks what must hold after the step; called in debug builds only.
@@ -27,7 +27,7 @@ pub(crate) const OF_FINISH: u64 = 32;
 /// First word of each entry that a step makes in the trace.
 const TRACE: u64 = 0x7261_6964;
 
-/// Runs the steps of a table in order. In the trace their numbers begin with `first`.
+/// Runs the steps of a table in order. In the trace, their numbers begin with `first`.
 ///
 /// # Errors
 /// The error of the first step that fails.

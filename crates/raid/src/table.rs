@@ -277,7 +277,7 @@ mod tests {
         let chunks = 349_525;
         let bytes = |group| StripeTable::new(chunks / 4, 4, group).bytes() as f64 / 1024.0;
         assert!((bytes(256) - 341.3 * 1.125).abs() < 1.0, "{} KiB", bytes(256));
-        // Without groups an entry takes three bytes.
+        // Without groups, an entry takes three bytes.
         let ungrouped = bytes(u32::MAX);
         assert!((ungrouped - 1024.0 - 42.7).abs() < 1.0, "{ungrouped} KiB");
     }

@@ -2,11 +2,11 @@
 //!
 //! Invariants
 //! - A write is acknowledged only when every chunk of its stripes is on every drive in service,
-//! durable as far as the drives' caches allow, and when the failure of each other drive is
-//! durably recorded on the drives in service.
+//!   durable as far as the drives' caches allow, and when the failure of each other drive is
+//!   durably recorded on the drives in service.
 //! - The map names a block only when its stripe is complete, so a read never finds a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
-//! repair and recovery move blocks without changing their sequence numbers.
+//!   repair and recovery move blocks without changing their sequence numbers.
 
 use crate::counters::Counters;
 use crate::format::{self, NONE};
@@ -39,7 +39,7 @@ pub(crate) struct Life {
     stopped: Cell<bool>,
 }
 
-/// What the parts of a volume share.
+/// The state that the parts of a volume share.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) config: Config,
@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
     pub(crate) space: crate::space::state::Space,
-    /// Signals that the volume's background tasks may have something to do.
+    /// Signals that the volume's background tasks may have work.
     pub(crate) wanted: Notify,
     pub(crate) rebuild: crate::rebuild::state::State,
     /// If an account went below zero, the volume fails.
@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
-    /// Number of times that running scrubs were told to end.
+    /// Number of orders so far to end the running scrubs.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }
@@ -339,7 +339,7 @@ impl Volume {
         }
     }
 
-    /// Which parts of a range are mapped: the length of each part, and whether it is a hole.
+    /// The mapped and unmapped parts of a range: the length of each, and whether it is a hole.
     ///
     /// # Errors
     /// `Invalid` if the range is past the end of the volume; `Io` if the map cannot be read.

@@ -38,7 +38,7 @@ impl Volume {
     /// flush; `fua` flushes them.
     ///
     /// # Errors
-    /// `Invalid` past the end of the volume; `Io` if too many drives are gone. After an `Io` no
+    /// `Invalid` past the end of the volume; `Io` if too many drives are gone. After an `Io`, no
     /// write is acknowledged.
     pub async fn write(&self, block: u64, data: Pages, fua: bool) -> Result<()> {
         self.check_alive()?;

@@ -95,7 +95,7 @@ fn a_drive_that_goes_is_not_counted_as_damaged() {
     array(Level::Raid5, 4).shuffled(3).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
-        // After an assembly no listing is in memory.
+        // After an assembly, no listing is in memory.
         let volume = reopened(&rt, &all, volume).await;
         let disappear = FaultKind::Disappear { commands: None };
         all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();

@@ -35,8 +35,8 @@ pub(crate) struct EngineCell<S> {
     state: UnsafeCell<S>,
 }
 
-// SAFETY: points 2, 3 and 4 of the module header: moving the cell moves a graph no handle of
-// which is anywhere else.
+// SAFETY: points 2, 3 and 4 of the module header: moving the cell moves a graph, and no handle of
+// that graph is anywhere else.
 unsafe impl<S> Send for EngineCell<S> {}
 // SAFETY: points 1, 2 and 3 of the module header: a shared cell gives access to one thread at a
 // time, and each sees the writes of its predecessor.

@@ -1,7 +1,7 @@
 //! The executor: a ready queue, timers and a clock.
 //!
 //! Everything a Furrow engine does runs as tasks of one [`Rt`], on one thread at a time. The clock
-//! is virtual (it jumps to the next timer when nothing is ready) or real. In virtual time a whole
+//! is virtual (it jumps to the next timer when nothing is ready) or real. In virtual time, a whole
 //! run is a function of the seed: ready tasks run in the order in which they were woken, or in an
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
@@ -71,9 +71,9 @@ pub struct Config {
     /// Whether the order of ready tasks is drawn from the seed; otherwise they run in the order in
     /// which they were woken.
     pub shuffle: bool,
-    /// With the real clock: whether the time of day is that of the kernel's last tick, with which
-    /// the kernel stamps changes of files. Then times of the engine and of the kernel can be
-    /// compared; otherwise the kernel's lag by up to 10 ms.
+    /// With the real clock: whether the time of day is that of the kernel's last tick, as in the
+    /// kernel's timestamps of files. Then times of the engine and of the kernel can be compared;
+    /// otherwise the kernel's times lag by up to 10 ms.
     pub coarse_wall: bool,
 }
 
@@ -211,7 +211,7 @@ impl Rt {
         now_coarse
     }
 
-    /// Time of day: seconds since 1970 and nanoseconds. In virtual time the run starts at
+    /// Time of day: seconds since 1970 and nanoseconds. In virtual time, the run starts at
     /// 2020-01-01 00:00:00 UTC.
     pub fn wall(&self) -> (i64, u32) {
         match &self.0.real {

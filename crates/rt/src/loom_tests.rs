@@ -76,7 +76,7 @@ fn two_threads_exclude_each_other_and_lose_nothing() {
     bounded(4, || two_pushers(false));
 }
 
-/// Without the second check (the seeded bug) some interleaving loses a request.
+/// Without the second check (the seeded bug), some interleaving loses a request.
 #[test]
 #[should_panic(expected = "a request was lost")]
 fn without_the_second_look_a_request_is_lost() {

@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Number of parts of ranges that are gone, at which all parts are searched for such parts.
+/// Once this many parts belong to ranges that are gone, all parts are searched for such parts.
 const STALE: usize = 64;
 
 /// A range that a task holds or waits for.
@@ -78,7 +78,7 @@ impl Table {
     }
 
     /// Removes the parts within `range`, which is not empty. The range of `key` then waits for the
-    /// ranges to which these parts belong.
+    /// ranges that these parts belong to.
     fn cut_out(&mut self, range: &Range<u64>, key: usize) {
         // A part that begins before `range` keeps its beginning.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()

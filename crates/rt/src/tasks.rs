@@ -113,8 +113,8 @@ impl Tasks {
         self.slots.len() - self.free.len()
     }
 
-    /// Reserves a slot for a task that is about to be polled. Until the poll the task counts
-    /// as queued.
+    /// Reserves a slot for a task that is about to be polled. Until the poll, the task counts as
+    /// queued.
     pub(crate) fn reserve(&mut self) -> usize {
         let Some(key) = self.free.pop() else {
             let key = self.slots.len();

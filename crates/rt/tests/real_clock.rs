@@ -154,7 +154,7 @@ fn a_result_is_returned_while_tasks_are_always_ready() {
     let count = turns.clone();
     rt.spawn_detached(async move {
         loop {
-            // Without this limit nothing would end the test if it failed.
+            // Without this limit, nothing would end the test if it failed.
             assert!(count.get() < 20_000_000, "nobody else came to run");
             count.set(count.get() + 1);
             busy.yield_now().await;

@@ -148,7 +148,7 @@ fn live(seed: u64, again: Option<u64>) -> (Option<Recovered>, bool) {
 fn live_and_again(seed: u64) -> Recovered {
     let met = live(seed, None).0.expect("it came to its end");
     if met.early > 0 {
-        // After the last command of the recovery there is nothing more to cut.
+        // After the last command of the recovery, there is nothing more to cut.
         (1..200).step_by(4).find(|again| !live(seed, Some(*again)).1);
     }
     met

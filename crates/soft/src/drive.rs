@@ -184,8 +184,8 @@ impl SoftDrive {
     }
 }
 
-/// Writes the decisions of recovery to the drive: first the blocks that it accepted by their
-/// checksum, then the table of zones, to the half that it did not use.
+/// Writes the decisions of recovery to the drive: first the blocks that recovery accepted by their
+/// checksum, then the table of zones, to the half that recovery did not use.
 async fn settle(
     plain: &dyn PlainDevice,
     found: &mut Found,
@@ -319,7 +319,7 @@ impl Inner {
         }
     }
 
-    /// Applies the action to every zone for which it does something, by one command each.
+    /// Applies the action to every zone where it does something, by one command each.
     fn accept_all(self: &Rc<Self>, action: Action, ticket: Ticket) {
         let zones = (0..self.geometry.zones).map(ZoneId);
         let state = |zone| self.state.borrow().machine.zone(zone).map(|zone| zone.state);
@@ -752,7 +752,7 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
-    /// A flush begins a round after the resets for which writes wait. The round waits for all
+    /// A flush begins a round after the resets that writes wait for. The round waits for all
     /// earlier writes, then flushes the plain drive.
     fn flush_covers_submitted(&self) -> bool {
         true

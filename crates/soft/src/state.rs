@@ -189,9 +189,9 @@ impl State {
         self.failures.get(&zone).is_some_and(|failure| !failure.named)
     }
 
-    /// Takes entries for the failed zones, which a record must name before the next flush. Zones
-    /// with blocks before the failure that are in no record yet are left out: those blocks must be
-    /// named first.
+    /// Returns an entry for each failed zone, and marks it as named; a record must hold the entries
+    /// before the next flush. Skips a zone while blocks before its failed block are in no record:
+    /// those come first.
     pub(crate) fn take_failures(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (zone, failure) in &mut self.failures {

@@ -28,7 +28,7 @@ async fn seen(soft: &SoftDrive) -> Seen {
             content.push(read(soft, number, block).await);
         }
         let report = soft.report(ZoneId(number as u32), 1).await.unwrap()[0];
-        // After a power cycle an open zone is closed.
+        // After a power cycle, an open zone is closed.
         let state = match report.state {
             ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen => ZoneState::Closed,
             state => state,

@@ -31,9 +31,9 @@ pub struct Properties {
 pub struct ZoneLimits {
     /// Sectors of each zone: a power of two.
     pub sectors: u32,
-    /// Maximum number of zones open at once; 0 for no limit.
+    /// Maximum number of open zones; 0 for no limit.
     pub max_open: u32,
-    /// Maximum number of zones active at once; 0 for no limit.
+    /// Maximum number of active zones; 0 for no limit.
     pub max_active: u32,
     /// Largest append in sectors, at least a block.
     pub max_append: u32,

@@ -31,7 +31,7 @@ const START_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Nanoseconds that requests may take to end after the device was stopped.
 const STOP_PATIENCE: u64 = 30 * Nanos::SECOND;
 
-/// How a device is made.
+/// Options for making a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// N of `/dev/ublkbN`; `None` leaves the choice to the kernel.
@@ -213,7 +213,7 @@ impl<B: Backend> Server<B> {
     /// mounted on the device then gets errors.
     ///
     /// # Errors
-    /// `Io`. In that case the kernel removes the device when the process ends.
+    /// `Io`. In that case, the kernel removes the device when the process ends.
     pub async fn stop(self) -> Result<(), Error> {
         let number = self.0.device.number;
         self.end().await?;
@@ -336,7 +336,7 @@ impl<B: Backend> Source for Sender<B> {
     }
 }
 
-/// Opens the character device, for which udev may still have to make the node.
+/// Opens the character device; udev may still have to make its node.
 async fn open_node(rt: &Rt, number: u32) -> Result<File, Error> {
     let path = format!("/dev/ublkc{number}");
     let until = rt.now().after(NODE_PATIENCE);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// Largest transfer in bytes.
 const TRANSFER: u32 = 1 << 20;
 
-/// Blocks of zeroes written at once.
+/// Number of blocks of zeroes that one write has.
 const ZEROES: u64 = 256;
 
 /// A RAID volume that is served as an ordinary block device.

@@ -34,8 +34,8 @@ pub trait PlainDevice {
     fn flush(&self) -> Completion<Outcome>;
 
     /// Announces that `length` bytes from `offset` on will not be read before they are written
-    /// again. Until then reads of these bytes are undefined, and may differ from one read to
-    /// the next.
+    /// again. Until then, reads of these bytes are undefined, and may differ from one read to the
+    /// next.
     fn discard(&self, offset: u64, length: u64) -> Completion<Outcome>;
 
     /// The oldest command that the drive has not answered, as

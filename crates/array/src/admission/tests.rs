@@ -5,7 +5,8 @@ use crate::level::Level;
 use crate::placement::Placement;
 use proptest::prelude::*;
 
-/// Levels and numbers of drives, among them all shapes of which two parts can continue alone.
+/// Levels and numbers of drives, among them all shapes that split into two parts that can both
+/// continue alone.
 const SHAPES: [(Level, u32); 10] = [
     (Level::Raid4, 2),
     (Level::Raid5, 2),
@@ -236,7 +237,7 @@ proptest! {
         let Some(judged) = judge(&says) else { return Ok(()) };
         if judged.split.is_empty() {
             let newest = &given[judged.newest].deeds;
-            // An array is not started from a state of which too much is missing.
+            // An array is not started from a state if too many of the state's members are missing.
             let best = &given[judged.newest].says;
             let up = |seat: u32| {
                 let (device, state) = best.members[seat as usize];

@@ -259,7 +259,7 @@ fn has_ended(child: &mut Child) -> bool {
     !matches!(child.try_wait(), Ok(None))
 }
 
-/// Why nothing can be mounted here; `None` if mounts are possible.
+/// The reason why nothing can be mounted here; `None` if mounts are possible.
 pub fn mount_problem() -> Option<String> {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         return Some(format!("/dev/fuse: {error}"));

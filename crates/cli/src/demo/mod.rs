@@ -3,8 +3,8 @@
 //! Makes the image of a drive with small zones and a file system on it, and copies a tree into it.
 //! Compares every byte after a fresh mount, then fills the drive and overwrites files until the
 //! file system cleans. Then repeatedly kills the process that serves the file system, with SIGKILL
-//! at a random instant under load, and compares what is left with every acknowledged fsync. It is a
-//! demonstration and a test: any difference ends it with status 1.
+//! at a random instant under load, and compares the remaining files with every acknowledged fsync.
+//! It is a demonstration and a test: any difference ends it with status 1.
 
 mod age;
 mod files;
@@ -44,7 +44,7 @@ const WRITERS: u32 = 4;
 const LOAD_RATE_MAX: u64 = 16 << 20;
 /// Aging fills the drive until only this percentage of it is available.
 const AGED_AVAILABLE: u64 = 15;
-/// The drive is aged when this many superzones have been cleaned.
+/// Number of cleaned superzones from which on the drive counts as aged.
 const AGED_VICTIMS: u64 = 8;
 /// Folder of the files that aging overwrites.
 const AGED: &str = "aged";
@@ -77,7 +77,7 @@ pub struct Args {
     /// Options of the mount, as of furrow mount
     #[arg(short = 'o', long, value_name = "OPTIONS", default_value = "rw")]
     options: String,
-    /// Print what was verified as JSON, and nothing else
+    /// Print only the verified amounts, as JSON
     #[arg(long)]
     json: bool,
     /// Run the load of one round until killed; the demo starts this process in order to kill it.

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes copied or compared at once.
+/// Number of bytes copied or compared at a time.
 const CHUNK: usize = 256 * 1024;
 
 /// Amounts copied or compared.

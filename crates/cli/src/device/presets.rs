@@ -18,7 +18,7 @@ or assumed (no source says it). All can be changed: model.KEY=VALUE in a device 
 The option --toml prints such a file; after a change it is used as in \
 disk.zns,timing=realtime,model=slow.toml.";
 
-/// List the drives with a model, or show everything about one
+/// List the drives with a model, or show all parameters of one
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PresetsArgs {
@@ -163,7 +163,7 @@ fn whole(name: &str, preset: &Preset) -> Value {
     value
 }
 
-/// The model as the text of a file from which the same model can be read.
+/// The model as the text of a file; reading that file gives the same model.
 fn toml(preset: &Preset) -> String {
     let mut text = format!(
         "# A timing model. Use it in a device spec: mem:zn540-1t,timing=realtime,model=FILE.toml\n\

@@ -32,7 +32,7 @@ shows the same without waiting:
 pub struct ZoneArgs {
     #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// What to do.
+    /// The zone command.
     what: What,
     /// Numbers of the zones.
     #[arg(required = true)]

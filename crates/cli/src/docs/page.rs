@@ -14,7 +14,7 @@ pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
     text.push_str(RAGGED);
     text.push_str(&format!(".SH NAME\n{} \\- {}\n.SH DESCRIPTION\n", plain(name), plain(about)));
     let (mut code, mut columns): (bool, Option<Vec<&str>>) = (false, None);
-    // A paragraph has ended, and no heading has come since.
+    // Whether a paragraph has ended and no heading has followed it yet.
     let mut ended = false;
     for line in page.lines().skip_while(|line| line.starts_with("# ") || line.is_empty()) {
         if line.starts_with("```") {

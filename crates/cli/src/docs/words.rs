@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Time limit for the answers of arrays: the user waits at the keyboard.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What to list, a word on each line.
+/// The words to list, one on each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Names of running arrays
@@ -35,7 +35,7 @@ pub fn list(kind: Kind, array: Option<&str>, out: &mut dyn Write) -> Result<()> 
         Kind::MountOptions => mount::option_words(),
         Kind::Arrays => arrays().collect(),
         Kind::Watched => {
-            // Without /proc mounts are unknown; arrays are listed nevertheless.
+            // Without /proc, mounts are unknown; arrays are listed nevertheless.
             let mounts = furrow_fuse::endpoint::mounted().unwrap_or_default();
             let directories = mounts.into_iter().map(|it| it.directory.display().to_string());
             directories.chain(arrays()).collect()

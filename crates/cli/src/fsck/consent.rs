@@ -1,4 +1,4 @@
-//! Asks before a repair gives anything up.
+//! Asks the user before a repair loses data.
 
 use std::io::{IsTerminal, Write};
 
@@ -11,7 +11,7 @@ pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
 pub const NOBODY_AGREED: &str =
     "the repair would lose data: -y agrees to it, or run this in a terminal";
 
-/// What to do with a repair.
+/// The decision on a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Apply it.

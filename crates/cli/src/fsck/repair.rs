@@ -67,8 +67,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status(&repair.verdict, answer))
 }
 
-/// Whether to apply a repair with this `verdict`; `loses` says if the repair gives something up.
-/// Calls `ask` if the user has to decide.
+/// Whether to apply a repair with this `verdict`; `loses` says whether the repair loses data. Calls
+/// `ask` if the user has to decide.
 fn decide(
     args: &Args,
     verdict: &Verdict,

@@ -141,7 +141,7 @@ fn copy(looked: &View, args: &Args, all: &[(String, Node)], progress: &Progress)
     let of: u64 = sizes.values().sum();
     let mut copied = Copied::default();
     let mut done = 0;
-    // Where each file was copied to first; `None` if the file was left out.
+    // The first copy of each file; `None` if the file was left out.
     let mut there: BTreeMap<FileId, Option<PathBuf>> = BTreeMap::new();
     let mut directories = vec![args.directory.clone()];
     for (name, node) in all {

@@ -1,4 +1,4 @@
-//! `furrow kv map`: a picture of the zones of a store and what they hold.
+//! `furrow kv map`: a picture of the zones of a store and their content.
 
 use super::drive::Looked;
 use super::kind::{self, Kind, Kinds};

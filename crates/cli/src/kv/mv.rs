@@ -28,7 +28,7 @@ pub struct LinkArgs {
     names: Names,
 }
 
-// A comment for the help here would replace those of the commands.
+// A documentation comment here would replace the help of the commands.
 #[derive(clap::Args)]
 struct Names {
     #[arg(help = crate::target::DEVICE)]

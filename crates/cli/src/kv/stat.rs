@@ -14,9 +14,9 @@ use std::io::{self, Write};
 
 /// Show figures of a store
 ///
-/// Files, zones by use, the record ring, and garbage that cleaning could free, as found on the
-/// drive. While a program uses the store, also the store's work since the program opened it: calls,
-/// calls that another thread carried out, bytes copied by kind, and waits for space.
+/// Shows files, zones by use, the record ring, and garbage that cleaning could free, as found on
+/// the drive. While a program uses the store, also the store's work since the program opened it:
+/// calls, calls that another thread carried out, bytes copied by kind, and waits for space.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]

@@ -14,8 +14,9 @@ pub struct Cell {
     pub open: bool,
 }
 
-/// Minimum number of zones per cell, a power of two, with which `zones` need at most `places`
-/// cells. Superzones mostly have powers of two as well, so they begin where cells begin.
+/// Number of zones per cell: the smallest power of two that keeps the number of cells for `zones`
+/// at `places` or less. Superzones mostly have powers of two as well, so they begin where cells
+/// begin.
 pub fn zones_per_cell(zones: usize, places: usize) -> usize {
     let mut each = 1;
     while zones.div_ceil(each) > places.max(1) {

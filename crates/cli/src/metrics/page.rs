@@ -1,5 +1,5 @@
-//! The page of all metrics is made from what the exporters print, and alert rules and dashboard
-//! name only those.
+//! The page of all metrics is made from the exporters' output; alert rules and dashboard name only
+//! metrics on it.
 
 use crate::kv;
 use crate::raid;

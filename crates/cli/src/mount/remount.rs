@@ -1,6 +1,6 @@
-//! `mount -o remount,...`: the kernel changes its own options, and the daemon those of its options
-//! that may change while a file system is mounted. A change of any other option is refused, before
-//! anything has changed.
+//! `mount -o remount,...`: the kernel changes its own options. The daemon changes its options that
+//! may change during a mount. If any other option would change, the request is refused and nothing
+//! changes.
 //!
 //! mount(8) adds the options of fstab or of the mount table. Options that are in force already do
 //! not count as a change.

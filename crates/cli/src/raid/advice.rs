@@ -2,7 +2,7 @@
 
 use super::status::{Member, Status};
 
-/// From this many errors on, a member is reported as the problem.
+/// Number of errors from which on a member is reported as the problem.
 const MANY: u64 = 1000;
 
 /// Fills in the problem and the advice.

@@ -47,14 +47,14 @@ pub struct Silent {
     pub error: String,
     /// Whether the daemon has died.
     pub dead: bool,
-    /// Why the daemon answers without a result, in capitals: it speaks another version of the
-    /// protocol, or refuses.
+    /// The reason for an answer without a result, in capitals: the daemon speaks another version of
+    /// the protocol, or refuses.
     #[serde(skip)]
     pub answers: Option<&'static str>,
 }
 
 impl Silent {
-    /// The known ones of the array's name and UUID.
+    /// Name and UUID of the array; the UUID alone if the name is not known.
     pub fn name(&self) -> String {
         match &self.array {
             Some(name) => format!("{name}, UUID {}", self.uuid),

@@ -77,7 +77,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Blocks of a chunk of this many bytes.
+/// Parses a number of bytes as a number of blocks of a chunk.
 fn parse_chunk(text: &str) -> Result<u32, String> {
     let bytes = furrow_zone::size::parse(text)?.0;
     match u32::try_from(bytes / BLOCK) {

@@ -105,8 +105,8 @@ pub fn one(argument: &str) -> Result<DeviceSpec> {
     absolute(spec)
 }
 
-/// Refuses a drive in memory, because it disappears with the process that made it, and its part of
-/// the array with it.
+/// Refuses a drive in memory, because the drive disappears with the process that made it, and so
+/// does the drive's part of the array.
 ///
 /// # Errors
 /// `Invalid` for such a drive.

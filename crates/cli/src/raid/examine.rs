@@ -91,7 +91,7 @@ struct Member {
 #[derive(Serialize)]
 struct Other {
     device: String,
-    /// One word for its content, if known: nothing, file-system, foreign, data, unreadable;
+    /// The drive's content in one word, if known: nothing, file-system, foreign, data, unreadable;
     /// damaged: the remains of a member.
     holds: Option<&'static str>,
     why: String,

@@ -103,7 +103,7 @@ pub struct Scrub {
 /// Clear the errors of an array, and the records of lost or damaged blocks
 ///
 /// For use after a repair, when the data was restored from a copy or is not needed. The next read
-/// or scrub finds what is still lost or damaged.
+/// or scrub finds the remaining losses and damage.
 #[derive(clap::Args)]
 pub struct Clear {
     /// Name, UUID or control socket

@@ -47,7 +47,7 @@ impl Notice {
 /// The recipients of notices.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
-    /// The time after which hooks are no longer waited for.
+    /// The time until which hooks are waited for.
     until: Arc<OnceLock<Instant>>,
 }
 
@@ -194,7 +194,7 @@ mod tests {
     use std::fs;
 
     /// Notices to the file `events` and a hook, in a folder for the test `test`. For the event
-    /// `hangs` the hook writes its process id to `hanging` and never ends; for other events it
+    /// `hangs`, the hook writes its process id to `hanging` and never ends; for other events it
     /// appends the event's name to `told`.
     fn told_to_a_hook(test: &str, patience: Duration) -> (PathBuf, Notices) {
         let folder = std::env::temp_dir().join(format!("furrow-{test}-{}", std::process::id()));

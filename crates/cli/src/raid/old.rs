@@ -19,7 +19,7 @@ pub enum Old {
     Split(u32),
 }
 
-/// The old ones among an array's drives, from the judgement on them. In a split array it is not
+/// The old ones among an array's drives, from the judgement on them. In a split array, it is not
 /// known which drives are old.
 pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
     let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));

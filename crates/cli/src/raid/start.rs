@@ -208,7 +208,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         Err(error) => {
             let message = format!("{error:#}");
             if args.ready {
-                // After `ready` the parent does not read the pipe any more.
+                // After `ready`, the parent does not read the pipe any more.
                 daemon::say_failed(FAILURE, &message);
             }
             crate::complain(&message);
@@ -401,7 +401,7 @@ fn start(
     let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::listen(rt, places, exports, server_options)?;
-    // The kept device is dropped after everything that can refuse the array: otherwise a refusal
+    // The kept device is dropped after all checks that can refuse the array: otherwise a refusal
     // would lose the writes in the device.
     if let Some(device) = to_drop {
         kept::discard(rt, device.clone())?;

@@ -56,7 +56,7 @@ pub struct Status {
     /// incomplete), full (no space is left to write to), failed (nothing can be written),
     /// or stopping.
     pub state: String,
-    /// Why the array failed.
+    /// The reason why the array failed.
     pub error: Option<String>,
     /// The reason why there is no space to write to, if there is none.
     #[serde(default)]

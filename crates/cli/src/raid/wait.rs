@@ -28,7 +28,7 @@ pub struct Wait {
 
 impl Wait {
     /// A wait that lasts for `time`, or until `ended` is readable; with `None` there is no wait.
-    /// With `is_started` the wait also ends when no process reads standard output any more.
+    /// With `is_started`, the wait also ends when no process reads standard output any more.
     pub fn new(time: Option<Duration>, ended: Arc<OwnedFd>, is_started: bool) -> Wait {
         let until = time.map(|time| Instant::now() + time);
         Wait { until, said: Cell::new(false), ended, is_started }

@@ -1,8 +1,7 @@
 //! Checks that a program is linked to the RocksDB that the plugin was built for.
 //!
-//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher
-//! checks first: it makes the program's own dynamic linker list the libraries, without running
-//! the program.
+//! Two RocksDBs in one process crash before the plugin runs, so the launcher checks first: it makes
+//! the program's own dynamic linker list the libraries, without running the program.
 
 use anyhow::{Result, bail};
 use std::ffi::OsStr;

@@ -36,7 +36,7 @@ impl Emulator {
         self.0.faults.borrow().clone()
     }
 
-    /// Gives the drive a fault. On an image the fault stays when the drive is closed. A fault that
+    /// Gives the drive a fault. On an image, the fault stays when the drive is closed. A fault that
     /// needs no command ([`fault`](furrow_zone::fault)) happens now.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub trait Quantity: Sized {
     /// A clause to append to the text: what is wrong and what is expected.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Shows the value in a form from which [`Quantity::read`] reads the same value.
+    /// Shows the value so that [`Quantity::read`] reads the same value again.
     fn show(&self) -> String;
 }
 

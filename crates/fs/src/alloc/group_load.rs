@@ -9,9 +9,9 @@
 //! heads take turns.
 //!
 //! Counts fade: whenever four segments per group have been written, all counts are halved, so that
-//! they reflect only writes the drive may still be busy with. For the same reason a head that joins
-//! others starts with the count of the least loaded of them: dies that have rested are no faster.
-//! Nothing is stored.
+//! they reflect only writes the drive may still be busy with. For the same reason, a head that
+//! joins others starts with the count of the least loaded of them: dies that have rested are no
+//! faster. Nothing is stored.
 
 /// All counts are halved whenever this many segments per group have been written.
 const FADE: u64 = 4;

@@ -245,9 +245,9 @@ impl Core {
         Ok(())
     }
 
-    /// Handles the failure of an append to `zone`, after which the places of other appends to the
-    /// zone are no longer certain. Segments of the zone's superzone with appends in flight get no
-    /// summary, and the superzone is no longer written.
+    /// Handles the failure of an append to `zone`. The places of other appends to the zone are then
+    /// no longer certain. Segments of the zone's superzone with appends in flight get no summary,
+    /// and the superzone is no longer written.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         self.alloc.abandon_segments(zone);
         self.carry_out();

@@ -12,8 +12,8 @@
 //!    flight whose pointer, or NAT entry, leads to a block that the zone did not take. The lost
 //!    pages become dirty again.
 //! 3. *Checkpoint.* Its snapshot writes these pages, and the nodes that point to them, to new
-//!   places. A checkpoint that was in progress when the zone failed is undone and repeated as
-//!   this checkpoint.
+//!    places. A checkpoint that was in progress when the zone failed is undone and repeated as
+//!    this checkpoint.
 //! 4. *Answer.* The checkpoint is durable, and so is everything that operations waited for.
 //!
 //! A crash before step 4 finds the previous checkpoint, and the sync records from before the

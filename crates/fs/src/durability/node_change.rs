@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of bytes in a word, the unit of changes.
 const WORD: usize = 8;
-/// Bytes that are compared at a time before words are compared. In most nodes only a few words
+/// Bytes that are compared at a time before words are compared. In most nodes, only a few words
 /// have changed.
 const STRIDE: usize = 256;
 

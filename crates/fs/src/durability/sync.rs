@@ -42,7 +42,7 @@ use std::rc::Rc;
 /// The number of fsyncs that share a record is limited too. A record of many fsyncs takes long; in
 /// that time, records of one fsync end and start again. So 12 of 16 clients kept sharing one
 /// record, which took 82 us on the J5100, while the other three records had one fsync each. In
-/// equal shares all four records take 60 us.
+/// equal shares, all four records take 60 us.
 pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 
 /// Largest size of a record, in blocks. An fsync that would need a longer record makes a checkpoint
@@ -272,10 +272,10 @@ impl Core {
         self.durability.sync.sequence += 1;
     }
 
-    /// Files whose content the next record must hold, because the record holds a rename by which
-    /// the file replaced another file. In ascending order. Files without changes since their last
-    /// record are left out, and so are files in the sorted list `asked`, which the record
-    /// includes anyway.
+    /// Files whose content the next record must hold, because the record holds a rename that put
+    /// the file in place of another file. They are in ascending order. Files without changes since
+    /// their last record are left out, and so are files in the sorted list `asked`, which the
+    /// record includes anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
             let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));

@@ -51,8 +51,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Waits in the background for the writes dispatched since the last call, after which their
-    /// pages may be evicted.
+    /// Waits in the background for the writes dispatched since the last call. Then their pages may
+    /// be evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked(false);
         self.start_cleaning();

@@ -83,7 +83,7 @@ fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
             }
         }
     };
-    // After the loop `left` has the segments whose table page does not exist.
+    // After the loop, `left` has the segments whose table page does not exist.
     let mut left: BTreeSet<u32> = space.maps.keys().copied().collect();
     for (segment, entry) in tables.sit.iter() {
         compare(fsck, segment, &entry);

@@ -243,7 +243,7 @@ pub(super) async fn settle(
 }
 
 /// Marks blocks that the drive has not written as free. The SIT calls such blocks in use if its
-/// deltas are lost: it is then from a time before their zones were reset.
+/// deltas are lost: the SIT is then from a time before the zones of these blocks were reset.
 fn forget_unwritten(inner: &Rc<Inner>, found: &Found, log: &mut Log) {
     let mut blocks = 0;
     let core = &mut *inner.core.borrow_mut();

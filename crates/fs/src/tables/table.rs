@@ -1,7 +1,7 @@
 //! The tables in memory: NAT and SIT.
 //!
-//! A table is an array of fixed-size entries, divided into *table pages*, in which it is written to
-//! the table area. Table pages that were never touched take no memory. Entries changed since the
+//! A table is an array of fixed-size entries, divided into *table pages*: the table area is written
+//! in units of these. Table pages that were never touched take no memory. Entries changed since the
 //! last checkpoint are *dirty* and go to the delta log. Table pages with entries in the delta log
 //! are *stale*: their copy in the table area is older, and the next merge writes them.
 //!

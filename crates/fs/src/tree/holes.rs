@@ -36,7 +36,7 @@ pub(crate) enum Sought {
     Found(u64),
     /// The search has reached the end without a result.
     None,
-    /// There is no result before this block, from which the search must continue.
+    /// There is no result before this block: the search must continue from here.
     More(u64),
 }
 
@@ -82,7 +82,7 @@ impl Core {
         Ok(if at >= dirty { Sought::Found(dirty) } else { Sought::More(at) })
     }
 
-    /// The first block from `from` on for which a leaf, or the inode, has a slot.
+    /// The first block from `from` on that has a slot in a leaf or in the inode.
     fn slotted(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, NotApplied> {
         let height = self.inode(ino)?.head.height;
         if height == 0 {
@@ -91,8 +91,8 @@ impl Core {
         Ok(self.leaf_from(ino, from)?.map(|(block, _)| block))
     }
 
-    /// In a file with leaves, the first block from `from` on for which a leaf has a slot, and
-    /// the leaf.
+    /// In a file with leaves, the first block from `from` on that has a slot in a leaf, and that
+    /// leaf.
     fn leaf_from(&mut self, ino: Ino, from: u64) -> Result<Option<(u64, u32)>, NotApplied> {
         let height = self.inode(ino)?.head.height;
         let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
@@ -338,7 +338,7 @@ mod tests {
     use furrow_zone::Result;
     use std::rc::Rc;
 
-    /// In a sparse file each block may have a leaf of its own: punching must reserve space for all
+    /// In a sparse file, each block may have a leaf of its own: punching must reserve space for all
     /// of these leaves.
     #[test]
     fn punching_a_sparse_file_asks_for_every_node_it_changes() {

@@ -96,7 +96,7 @@ impl Xattrs {
     }
 }
 
-/// Iterates over the names and values in a packed string. At damage the iterator yields one `None`
+/// Iterates over the names and values in a packed string. At damage, the iterator yields one `None`
 /// item and then ends.
 pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
 

@@ -87,7 +87,7 @@ impl Memory {
 pub struct Stream {
     /// Kind of blocks written to the stream.
     pub name: String,
-    /// Maximum number of superzones that the stream may have open at once.
+    /// Maximum number of superzones that the stream may have open at a time.
     pub quota: u32,
     /// Number of superzones that the stream has open.
     pub open: u32,

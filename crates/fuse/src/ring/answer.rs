@@ -2,14 +2,14 @@
 //!
 //! Invariants:
 //! - An entry of a ring has one request at a time, and the request one [`Answer`]. From the arrival
-//! of the request to the answer, the entry's memory belongs to this process, and only the holder
-//! of the answer writes its payload. The ring's thread reads the payload before it passes the
-//! answer on, except for a WRITE, whose answer has no payload.
+//!   of the request to the answer, the entry's memory belongs to this process, and only the holder
+//!   of the answer writes its payload. The ring's thread reads the payload before it passes the
+//!   answer on, except for a WRITE, whose answer has no payload.
 //! - The ring's thread copies the pages that a READ has found to the entry's memory. The thread
-//! that gives the answer does not copy, because it holds the engine while requests of other
-//! processors wait for the engine.
+//!   that gives the answer does not copy, because it holds the engine while requests of other
+//!   processors wait for the engine.
 //! - Only the ring's thread gives an entry back to the kernel: the commands of a ring belong to the
-//! thread that submits them.
+//!   thread that submits them.
 //! - The ring's thread announces its sleep *before* its last look for answers. A thread that gives
 //!   an answer puts it into the outbox *before* it looks for the announcement. So either the ring's
 //!   thread finds the answer, or the answering thread wakes it.
@@ -98,7 +98,7 @@ pub(crate) struct Given {
     payload: Payload,
 }
 
-/// Where the payload of an answer is.
+/// The place of an answer's payload.
 enum Payload {
     /// The payload is in the entry's memory already.
     Entry,

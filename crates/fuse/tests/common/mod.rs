@@ -54,7 +54,7 @@ pub fn this_test() -> String {
 }
 
 /// True if mounts cannot be tested and the environment allows skipping. Without `/dev/fuse` and
-/// without FURROW_WITHOUT_FUSE=1 the tests fail instead of passing silently.
+/// without FURROW_WITHOUT_FUSE=1, the tests fail instead of passing silently.
 pub fn skip() -> bool {
     let test = this_test();
     let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();

@@ -2,7 +2,7 @@
 //! a table of those that write.
 //!
 //! Each step has an audit, which debug builds run after it. The state that was found is written to
-//! a new half of the ring before anything acts on it.
+//! a new half of the ring before any step acts on it.
 
 use super::Opened;
 use crate::extent::{Extent, Lifetime};
@@ -311,7 +311,7 @@ impl Opening {
 }
 
 impl Store {
-    /// Opens the store on a drive and repairs what a crash left.
+    /// Opens the store on a drive and repairs the traces of a crash.
     ///
     /// # Errors
     /// `WrongFormat` if the drive holds no store, or one of a newer version; `Corrupt` if its

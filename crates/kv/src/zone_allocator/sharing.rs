@@ -22,7 +22,7 @@ pub enum Policy {
     LizaZenfs,
     /// BAZA (§IV-A): blob files share zones in the order of their creation, whatever their
     /// lifetime. A writer holds its zone, so a concurrent writer takes another one. The next file
-    /// goes to the zone that was opened first among those that nobody holds (§IV-B, Fig. 5).
+    /// goes to the zone that was opened first among those that no file holds (§IV-B, Fig. 5).
     /// Otherwise like `LizaPaper`.
     #[default]
     Baza,
@@ -71,7 +71,7 @@ impl FromStr for Policy {
     }
 }
 
-/// What kind of content a zone is open for.
+/// The kind of content that a zone is open for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Files of a lifetime.
@@ -105,7 +105,8 @@ impl Use {
     }
 
     /// Rates a zone for a file as ZenFS does: 100 if the zone's files die earlier, 50 if at the
-    /// same time, else by how much later they die.
+    /// same time, otherwise the difference of the lifetimes; without a lifetime 0 for the same
+    /// hint, 100 for another.
     pub(crate) fn zenfs_diff(self, file: Use) -> i32 {
         let (Some(zone), Some(file)) = (self.lifetime(), file.lifetime()) else { return 100 };
         match file {

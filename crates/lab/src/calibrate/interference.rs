@@ -4,9 +4,10 @@
 //! stretch for them. `docs/research/calibration.md` has the sources, and how each measurement was
 //! driven.
 //!
-//! A management command is *paced*: commands begin at intervals at which they would take `duty` of
-//! the time on an idle drive, or when the last command ends if that is later. A rate limit works
-//! like that, so commands that are slowed take a larger share of the time than `duty`.
+//! A management command is *paced*: commands begin at fixed intervals, so long that on an idle
+//! drive the commands would take `duty` of the time. If the last command ends later than that, the
+//! next one begins at its end. A rate limit works like that, so commands that are slowed take a
+//! larger share of the time than `duty`.
 
 use super::{cores, direct, drive, expect};
 use crate::catalogue::Point;
@@ -31,11 +32,9 @@ const FIRST: u32 = 640;
 /// The management commands that run at the same time as the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Resets of full zones, at intervals at which they take this percentage of the time on an
-    /// idle drive.
+    /// Resets of full zones; on an idle drive they take this percentage of the time.
     Resets(u32),
-    /// Finishes of zones with one block, at intervals at which they take this percentage of the
-    /// time on an idle drive.
+    /// Finishes of zones with one block; on an idle drive they take this percentage of the time.
     Finishes(u32),
 }
 

@@ -28,7 +28,7 @@ use std::rc::Rc;
 /// Limit of dirty bytes, if the host does not set one.
 const DIRTY: u64 = 128 << 20;
 
-/// Largest command with which buffered data is written back.
+/// Size limit of the commands that write back buffered data.
 const WRITE_BACK: u64 = 1 << 20;
 
 /// Size of the journal in bytes, after which it starts over.

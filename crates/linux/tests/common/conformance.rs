@@ -1,11 +1,11 @@
 //! A suite that tests a drive against the rules of zones, on any [`ZonedDevice`].
 //!
-//! It walks at random, by seed, through commands and states of a few zones. Before each command the
-//! state machine ([`Machine`]) says what the drive must answer; afterwards the suite compares the
-//! zone's report. A read must return the blocks that were written, including out-of-band bytes, and
-//! an append must return its place. The suite notes each difference, and the machine continues from
-//! the drive's report. Then the suite opens zones until the drive refuses. At the beginning and at
-//! the end the suite resets the zones that it uses: their content is lost.
+//! It walks at random, by seed, through commands and states of a few zones. Before each command,
+//! the state machine ([`Machine`]) says what the drive must answer; afterwards the suite compares
+//! the zone's report. A read must return the blocks that were written, including out-of-band bytes,
+//! and an append must return its place. The suite notes each difference, and the machine continues
+//! from the drive's report. Then the suite opens zones until the drive refuses. At the beginning
+//! and at the end, the suite resets the zones that it uses: their content is lost.
 
 #![allow(dead_code, reason = "no program uses all of it")]
 

@@ -156,7 +156,7 @@ fn nothing_is_reset_before_every_condition_holds() {
     assert!((1..5).all(|zone| bench.empty(zone)));
     let superzone = pool.get(id);
     assert_eq!((superzone.state, superzone.generation), (SuperzoneState::Free, 1));
-    // After the release the old snapshot proves nothing about the superzone's next content.
+    // After the release, the old snapshot proves nothing about the superzone's next content.
     let again = bench.release(id, proof).unwrap().unwrap_err();
     assert!(again.to_string().contains("no snapshot shows it empty"), "{again}");
     assert_eq!(bench.writer.counters().resets, 4);

@@ -14,9 +14,9 @@ impl Writer {
         }
     }
 
-    /// Closes `zone`, a write to which may have failed, to further writes. Waits until none of its
-    /// writes is in flight, and finishes the zone if that is possible. Then the writes to the zone
-    /// opened after it are sent.
+    /// Closes `zone` to further writes, because a write to it may have failed. Waits until none of
+    /// its writes is in flight, and finishes the zone if that is possible. Then the writes to the
+    /// zone opened after it are sent.
     ///
     /// # Errors
     /// `Io` if the drive does not answer, or keeps the zone active.

@@ -41,7 +41,7 @@ pub enum Payload<P = Pages> {
     /// Zeros from the zone's position up to this block of the zone.
     ZerosTo(u32),
     /// One block, whose page [`Writer::fill_reserved`](super::Writer::fill_reserved) sets later.
-    /// Until then nothing after the block in the zone is sent to the drive.
+    /// Until then, nothing after the block in the zone is sent to the drive.
     Later,
 }
 

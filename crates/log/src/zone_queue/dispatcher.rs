@@ -314,8 +314,8 @@ impl Dispatcher {
         Some(Next { request, end: state.sent, behind, append })
     }
 
-    /// Builds a write of zeros to the rest of the block in which a torn write left the write
-    /// pointer, and to the tail of the zone after its last block.
+    /// Builds a write of zeros. They fill the rest of a block if a torn write left the write
+    /// pointer inside it, and the tail of the zone after its last block.
     fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
         let blocks = BlockCount(rest.end - rest.start);

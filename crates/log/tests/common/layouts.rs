@@ -5,7 +5,7 @@
 use furrow_log::layout::Layout;
 
 /// Checks that `docs/inside/PAGE` shows every structure of `layouts` as the code has it, field by
-/// field, and no other structure. On a difference the tables are printed as they should be.
+/// field, and no other structure. On a difference, the tables are printed as they should be.
 pub fn compare<'a>(page: &str, layouts: impl Iterator<Item = &'a Layout> + Clone) {
     let path = format!("{}/../../docs/inside/{page}", env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(path).unwrap();

@@ -200,7 +200,7 @@ fn r11_a_mapping_block_is_let_go_twice() {
 #[test]
 fn r12_a_fallback_is_given_up() {
     let found = Rc::new(Cell::new(0));
-    // The power is cut this many turns of the executor after the write began.
+    // Cut the power at several points: `turns` turns of the executor after the write began.
     for turns in 0..8 {
         let found = found.clone();
         rigged(&still(), async move |mut rig: Rig| {
@@ -212,8 +212,8 @@ fn r12_a_fallback_is_given_up() {
             for _ in 0..turns {
                 rig.rt.yield_now().await;
             }
-            // The power cut loses the writes in flight to one drive, and completes those to
-            // the others.
+            // The power cut loses the writes in flight to one drive, and completes those to the
+            // other drives.
             rig.drives[0].power_cut(&Fates::nothing(1));
             let done = Fates::of(vec![Fate::Done; 64], 1);
             rig.drives[1..].iter().for_each(|drive| drive.power_cut(&done));

@@ -1,7 +1,7 @@
 //! Windows: in-band metadata, for drives that have no out-of-band area.
 //!
 //! A segment's stripes are divided into windows. The last stripe of each window, and of the
-//! segment, is a *metadata stripe*. On every drive its chunk lists the blocks of that drive's zone
+//! segment, is a *metadata stripe*. On every drive, its chunk lists the blocks of that drive's zone
 //! in the stripes of the window before it: row i of the chunk lists row i of each of these stripes'
 //! chunks. A further metadata stripe is written as the next stripe when stripes wait to be listed
 //! and no metadata stripe is in flight: so under load one metadata stripe lists many. A metadata
@@ -10,7 +10,7 @@
 //!
 //! Invariants
 //! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
-//! a block that no metadata block lists belongs to no stripe.
+//!   a block that no metadata block lists belongs to no stripe.
 //! - A metadata block lists everything before it in its window, so the last whole metadata block of
 //!   a window lists all of it.
 
@@ -94,7 +94,7 @@ impl Windows {
         let mut state = self.state.borrow_mut();
         state.writing -= 1;
         if ends(number, stripes) && !broken {
-            // From now on readers take the window's list from the drives.
+            // From now on, readers take the window's list from the drives.
             state.listings.remove(&start(number));
         }
         drop(state);
@@ -140,9 +140,9 @@ impl OpenMeta {
 }
 
 impl RebuiltMeta {
-    /// Inserts the metadata stripes `own` among the rebuilt rows `pages`, which begin with stripe
-    /// `first` of a segment. Calls come in the order of rows. `oob` gets the out-of-band bytes of
-    /// the rows, and stays empty with in-band metadata.
+    /// Fills in the metadata stripes `own` in `pages`, the rebuilt rows from stripe `first` of a
+    /// segment on. Must be called in row order. On entry `oob` holds the metadata of these rows;
+    /// with in-band metadata it is moved into the metadata stripes, and `oob` is left empty.
     pub(crate) fn weave(
         &mut self,
         (pool, id): (&Pool, &RecordId),

@@ -4,7 +4,7 @@ use crate::format::{BARE, BlockMeta, WINDOW};
 use crate::meta::{oob, window};
 use furrow_zone::Geometry;
 
-/// Where the metadata of an array's blocks is.
+/// The place of the metadata of an array's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaPlace {
     /// In the out-of-band area of each block.

@@ -2,7 +2,7 @@
 
 use furrow_zone::ZoneId;
 
-/// What a block must be: its kind, and its address.
+/// The identity that a block must have: its kind, and its address.
 pub(crate) type Wanted = (u8, u64);
 
 /// The place of a block on a member, with its segment and stripe.

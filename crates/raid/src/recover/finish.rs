@@ -8,7 +8,7 @@ use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
 
 impl Volume {
-    /// What the recovery found when this volume was assembled.
+    /// The counts of the recovery that ran when this volume was assembled.
     pub fn recovered(&self) -> Recovered {
         self.0.recovered.get()
     }
@@ -35,7 +35,7 @@ impl Volume {
         });
     }
 
-    /// Runs the last steps ([`FINISH`]), after which zones may be reset.
+    /// Runs the last steps ([`FINISH`]). Then zones may be reset.
     ///
     /// # Errors
     /// `NoSpace` if there is no space for the steps: the caller tries again later.

@@ -15,7 +15,7 @@
 //! because a crash leaves torn headers.
 //!
 //! A damaged block whose metadata is damaged too may have been a chunk of any stripe that could be
-//! at its place. For these stripes its member counts like one that lost its zone.
+//! at its place. For these stripes, its member counts like one that lost its zone.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -79,7 +79,7 @@ impl Volume {
             member.drive().is_none() || (found.zones[*index as usize].is_none() && without)
         };
         let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
-        // A member without which the segment was begun never had a chunk in it.
+        // If a member was missing when the segment was begun, the segment never had a chunk on it.
         let may_have = lost | absent & !found.missing;
         let hurts = std::cell::Cell::new(0);
         let is_in_doubt = |stripe: &u32| {

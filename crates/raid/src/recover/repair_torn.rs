@@ -1,7 +1,7 @@
 //! Torn stripes, which count but lack a chunk because of a crash. Recovery writes their blocks
 //! again, elsewhere: otherwise the next failure of a drive could take these blocks back.
 //!
-//! A stripe of which every member has its chunk is not torn, however many of its blocks were
+//! A stripe is not torn if every member has its chunk, however many blocks of the stripe were
 //! damaged later: it counts in every later recovery, so the blocks that it replaced need not be
 //! kept. Its damaged blocks are rewritten, too, but only while there is space: damage may affect
 //! almost every stripe.

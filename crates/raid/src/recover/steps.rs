@@ -16,7 +16,7 @@ use crate::volume::Volume;
 use furrow_array::event::Event;
 use furrow_zone::{Result, ZoneId, ZoneReport};
 
-/// What the steps of a recovery share.
+/// The state that the steps of a recovery share.
 pub(crate) struct Recovery {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
@@ -189,7 +189,7 @@ impl Recovery {
             known.rows = entry.rows.get();
         }
         if ended {
-            // After a failed write a zone may still be active although its segment has ended.
+            // After a failed write, a zone may still be active although its segment has ended.
             let active = |(index, zone): &(u32, ZoneId)| {
                 zones[*index as usize][zone.0 as usize].state.is_active()
             };

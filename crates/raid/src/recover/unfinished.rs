@@ -1,10 +1,10 @@
-//! An unfinished recovery: what it found, how far it has come, and its counts.
+//! An unfinished recovery: its findings, its progress, and its counts.
 
 use crate::space::plan::Recovery;
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 
-/// Counts of what a recovery found and did.
+/// Counts of a recovery's findings and actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Number of zones found closed but active.
@@ -13,7 +13,7 @@ pub struct Recovered {
     pub read_only: u64,
     /// Number of zones found offline, their content lost.
     pub offline: u64,
-    /// Number of footers of which only a part had been written.
+    /// Number of footers that were only partly written.
     pub torn_footers: u64,
     /// Number of blocks in stripes that counted but lacked a chunk.
     pub torn_blocks: u64,
@@ -33,7 +33,7 @@ pub struct Recovered {
     pub early: u64,
 }
 
-/// How far a recovery has come.
+/// The progress of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The map is being changed; until it is complete, it is unknown which segments hold
@@ -41,7 +41,7 @@ pub(crate) enum Stage {
     Applying,
     /// Stripes that lack a chunk are being rewritten.
     Repairing,
-    /// The torn stripes are written again, and the checkpoint is next.
+    /// The torn stripes are rewritten, and the checkpoint is next.
     Repaired,
 }
 

@@ -1,4 +1,4 @@
-//! The scrub of state records. Without these records the array cannot be assembled.
+//! The scrub of state records. Without these records, the array cannot be assembled.
 //!
 //! All members have the same records, so a damaged one is rewritten at once, even if the scrub
 //! does not repair. Every member gets a new record of the present state; on a member with a

@@ -1,4 +1,4 @@
-//! Decides what is done next for a volume's space: a pure function of a few facts.
+//! Decides the next action for a volume's space: a pure function of a few facts.
 //!
 //! - `Ok`: enough segments are free. The only work is upkeep: checkpoints, and moving blocks out of
 //!   segments without full redundancy.
@@ -28,7 +28,7 @@ pub(crate) enum Lane {
     Clean,
 }
 
-/// How far a recovery has come.
+/// The progress of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// No recovery was needed, or it is finished.
@@ -345,7 +345,7 @@ mod tests {
         });
     }
 
-    /// A stripe in line for a waiting writer is helped once nothing else is under way. If both
+    /// A stripe in line for a waiting writer is helped once no other action is under way. If both
     /// lanes rest, no stripe is in line, and the next stripe wakes them.
     #[test]
     fn no_stripe_waits_for_ever() {
@@ -408,7 +408,7 @@ mod tests {
         });
     }
 
-    /// With enough free segments there is only upkeep. Writers that still wait are told that there
+    /// With enough free segments, there is only upkeep. Writers that still wait are told that there
     /// is space.
     #[test]
     fn in_order_it_rests() {

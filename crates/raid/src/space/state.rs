@@ -29,7 +29,7 @@ pub(crate) struct Space {
     /// Set while the volume is out of space: the reason, and the number of valid blocks when it
     /// was set.
     pub(super) none: RefCell<Option<(Error, u64)>>,
-    /// What recovery still has to do before segments may be reset.
+    /// The remaining work of recovery before segments may be reset.
     pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
 }
 

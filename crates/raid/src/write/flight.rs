@@ -234,7 +234,7 @@ impl Volume {
         let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
         let segments = self.0.segments.borrow();
         let zones = &segments[open.slot as usize].zones;
-        // All members have the same out-of-band size. With no member in service nothing is sent.
+        // All members have the same out-of-band size. With no member in service, nothing is sent.
         let drive = self.0.array.members().iter().find_map(|member| member.drive());
         let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;

@@ -12,10 +12,10 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// What footers record of a block: its identity (`None`: parity), and its CRC32C.
+/// A block in the form that footers record: its identity (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Users' requests that are smaller than a large chunk.
@@ -133,7 +133,8 @@ impl Stripe {
         self.calls.iter().for_each(|call| call.over(error));
     }
 
-    /// What footers record of data block `at` of the stripe; blocks after the items are zeros.
+    /// Data block `at` of the stripe in the form that footers record; blocks after the items
+    /// are zeros.
     pub(crate) fn block(&self, at: usize, zero_crc: u32) -> Block {
         let empty = Identity { crc: zero_crc, ..Identity::default() };
         let identity = self.items.get(at).map_or(empty, |item| item.identity);

@@ -31,7 +31,7 @@ impl Volume {
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.array.members().iter().zip(permits) {
             // Since the permits were taken, a member may have failed, so it has no drive, or a
-            // drive may have come, so it has no permit. In both cases the segment gets no zone of
+            // drive may have come, so it has no permit. In both cases, the segment gets no zone of
             // the member.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);

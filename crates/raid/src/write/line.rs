@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Invariants
 /// - A stripe in line has no place in a segment yet.
 /// - After `Volume::dispatch_ready`, stripes are in line only while the open segment waits for
-/// stripes in flight, while the next segment is being begun, or while stripes are quiesced.
+///   stripes in flight, while the next segment is being begun, or while stripes are quiesced.
 pub(crate) struct SegmentWriter {
     pub(crate) purpose: Use,
     /// Number of blocks in a chunk.

@@ -36,7 +36,7 @@ impl Volume {
         self.dispatch_ready(writer);
     }
 
-    /// Dispatches the stripes in line as far as the open segment takes them.
+    /// Dispatches those stripes in line that the open segment takes.
     pub(crate) fn dispatch_ready(&self, writer: &Rc<SegmentWriter>) {
         loop {
             if writer.ready.borrow().is_empty() || self.0.segments.is_quiesced() {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// - While the stripe has a block, a timer is set that closes the stripe.
 pub(crate) struct Stream {
     pub(super) filling: RefCell<Stripe>,
-    /// When the last block arrived.
+    /// Time at which the last block arrived.
     pub(super) last: Cell<Nanos>,
     pub(super) timer: Cell<bool>,
     /// Number of blocks written through the stream; the router prefers the stream that wrote least.
@@ -44,7 +44,7 @@ impl Stream {
         })
     }
 
-    /// What the stream is for.
+    /// The purpose of the stream.
     pub(crate) fn purpose(&self) -> Use {
         self.writer.purpose
     }

@@ -15,7 +15,7 @@ impl Volume {
     /// returns when a record of the trim is as durable as a write would be.
     ///
     /// # Errors
-    /// As [`Volume::write`].
+    /// The errors of [`Volume::write`].
     pub async fn trim(&self, block: u64, count: u64, fua: bool) -> Result<()> {
         self.check_alive()?;
         self.check_range(block, count)?;
@@ -68,7 +68,7 @@ impl Volume {
     /// Writes zeros, by a [`Volume::trim`]: unmapped blocks read as zeros.
     ///
     /// # Errors
-    /// As [`Volume::write`].
+    /// The errors of [`Volume::write`].
     pub async fn write_zeroes(&self, block: u64, count: u64, fua: bool) -> Result<()> {
         self.trim(block, count, fua).await
     }

@@ -142,9 +142,9 @@ impl Client {
                 Ok(true)
             }
             // The model has no limits, so a full drive may refuse what the model allows, but only
-            // operations that need an additional block. That rule does not hold on a drive that
-            // loses zones, or on which damage keeps a superzone from being emptied: such a drive
-            // has less space than promised.
+            // operations that need an additional block. That rule does not hold if the drive loses
+            // zones, or if damage keeps a superzone from being emptied: such a drive has less space
+            // than promised.
             (Err(ErrorKind::NoSpace), Ok(()))
                 if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
             {

@@ -4,7 +4,7 @@
 //! A seed makes a file system with a history, cuts the power in half of the cases, and damages the
 //! image: bits, fields, blocks, mostly at places with metadata. Checksums would catch nearly all of
 //! the damage, but the code behind the checksums is to be tested. So in most cases the harness
-//! makes checksums fit again, up to the checkpoint. In half of these cases the engine does not
+//! makes checksums fit again, up to the checkpoint. In half of these cases, the engine does not
 //! check nodes and content at all (the defect that drops those checksums). The results are not
 //! judged; the sweeps with valid checksums do that.
 

@@ -169,7 +169,7 @@ pub async fn reopen(
         Err(error) if damage.metadata && explains(error.kind()) => {
             return look_only(&rt, device, &setup, &expected).await;
         }
-        // On a full drive that loses zones there is no space for the writes of recovery.
+        // On a full drive that loses zones, there is no space for the writes of recovery.
         Err(error) if damage.closed && error.kind() == ErrorKind::NoSpace => {
             return look_only(&rt, device, &setup, &expected).await;
         }

@@ -189,7 +189,7 @@ pub async fn sync_around_damage(
             return unless_full(error);
         }
     };
-    // After the remount the cache contains only the pages that the changes need.
+    // After the remount, the cache contains only the pages that the changes need.
     fs.unmount().await.map_err(told("unmount"))?;
     let fs = Fs::mount(&rt, Rc::new(drive.clone()), mount_options(&setup)).await;
     let fs = fs.map_err(told("mount"))?;

@@ -186,7 +186,7 @@ async fn sync_all(
     Ok(())
 }
 
-/// Lets copies of `clients` work on a copy of `drive` on which a block of a file is damaged. False
+/// Damages a block of a file on a copy of `drive`, and lets copies of `clients` work there. False
 /// if no suitable block was found.
 ///
 /// # Errors

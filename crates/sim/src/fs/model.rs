@@ -296,7 +296,7 @@ pub struct Model {
     /// Times as a recovery found them. They are not kept up to date, because they are not known
     /// exactly.
     pub times: BTreeMap<Object, Times>,
-    /// Files of which an unknown part of a change may be done.
+    /// Files with a change that may be done in part; which part is not known.
     pub unknown: BTreeSet<Object>,
 }
 

@@ -120,7 +120,7 @@ pub struct Names {
     pub prefixes: BTreeMap<u8, usize>,
 }
 
-/// Compares `client`'s names with the found names. On success adds the client's objects to
+/// Compares `client`'s names with the found names. On success, adds the client's objects to
 /// `matching`.
 fn compare_names(
     names: &Namespace,

@@ -2,7 +2,7 @@
 //!
 //! A file that is readable in the damaged file system, with the content of the undamaged one, must
 //! be readable after the repair too: under its path, or in `lost+found`. After a repair that is
-//! called sound fsck finds nothing. A repair that is not useful leaves the drive unchanged, byte
+//! called sound, fsck finds nothing. A repair that is not useful leaves the drive unchanged, byte
 //! for byte. In some cases the power is cut at a command of the repair, and the next repair has to
 //! complete it.
 

@@ -25,7 +25,7 @@ const CLIENTS: u64 = 3;
 /// Number of shared files.
 const FILES: u64 = 2;
 /// First sectors of the areas in which operations begin: one at the beginning of a file, one around
-/// the block from which on a file needs a leaf of pointers.
+/// the first block that needs a leaf of pointers.
 const AREAS: [u64; 2] = [0, 440 * 8];
 /// Number of sectors of an area.
 const AREA: u64 = 20 * 8;
@@ -75,8 +75,7 @@ impl Log {
         self.entries.len() - 1
     }
 
-    /// The event by which an operation must have been answered to be covered by an answered fsync
-    /// of `file`.
+    /// An answered fsync of `file` covers the operations that were answered by this event.
     fn durable(&self, file: usize) -> usize {
         let synced = self.entries.iter().filter(|entry| {
             entry.file == file && entry.change == Change::Fsync && entry.end.is_some()

@@ -192,7 +192,7 @@ async fn judge(rt: &Rt, device: &Rc<dyn ZonedDevice>, known: &Files) -> Result<S
             (Store::open(rt, device.clone(), accepted).await, false)
         }
     };
-    // Without a superblock no loss can be accepted.
+    // Without a superblock, no loss can be accepted.
     let Ok(store) = opened else { return Ok(Summary { mounted, findings }) };
     let (found, unread) = files_of(&store).await?;
     if mounted {

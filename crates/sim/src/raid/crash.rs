@@ -1,11 +1,11 @@
 //! The RAID volume under the crash harness.
 //!
-//! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
-//! runs members fail meanwhile: a drive is pulled, or a command takes the member out. Later, fresh
+//! Clients write and trim; the volume is small, so it cleans and checkpoints often. In many runs,
+//! members fail meanwhile: a drive is pulled, or a command takes the member out. Later, fresh
 //! drives take their places, and are rebuilt while the clients continue. The promise: each block
 //! has the content of its last acknowledged write or trim, or of a later one in progress. The level
-//! says how many drives may be gone, in any combination. Members that had failed and whose rebuild
-//! had not ended count among them.
+//! says how many drives may be gone, in any combination. A failed member counts as gone until its
+//! rebuild has ended.
 //!
 //! After each reopening the volume is written, and failed members are replaced. Some are replaced
 //! by spares, which a crash may leave unused or half taken. The rebuild may run to its end. Then

@@ -344,8 +344,8 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     let lived = on_executor(seed, summary, |rt| {
         let emulator = world.emulator(rt)?;
         let mut array = world.array.clone();
-        // Without a hanging drive there is no time limit: the simulation itself notices a task that
-        // waits forever.
+        // Without a hanging drive, there is no time limit: the simulation itself notices a task
+        // that waits forever.
         array.options.drive_timeout = if plan.hangs() { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
             rt: rt.clone(),

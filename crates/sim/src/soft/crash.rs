@@ -92,7 +92,7 @@ impl SoftSubject {
                 FaultKind::Disappear { commands: Some(1 + rng.below(20)) },
             ][rng.below(4) as usize],
         );
-        // In a third of the cases a write error hits every write for a time.
+        // In a third of the cases, a write error hits every write for a time.
         let times = if rng.one_in(3) { 2 + rng.below(30) } else { 1 };
         match once.kind {
             FaultKind::WriteError if times > 1 => Fault::new(FaultKind::WriteError).times(times),

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::io::Write;
 
-/// Tells the user what a scrub does not check.
-const NOT_LOOKED_AT: &str = "names, and where files lie, are as the program has them in memory: \
-                             only the check of a store that is not in use compares them";
+/// Tells the user which checks a scrub omits.
+const NOT_LOOKED_AT: &str = "names and file places come from that program's memory and were not \
+                             checked: for that, run the check when no program uses the store";
 
 /// Something damaged, as text.
 struct Damage<'a>(&'a ScrubDamage);
@@ -53,7 +53,7 @@ pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
         bail!("{device}: process {process} did not read it to the end: {why}");
     }
     if found.state != "finished" {
-        bail!("{device}: somebody has stopped the check (furrow scrub --stop)");
+        bail!("{device}: the check was stopped (furrow scrub --stop)");
     }
     if args.json {
         show::json(out, &document(&device, store, &found))?;

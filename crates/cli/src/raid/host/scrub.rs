@@ -77,7 +77,7 @@ impl ArrayHost {
                 let members = self.volume.members();
                 let here = |finding: &furrow_raid::Finding| {
                     let member = finding.member as usize;
-                    // By now another drive may have taken the place of the damaged drive.
+                    // By now, another drive may have taken the place of the damaged drive.
                     drives[member].as_ref().filter(|_| members[member].0 == finding.drive)
                 };
                 let damage = |finding: &furrow_raid::Finding| Damage {

@@ -241,8 +241,8 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Decides about a record of which the drive has only the blocks in `bytes`. A crash cut
-    /// the record off, unless its items show that the record is complete and its length field
+    /// Decides about an incomplete record; `bytes` are the blocks that the drive has of it. A crash
+    /// cut the record off, unless its items show that the record is complete and its length field
     /// is damaged.
     fn cut_off(&self, header: Option<&RecordHeader>, bytes: Vec<u8>) -> Read {
         let Some(header) = header else { return Read::Nothing };

@@ -371,11 +371,13 @@ pub(crate) async fn scan_ring(
     scanned
 }
 
-/// Decides whether a record that is not whole, at block `at` of a ring zone, is damaged rather
-/// than cut off by a crash. The zone is written up to `end`. A crash cut the record off if the
-/// written part of the zone ends before the end of the record, or if other content begins there.
-/// Returns the header of a damaged record, if that can be read. `first` says that a record must
-/// begin at `at`.
+/// Tells a damaged record from one that a crash cut off. The incomplete record is at block `at` of
+/// a ring zone that is written up to `end`. It counts as cut off if the written part of the zone
+/// ends inside it, if another checkpoint begins inside it, if its last block looks torn, or if the
+/// zone is full or read-only and one of the record's blocks is all zeros.
+///
+/// Returns `None` for a record that was cut off or cannot be read, `Some` for a damaged one, with
+/// its header if that is readable. Set `first` if a record must begin at `at`.
 async fn damaged(
     device: &dyn ZonedDevice,
     expect: &Expect,

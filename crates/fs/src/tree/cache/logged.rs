@@ -17,8 +17,9 @@ impl Cache {
         self.keeps_logged
     }
 
-    /// Notes that a sync record holds the present content of the dirty node `nid`. After a crash
-    /// recovery makes the node dirty, so it no longer counts as made dirty only by cleaning.
+    /// Notes that a sync record holds the current content of the dirty node `nid`. Recovery from a
+    /// crash would dirty the node again, so cleaning no longer counts as the only reason it is
+    /// dirty.
     pub(crate) fn note_logged(&mut self, nid: u32) {
         self.moved_below.remove(&nid);
         if let Some(&at) = self.index.get(&Key::Node(nid)) {

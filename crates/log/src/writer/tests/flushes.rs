@@ -63,7 +63,7 @@ fn a_flush_in_flight_is_not_enough() {
 }
 
 /// A flush goes early only if all writes that it must cover are with the drive, if the drive's
-/// flushes cover writes in flight, and if no flush is in flight. After a failure the early flush
+/// flushes cover writes in flight, and if no flush is in flight. After a failure, the early flush
 /// counts for nothing.
 #[test]
 fn a_flush_goes_beside_the_writes_that_it_covers() {

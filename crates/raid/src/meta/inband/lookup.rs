@@ -1,10 +1,10 @@
 //! Looks up the lists of windows on drives without an out-of-band area. Reads, recovery and
 //! cleaning need them.
 //!
-//! An open segment has the list of the window that is being written. For other windows the last
-//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written,
-//! have the same content. For a window that a crash left incomplete, the last whole metadata
-//! block counts.
+//! An open segment has the list of the window that is being written. For other windows, the last
+//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written, have
+//! the same content. For a window that a crash left incomplete, the last whole metadata block
+//! counts.
 
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::identity::{self, Identity};
@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A zone of a segment, with what the lookup of its windows needs.
+/// A zone of a segment, with the data for looking up its windows.
 #[derive(Clone)]
 struct Listed {
     slot: u32,
