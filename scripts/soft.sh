@@ -93,7 +93,7 @@ figures() {
     local round job who
     "$furrow" device create --soft "$work/furrow.soft" --size 4GiB >/dev/null
     "$furrow" mkfs "$work/furrow.soft" >/dev/null
-    "$furrow" mount "$work/furrow.soft" "$work/furrow" --log "$work/log"
+    "$furrow" mount -o nowriteback_cache "$work/furrow.soft" "$work/furrow" --log "$work/log"
     "$furrow" device create --soft "$work/back.soft" --size 4GiB >/dev/null
     "$furrow" mkfs "$work/back.soft" >/dev/null
     "$furrow" mount -o writeback_cache "$work/back.soft" "$work/back" --log "$work/log"
@@ -229,7 +229,7 @@ habits_of_postgres() {
 }
 
 [ "${FURROW_SOFT_FIGURES:-1}" = 0 ] || figures
-for options in rw writeback_cache; do
+for options in nowriteback_cache writeback_cache; do
     "$furrow" device create --soft "$work/habits.soft" --size 2GiB >/dev/null
     "$furrow" mkfs "$work/habits.soft" >/dev/null
     "$furrow" mount -o "$options" "$work/habits.soft" "$work/furrow" --log "$work/log"

@@ -91,9 +91,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) =
             crate::daemon::start(&again(args, &plan), args.log.as_deref(), FAILURE)?;
-        if !message.is_empty() {
-            crate::complain(&message);
-        }
+        message.lines().for_each(crate::complain);
         return Ok(status);
     }
     let ready = |note: String| match args.ready {

@@ -20,6 +20,7 @@ mod kv_names;
 mod mount;
 mod mount_block;
 mod mount_damage;
+mod mount_defaults;
 mod mount_direct;
 mod mount_full_host;
 mod mount_outside;

@@ -51,11 +51,9 @@ fn acknowledged_durable_direct_writes_survive_a_kill() {
     let place = Place::new("dsync");
     let mut version = 0;
     for engine in engines() {
-        for (options, sync) in [
-            ("commit=600", "dsync"),
-            ("commit=600,async_dio", "dsync"),
-            ("commit=600,async_dio", "sync"),
-        ] {
+        for (options, sync) in
+            [("commit=600,noasync_dio", "dsync"), ("commit=600", "dsync"), ("commit=600", "sync")]
+        {
             version += 1;
             place.mount_with(options);
             let file = place.file("file");

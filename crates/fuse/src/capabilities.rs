@@ -18,6 +18,8 @@ const PAGE: u32 = 4096;
 pub struct Agreement {
     offered: u64,
     agreed: u64,
+    /// Whether requests will come by rings.
+    pub(crate) rings: bool,
     /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
     pub max_background: u16,
 }
@@ -26,7 +28,7 @@ impl Agreement {
     /// An agreement without features yet. `offered` are the features that the kernel
     /// offers ([`crate::wire::feature`]).
     pub(crate) fn of(offered: u64) -> Agreement {
-        Agreement { offered, agreed: 0, max_background: 16 }
+        Agreement { offered, agreed: 0, rings: false, max_background: 16 }
     }
 
     /// Whether the kernel offers `feature`.
@@ -59,7 +61,7 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
         0 => 0,
         _ => u64::from(offer.flags2) << 32,
     };
-    let mut agreement = Agreement::of(u64::from(offer.flags) | upper);
+    let mut agreement = Agreement { rings, ..Agreement::of(u64::from(offer.flags) | upper) };
     for wish in [feature::INIT_EXT, feature::MAX_PAGES, feature::ASYNC_READ, feature::BIG_WRITES] {
         agreement.want(wish);
     }
@@ -88,12 +90,9 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
 }
 
 /// Chooses the capabilities of a mounted file system from the kernel's offer.
-///
-/// # Errors
-/// An error if the kernel lacks the write-back cache that the user asked for.
-pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
-    // Features that this kernel lacks stay off. This matters only for KILLPRIV_V2: without it the
-    // kernel clears set-id bits itself.
+pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) {
+    // Features that this kernel lacks stay off. Only for KILLPRIV_V2 does that matter: without it
+    // the kernel clears set-id bits itself.
     for wish in [
         feature::PARALLEL_DIROPS,
         feature::DO_READDIRPLUS,
@@ -117,9 +116,9 @@ pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
     if shared.async_dio {
         agreement.want(feature::ASYNC_DIO);
     }
-    if shared.writeback_cache && !agreement.want(feature::WRITEBACK_CACHE) {
-        bail!("this kernel has no write-back cache: leave the option out");
+    if shared.writeback_cache {
+        agreement.want(feature::WRITEBACK_CACHE);
     }
+    shared.rings.store(agreement.rings, Ordering::Relaxed);
     agreement.max_background = MAX_BACKGROUND;
-    Ok(())
 }

@@ -287,6 +287,18 @@ impl Notifier {
     /// # Errors
     /// The kernel's error.
     pub fn drop_cached(&self, node: Node, offset: i64, length: i64) -> Result<(), Errno> {
+        self.drop_inode(node, offset, length)
+    }
+
+    /// Makes the kernel ask for the attributes of an inode again. Its cached pages stay.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn drop_attributes(&self, node: Node) -> Result<(), Errno> {
+        self.drop_inode(node, -1, 0)
+    }
+
+    fn drop_inode(&self, node: Node, offset: i64, length: i64) -> Result<(), Errno> {
         let body = DropInode { node: node.0, offset, length };
         let whole = (size_of::<AnswerHeader>() + size_of::<DropInode>()) as u32;
         let header = AnswerHeader { length: whole, error: wire::DROP_INODE, unique: 0 };

@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub async_dio: bool,
     /// Whether the kernel collects writes in its page cache.
     pub writeback_cache: bool,
+    /// Whether requests come by rings.
+    pub rings: AtomicBool,
     /// Whether the kernel opens files without asking the server.
     pub no_open: AtomicBool,
     /// Time of the mount.
@@ -72,6 +74,10 @@ impl Shared {
             shown.blocks = shown.blocks.max(1);
         }
         shown
+    }
+
+    pub(crate) fn has_rings(&self) -> bool {
+        self.rings.load(Ordering::Relaxed)
     }
 
     pub(crate) fn left(&self) -> MutexGuard<'_, Option<furrow_zone::Result<()>>> {
@@ -111,11 +117,8 @@ impl Shared {
 }
 
 /// How long the kernel may cache names and attributes: a day, because every change goes through
-/// this kernel, so its cache stays correct. With a write-back cache it is a second: the kernel does
-/// not notice that a file gets more blocks when it passes on collected writes.
-pub fn usual_ttl(writeback_cache: bool) -> Duration {
-    Duration::from_secs(if writeback_cache { 1 } else { 86_400 })
-}
+/// this kernel, so its cache stays correct. What the kernel does not notice the server tells.
+pub const USUAL_TTL: Duration = Duration::from_secs(86_400);
 
 /// The FUSE server of one mounted file system.
 #[derive(Clone)]
@@ -173,6 +176,7 @@ impl FuseServer {
             handles: false,
             async_dio: false,
             writeback_cache: false,
+            rings: AtomicBool::new(false),
             no_open: AtomicBool::new(false),
             since,
             left: Mutex::default(),
@@ -203,7 +207,7 @@ impl FuseServer {
     }
 
     /// Lets the kernel have many direct requests of one program in flight (`async_dio`). The kernel
-    /// then leaves `O_DSYNC` to the server and does not update its page cache.
+    /// then leaves `O_DSYNC` to the server, and learns from the server which of its pages are old.
     #[must_use]
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

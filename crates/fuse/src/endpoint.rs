@@ -58,6 +58,8 @@ pub struct Endpoint {
     pub no_dev: bool,
     /// Whether programs cannot be executed.
     pub no_exec: bool,
+    /// Whether every write is synchronous.
+    pub synchronous: bool,
     /// Whether the kernel skips permission checks, for benchmarks only.
     pub no_permissions: bool,
     /// The way by which requests come from the kernel.
@@ -141,6 +143,7 @@ impl Endpoint {
         flags.set(MountFlags::NOSUID, self.no_suid);
         flags.set(MountFlags::NODEV, self.no_dev);
         flags.set(MountFlags::NOEXEC, self.no_exec);
+        flags.set(MountFlags::SYNCHRONOUS, self.synchronous);
         flags
     }
 }
@@ -282,16 +285,21 @@ impl Root {
         }
     }
 
+    /// Opens the root directory if the file system is still mounted there.
+    fn reopen(&self) -> Result<OwnedFd, Errno> {
+        let root = Root::open(&self.directory)?;
+        match rustix::fs::fstat(&root)?.st_dev == self.device {
+            true => Ok(root),
+            false => Err(Errno::NODEV),
+        }
+    }
+
     /// Makes the kernel write back its dirty pages of the file system, and waits until it has.
     ///
     /// # Errors
     /// `NODEV` if the file system is no longer mounted there; otherwise the kernel's error.
     pub fn write_back(&self) -> Result<(), Errno> {
-        let root = Root::open(&self.directory)?;
-        match rustix::fs::fstat(&root)?.st_dev == self.device {
-            true => rustix::fs::syncfs(&root),
-            false => Err(Errno::NODEV),
-        }
+        rustix::fs::syncfs(self.reopen()?)
     }
 }
 

@@ -29,7 +29,7 @@ mod ring;
 mod session;
 mod wire;
 
-pub use dispatch::{FuseServer, Reporter, usual_ttl};
+pub use dispatch::{FuseServer, Reporter, USUAL_TTL};
 pub use endpoint::{Endpoint, Holder, Mounted, Transport, Unmount};
 pub use report::Info;
 pub use ring::is_allowed as rings_are_allowed;

@@ -6,10 +6,10 @@
 //!
 //! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
 //!
-//! The kernel itself handles permissions, the sticky bit (`default_permissions`) and access
-//! lists, advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
-//! after the write, except with `async_dio`). `docs/use/mounting.md` lists the limits of a mount,
-//! and alternatives.
+//! The kernel does permission checks, the sticky bit (`default_permissions`) and access lists,
+//! advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync after the
+//! write, except after an asynchronous direct one). `docs/use/mounting.md` says what a mount cannot
+//! do, and what to use instead.
 
 use crate::capabilities::{Agreement, choose};
 use crate::channel::Notifier;
@@ -92,9 +92,18 @@ async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
     }
 }
 
+/// The file at `from`, if it is a regular file that a rename to `to` would put in the place of
+/// another one.
+async fn replacing(fs: &Fs, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
+    fs.lookup(to.0, to.1).await.ok()?;
+    let new = fs.lookup(from.0, from.1).await.ok()?;
+    (new.kind == Kind::File).then_some(new.ino)
+}
+
 impl Operations for FuseServer {
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()> {
-        choose(&self.shared, agreement)
+        choose(&self.shared, agreement);
+        Ok(())
     }
 
     fn connected(self: &Arc<Self>, kernel: Notifier) {
@@ -171,7 +180,10 @@ impl Operations for FuseServer {
             Op::Getattr,
             reply,
             move |call| async move { call.fs.getattr(ino).await },
-            |reply, attr, shared| reply.attr(&shared.ttl, &shared.attributes(&attr)),
+            |reply, attr, shared| {
+                shared.known.shown(attr.ino);
+                reply.attr(&shared.ttl, &shared.attributes(&attr));
+            },
         );
     }
 
@@ -197,7 +209,10 @@ impl Operations for FuseServer {
                 };
                 call.setattr(ino, changes, who).await
             },
-            |reply, attr, shared| reply.attr(&shared.ttl, &shared.attributes(&attr)),
+            |reply, attr, shared| {
+                shared.known.shown(attr.ino);
+                reply.attr(&shared.ttl, &shared.attributes(&attr));
+            },
         );
     }
 
@@ -276,8 +291,26 @@ impl Operations for FuseServer {
         } else {
             return reply.error(Errno::INVAL);
         };
-        self.empty(Op::Rename, reply, move |call| async move {
-            call.rename((from, &name), (to, &new_name), mode).await
+        let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout { .. });
+        let server = self.clone();
+        let rename = move |name: Vec<u8>, new_name: Vec<u8>| {
+            server.empty(Op::Rename, reply, move |call| async move {
+                call.rename((from, &name), (to, &new_name), mode).await
+            });
+        };
+        if !(self.shared.writeback_cache && replaces) {
+            return rename(name, new_name);
+        }
+        // The kernel may have the content of the new file.
+        let server = self.clone();
+        self.submit(move |rt, fs| {
+            let fs = fs.clone();
+            rt.run_now(async move {
+                match replacing(&fs, (from, &name), (to, &new_name)).await {
+                    Some(ino) => server.after_passing_on(ino, move || rename(name, new_name)),
+                    None => rename(name, new_name),
+                }
+            });
         });
     }
 
@@ -352,6 +385,9 @@ impl Operations for FuseServer {
     fn read(&self, ino: Node, offset: u64, size: u32, flags: OFlags, reply: Reply<kind::Data>) {
         let ino = known!(ino, reply);
         let (size, noatime) = (size as usize, flags.contains(OFlags::NOATIME));
+        if self.shared.async_dio && !flags.contains(OFlags::DIRECT) {
+            self.shared.known.cached(ino);
+        }
         self.run(
             Op::Read,
             reply,
@@ -382,6 +418,10 @@ impl Operations for FuseServer {
         let size = data.len() as u32;
         // The kernel keeps and sends the times itself for writes from its cache.
         let cached = write_flags & wire::write::CACHE != 0;
+        let direct = self.shared.async_dio && flags.contains(OFlags::DIRECT) && !cached;
+        if self.shared.async_dio && !direct {
+            self.shared.known.cached(ino);
+        }
         let data = WriteData::copy(&self.pool, offset, data)
             .keeping_times(self.shared.writeback_cache && cached);
         self.run(
@@ -391,10 +431,22 @@ impl Operations for FuseServer {
                 if strip {
                     call.strip_set_id(ino, who).await?;
                 }
-                call.with_space(data, async |data| call.fs.write(ino, data).await).await?;
+                let done = call.with_space(data, async |data| call.fs.write(ino, data).await).await;
+                if cached && done.is_err() {
+                    call.shared.not_written(ino, offset, size);
+                }
+                done?;
                 if sync { call.fsync(ino, true).await } else { Ok(()) }
             },
-            move |reply, (), _| reply.written(size),
+            move |reply, (), shared| {
+                if direct {
+                    return shared.written_directly((ino, offset), size, reply);
+                }
+                if cached {
+                    shared.written_back(ino);
+                }
+                reply.written(size);
+            },
         );
     }
 
@@ -573,12 +625,6 @@ impl Operations for FuseServer {
     }
 
     fn lseek(&self, ino: Node, offset: i64, whence: i32, reply: Reply<kind::Seek>) {
-        // The kernel sends this request before it writes back the dirty pages of the file, so the
-        // engine would report a hole where data waits in the kernel's cache. After the answer
-        // ENOSYS the kernel does not ask again and reports the whole file as data.
-        if self.shared.writeback_cache {
-            return reply.error(Errno::NOSYS);
-        }
         let ino = known!(ino, reply);
         let what = match whence {
             SEEK_DATA => Seek::Data,

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time that a busy mount gets to become free after its daemon was told to end.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -130,33 +130,47 @@ impl<S: Operations> Session<S> {
         }
     }
 
-    /// Makes the kernel pass on the dirty pages of its page cache every `interval`; otherwise it
-    /// keeps a page for up to half a minute (vm.dirty_expire_centisecs). This is for a server
-    /// [with a write-back cache](crate::FuseServer::with_writeback_cache). After a failure `log`
-    /// gets a line.
+    /// Makes the kernel pass on the dirty pages of its page cache every `interval`, in nanoseconds,
+    /// which may change meanwhile; otherwise it keeps a page for up to half a minute
+    /// (vm.dirty_expire_centisecs). For a server [with a write-back
+    /// cache](crate::FuseServer::with_writeback_cache). After a failure `log` gets a line, unless
+    /// it was the same failure before.
     ///
     /// # Errors
     /// An error if no thread can be started.
     pub fn write_back_every(
         &mut self,
-        interval: Duration,
+        interval: Arc<AtomicU64>,
         log: impl Fn(&str) + Send + 'static,
     ) -> Result<()> {
         let (sender, end) = channel::<()>();
         let directory = self.directory.clone();
         let work = move || {
-            let mut known = None;
-            while end.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            let (mut known, mut said) = (None, None);
+            let mut last = Instant::now();
+            loop {
+                let rest = Duration::from_nanos(interval.load(Ordering::Relaxed))
+                    .saturating_sub(last.elapsed());
+                // A longer interval may become a shorter one.
+                match end.recv_timeout(rest.min(Duration::from_secs(1))) {
+                    Err(RecvTimeoutError::Timeout) if rest > Duration::from_secs(1) => continue,
+                    Err(RecvTimeoutError::Timeout) => last = Instant::now(),
+                    _ => return,
+                }
                 let root = match known.take() {
                     Some(root) => Ok(root),
                     None => Root::of(&directory),
                 };
                 match root.and_then(|root| root.write_back().map(|()| root)) {
-                    Ok(root) => known = Some(root),
+                    Ok(root) => (known, said) = (Some(root), None),
                     // The file system was unmounted, or its daemon is ending.
                     Err(Errno::NODEV | Errno::NOENT) => return,
                     Err(errno) if endpoint::is_end(errno) => return,
-                    Err(errno) => log(&format!("writing back the kernel's cache: {errno}")),
+                    Err(errno) if said == Some(errno) => {}
+                    Err(errno) => {
+                        said = Some(errno);
+                        log(&format!("writing back the kernel's cache: {errno}"));
+                    }
                 }
             }
         };

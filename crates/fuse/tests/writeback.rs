@@ -47,6 +47,20 @@ fn what_is_closed_is_passed_on() {
 }
 
 #[test]
+fn what_replaces_a_file_is_passed_on_before() {
+    let Some(place) = place("replaces") else { return };
+    fs::write(place.at("old"), "old").unwrap();
+    let before = writes(&place);
+    let mut new = File::create(place.at("new")).unwrap();
+    new.write_all(&pattern(9000, 5)).unwrap();
+    fs::rename(place.at("new"), place.at("other")).unwrap();
+    assert_eq!(writes(&place), before, "it replaces nothing");
+    fs::rename(place.at("other"), place.at("old")).unwrap();
+    assert!(writes(&place) > before);
+    assert!(fs::read(place.at("old")).unwrap() == pattern(9000, 5));
+}
+
+#[test]
 fn the_kernel_keeps_as_much_dirty_and_reads_as_far_ahead_as_for_a_local_file_system() {
     let Some(place) = place("limits") else { return };
     let device = fs::metadata(place.at("")).unwrap().dev();
@@ -128,8 +142,13 @@ fn holes_are_not_where_data_waits() {
     file.set_len(1 << 20).unwrap();
     file.sync_all().unwrap();
     file.write_all_at(b"data", 512 << 10).unwrap();
-    let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
-    assert!(found <= 512 << 10, "data that waits in the cache was taken for a hole");
+    let seek = |from| rustix::fs::seek(&file, from).unwrap();
+    let found = seek(rustix::fs::SeekFrom::Data(0));
+    assert_eq!(found, 512 << 10, "data that waits in the cache was taken for a hole");
+    // The server does not know the new end of the file.
+    file.write_all_at(b"end", 3 << 20).unwrap();
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(516 << 10)), 3 << 20);
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(3 << 20)), (3 << 20) + 3);
     file.seek(SeekFrom::Start(512 << 10)).unwrap();
     let mut four = [0; 4];
     file.read_exact(&mut four).unwrap();

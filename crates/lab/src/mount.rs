@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result, ensure};
 use furrow_emu::create_image;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{BIG, Null};
-use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport, usual_ttl};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport, USUAL_TTL};
 use furrow_rt::{Config, Port};
 use furrow_zone::spec::parse_geometry;
 use furrow_zone::{Access, Error};
@@ -33,6 +33,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -390,7 +392,7 @@ impl Mount {
     fn null(place: &Place, name: &str, transport: Transport, writeback: bool) -> Result<Mount> {
         let directory = place.0.join(name);
         fs::create_dir(&directory)?;
-        let server = Null::new(usual_ttl(writeback)).with_writeback_cache(writeback);
+        let server = Null::new(USUAL_TTL).with_writeback_cache(writeback);
         let session = Session::mount(server, &endpoint(name, transport), &directory)?;
         Ok(Mount { served: session.spawn()?, directory, port: None })
     }
@@ -424,12 +426,12 @@ impl Mount {
             // A failure to print is ignored.
             let _ = writeln!(std::io::stderr(), "{line}");
         };
-        let ttl = usual_ttl(writeback);
-        let server = FuseServer::new(port.clone(), pool, ttl, Info::default(), Box::new(log))
+        let server = FuseServer::new(port.clone(), pool, USUAL_TTL, Info::default(), Box::new(log))
             .with_writeback_cache(writeback);
         let mut session = Session::mount(server, &endpoint(name, transport), &directory)?;
         if writeback {
-            session.write_back_every(WRITE_BACK, log)?;
+            session
+                .write_back_every(Arc::new(AtomicU64::new(WRITE_BACK.as_nanos() as u64)), log)?;
         }
         Ok(Mount { served: session.spawn()?, directory, port: Some(port) })
     }

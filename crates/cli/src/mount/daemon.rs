@@ -17,8 +17,9 @@ use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Access, Error};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 /// A mount to be made.
 pub struct Plan {
@@ -58,25 +59,25 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
+    let commit = Arc::new(AtomicU64::new(plan.options.engine.commit_interval));
     let server = FuseServer::new(port.clone(), pool, plan.options.ttl(), info, Box::new(log))
         .with_handles(plan.options.handles)
         .with_async_dio(plan.options.async_dio)
         .with_writeback_cache(plan.options.writeback_cache)
-        .with_remount(Box::new(Running::new(&plan.texts)));
+        .with_remount(Box::new(Running::new(&plan.texts, &commit)));
     let (reporter, leaving) = (server.reporter(), server.reporter());
     let mut claim = plan.block_device().and_then(hand_over);
     endpoint.block_device = claim.is_some();
     let served = Session::mount(server, &endpoint, &plan.directory)
         .and_then(|mut session| {
-            if plan.options.writeback_cache {
-                let interval = Duration::from_nanos(plan.options.engine.commit_interval);
-                session.write_back_every(interval, log)?;
+            if plan.options.writeback_cache && !plan.options.engine.read_only {
+                session.write_back_every(commit, log)?;
             }
             signals.unmount_on_signal(session.ending(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));
             metrics.map_or(Ok(()), |service| service.start(page))?;
             let stat = leaving.stat();
-            ready(damaged(&plan, stat).unwrap_or_else(|| without_sync(&plan)))?;
+            ready(damaged(&plan, stat).unwrap_or_else(|| notes(&plan)))?;
             Ok(session)
         })
         .and_then(|session| {
@@ -178,6 +179,22 @@ fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
         plan.directory.display(),
         lines.first()?
     ))
+}
+
+/// What a user should know of this mount, a line each.
+fn notes(plan: &Plan) -> String {
+    let notes = [without_sync(plan), faster(plan).to_owned()];
+    notes.iter().filter(|note| !note.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
+}
+
+/// A note about the faster option, if it was neither chosen nor refused.
+fn faster(plan: &Plan) -> &'static str {
+    let chosen = plan.texts.iter().any(|text| text.contains("writeback_cache"));
+    if chosen || plan.options.engine.read_only {
+        return "";
+    }
+    "note: small buffered writes are several times as fast with -o writeback_cache, but then only \
+     close(2) and fsync(2) report a full drive; -o nowriteback_cache leaves out this note"
 }
 
 /// A warning if sync(1) does not reach this mount. A drive in memory gets no warning, because the

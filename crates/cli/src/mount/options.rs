@@ -2,7 +2,7 @@
 
 use crate::metrics::Metrics;
 use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
-use furrow_fuse::{Endpoint, Transport, usual_ttl};
+use furrow_fuse::{Endpoint, Transport, USUAL_TTL};
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::{size, words};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub const KNOWN: &[Known] = &[
     known(
         "attr_timeout=SECONDS",
         "how long the kernel may cache names and attributes",
-        Words("a day; 1 with writeback_cache"),
+        Words("a day"),
     ),
     known(
         "errors=continue|remount-ro",
@@ -47,7 +47,7 @@ pub const KNOWN: &[Known] = &[
         Is("errors=continue"),
     ),
     known("metrics=WHERE", "metrics for Prometheus: ADDRESS:PORT or /FILE", Words("none")),
-    known("async_dio", "many direct requests of one program in flight", Is("noasync_dio")),
+    known("async_dio", "many direct requests of one program at once", Is("async_dio")),
     known(
         "writeback_cache",
         "the kernel's page cache answers writes and passes them on later",
@@ -90,7 +90,7 @@ pub fn help() -> String {
 }
 
 /// Options of mount(8) that are accepted too.
-const USUAL: [&str; 33] = [
+const USUAL: [&str; 34] = [
     "async",
     "atime",
     "auto",
@@ -116,6 +116,7 @@ const USUAL: [&str; 33] = [
     "remount",
     "silent",
     "suid",
+    "sync",
     "user",
     "users",
     "_netdev",
@@ -169,7 +170,7 @@ fn forms() -> String {
 const MIN_CACHE: u64 = 16 << 20;
 
 /// The options given with `-o`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Options of the engine.
     pub engine: MountOptions,
@@ -191,10 +192,26 @@ pub struct Options {
     pub metrics: Option<Metrics>,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            engine: MountOptions::default(),
+            endpoint: Endpoint::default(),
+            ttl: None,
+            fsname: None,
+            async_dio: true,
+            writeback_cache: false,
+            handles: false,
+            remount: false,
+            metrics: None,
+        }
+    }
+}
+
 impl Options {
     /// How long the kernel may cache names and attributes.
     pub fn ttl(&self) -> Duration {
-        self.ttl.unwrap_or(usual_ttl(self.writeback_cache))
+        self.ttl.unwrap_or(USUAL_TTL)
     }
 }
 
@@ -250,6 +267,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         }
         ("lazytime", None) => engine.lazy_time = true,
         ("nolazytime", None) => engine.lazy_time = false,
+        ("sync", None) => endpoint.synchronous = true,
+        ("async", None) => endpoint.synchronous = false,
         ("async_dio", None) => options.async_dio = true,
         ("noasync_dio", None) => options.async_dio = false,
         ("writeback_cache", None) => options.writeback_cache = true,
@@ -262,8 +281,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("nodiratime", None) => engine.directory_access_time = false,
         // Options that are always on, or are for mount(8) and tools that read fstab.
         (
-            "async"
-            | "auto"
+            "auto"
             | "noauto"
             | "user"
             | "nouser"
@@ -443,7 +461,10 @@ mod tests {
         assert_eq!(options.engine.cache_pages, 262_144);
         let options = parse(["attr_timeout=0,fsname=a b,ro,rw"]).unwrap();
         assert_eq!((options.ttl(), options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
-        assert_eq!(parse(["writeback_cache"]).unwrap().ttl(), Duration::from_secs(1));
+        let caches = |text| parse([text]).map(|o| (o.writeback_cache, o.async_dio)).unwrap();
+        assert_eq!(caches("rw"), (false, true));
+        assert_eq!(caches("writeback_cache,noasync_dio"), (true, false));
+        assert!(parse(["sync"]).unwrap().endpoint.synchronous);
         assert!(!options.engine.read_only);
     }
 

@@ -12,7 +12,8 @@ use furrow_fs::Fs;
 use furrow_fuse::report::{self, Remount};
 use furrow_zone::{Error, ErrorKind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Options that may change while a file system is mounted, in their form without `no`.
 const CHANGEABLE: [&str; 9] =
@@ -23,27 +24,34 @@ const ACCESS_TIMES: [&str; 4] = ["relatime", "atime", "nostrictatime", "diratime
 const NOT_TOLD: &str = "noatime";
 
 /// The options of a running mount, for its daemon.
-pub struct Running(Mutex<String>);
+pub struct Running {
+    options: Mutex<String>,
+    /// The interval of `commit=` in nanoseconds.
+    commit: Arc<AtomicU64>,
+}
 
 impl Running {
-    /// The options of a mount with these texts after `-o`.
-    pub fn new(texts: &[String]) -> Running {
-        Running(Mutex::new(texts.join(",")))
+    /// The options of a mount with these texts after `-o`. A change of `commit=` is stored in
+    /// `commit`, too.
+    pub fn new(texts: &[String], commit: &Arc<AtomicU64>) -> Running {
+        Running { options: Mutex::new(texts.join(",")), commit: commit.clone() }
     }
 }
 
 impl Remount for Running {
     fn options(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn change(&self, fs: &Fs, options: &str) -> std::result::Result<(), Error> {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.options.lock().unwrap_or_else(PoisonError::into_inner);
         let invalid = |why: String| Error::new(ErrorKind::Invalid, why);
         let changes = changes(&now, options).map_err(invalid)?;
         let texts = [now.as_str(), &changes].into_iter().filter(|text| !text.is_empty());
         let text = texts.collect::<Vec<_>>().join(",");
-        fs.reconfigure(&parse([&*text]).map_err(invalid)?.engine);
+        let engine = parse([&*text]).map_err(invalid)?.engine;
+        self.commit.store(engine.commit_interval, Ordering::Relaxed);
+        fs.reconfigure(&engine);
         *now = text;
         Ok(())
     }
@@ -128,11 +136,6 @@ fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
                  and mount again"
             ));
         }
-        if name == "commit" && running.writeback_cache {
-            return Err("with writeback_cache, commit cannot change while the file system is \
-                        mounted: unmount, and mount again"
-                .to_owned());
-        }
         changed.push(option);
     }
     let changed = changed.join(",");
@@ -179,7 +182,7 @@ mod tests {
         for (now, wanted, why) in [
             ("", "remount,cache=1GiB", "cache=1GiB cannot"),
             ("", "remount,commit=20,writeback_cache", "writeback_cache cannot"),
-            ("writeback_cache", "remount,commit=20", "with writeback_cache, commit"),
+            ("noasync_dio", "remount,async_dio", "async_dio cannot"),
             ("order=append", "order=queued", "order=queued cannot"),
             ("", "gc_urgent=90", "before it starts"),
             ("", "attr_timeout=1", "attr_timeout=1 cannot"),

@@ -10,6 +10,8 @@ use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -94,7 +96,8 @@ impl Mounted {
         let endpoint = Endpoint { source, transport: TRANSPORT.get(), ..Endpoint::default() };
         let mut session = Session::mount(server, &endpoint, directory).unwrap();
         if writeback {
-            session.write_back_every(WRITE_BACK_EVERY, |line| eprintln!("{line}")).unwrap();
+            let interval = Arc::new(AtomicU64::new(WRITE_BACK_EVERY.as_nanos() as u64));
+            session.write_back_every(interval, |line| eprintln!("{line}")).unwrap();
         }
         let served = session.spawn().unwrap();
         Mounted { port, served }
