@@ -34,4 +34,7 @@ fi
 say "building furrow, optimised (a few minutes the first time)"
 cargo build --release --locked -p furrow-cli
 export PATH="$target_dir/release:$PATH"
-exec furrow demo "$source_tree" --work "$work" "$@"
+status=0
+furrow demo "$source_tree" --work "$work" "$@" || status=$?
+say "$work keeps $(du -sh "$work" | cut -f 1): 'rm -r $work' frees them" >&2
+exit "$status"
