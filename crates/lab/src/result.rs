@@ -275,6 +275,16 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
                 compared(figure.take, first, other()?)
             }
             Take::Best => best,
+            Take::Most => {
+                let per = find(all, figure.per.as_ref())?;
+                let others = of(per, seed)?;
+                let points = run.series.points.iter().zip(&own);
+                let ratios = points.filter_map(|(point, value)| {
+                    let other = *others.get(place(per, Some(&point.label))?)?;
+                    (other > 0.0).then_some(value / other)
+                });
+                Some(ratios.fold(f64::NEG_INFINITY, f64::max)).filter(|most| most.is_finite())?
+            }
             Take::Spread => {
                 let least = own.iter().copied().fold(f64::INFINITY, f64::min);
                 if best > 0.0 { (1.0 - least / best) * 100.0 } else { 0.0 }
@@ -408,6 +418,7 @@ mod tests {
             (&format!("{rest}unit = 'zones'\ntake = 'knee'\nreach = 70"), 20.0),
             (&format!("{rest}unit = '%'\ntake = 'spread'"), 75.0),
             (&format!("{rest}unit = 'MB/s'\ntake = 'best'"), 4000.0),
+            (&format!("{rest}unit = 'x'\nper = 'a'\ntake = 'most'"), 4.0 / 3.0),
         ] {
             let sample = compute(&figure(text), &all).unwrap();
             assert!((sample.values[0] - first).abs() < 1e-9, "{text}: {sample:?}");

@@ -190,6 +190,8 @@ pub enum Take {
     Loss,
     /// Percentage by which the measure of `run` is above that of `per`.
     More,
+    /// The highest ratio of a point of series `run` to the point of series `per` at the same value.
+    Most,
     /// The first value of series `run` at which `reach` percent of the series' best is reached.
     Knee,
     /// Percentage by which the lowest of series `run` is below the highest.
@@ -367,6 +369,10 @@ impl Claim {
                 ensure!(!own && !other, "of a series, without `at` or `per_at`");
             }
             Take::Knee | Take::Spread | Take::Best => ensure!(own, "not of a whole series"),
+            Take::Most => {
+                let other = self.find(figure.per.as_ref(), figure.per_at.as_ref(), "per")?;
+                ensure!(own && other, "not of two whole series");
+            }
             Take::Line => {
                 let other = self.find(figure.run.as_ref(), figure.per_at.as_ref(), "run")?;
                 ensure!(!own && !other, "of a series, without `at` or `per_at`");

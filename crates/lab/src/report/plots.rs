@@ -189,7 +189,7 @@ fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark>
         Take::Ratio => Some(own()? * number),
         Take::Loss => Some(own()? * (1.0 - number / 100.0)),
         Take::More => Some(own()? * (1.0 + number / 100.0)),
-        Take::Knee | Take::Spread | Take::Best | Take::Line => None,
+        Take::Knee | Take::Spread | Take::Best | Take::Line | Take::Most => None,
     };
     match figure.take {
         Take::Knee => {
