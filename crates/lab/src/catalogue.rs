@@ -14,7 +14,7 @@ mod variant;
 mod verdict;
 
 pub(crate) use claim::elsewhere;
-pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial};
+pub use claim::{Claim, Figure, Good, Paper, Relation, Series, SeriesPoint, Take, Trial};
 pub use variant::Variant;
 pub use verdict::Verdict;
 
@@ -68,6 +68,10 @@ pub struct Source {
     /// Whether its claims run in real time and not in virtual time.
     #[serde(default)]
     pub real_time: bool,
+    /// Variants with other plausible values of what the work leaves open: where their figures are
+    /// kept, a verdict of the pages is the worst of them and the usual one.
+    #[serde(default)]
+    pub plausible: Vec<String>,
 }
 
 /// A drive.
@@ -318,6 +322,12 @@ impl Catalogue {
                     .with_context(|| self.within("variant", &variant.name))?;
             }
         }
+        for (name, source) in &self.sources {
+            let known = |name: &&String| self.variants.iter().any(|v| v.name == **name);
+            if let Some(unknown) = source.plausible.iter().find(|name| !known(name)) {
+                bail!("{}: no variant is called `{unknown}`", self.within("source", name));
+            }
+        }
         for claim in &self.claims {
             self.check_claim(claim).with_context(|| self.within("claim", &claim.id))?;
         }
@@ -344,9 +354,20 @@ impl Catalogue {
         ensure!(!claim.figures.is_empty(), "no figures");
         claim.check()?;
         for (id, name) in claim.moved.iter().filter_map(|name| elsewhere(name)) {
+            if self.variants.iter().any(|variant| variant.name == id) {
+                let found = claim.figures.iter().any(|figure| figure.name == name);
+                ensure!(found, "`moved`: no figure is called `{name}`");
+                continue;
+            }
             let other = self.claim(id).with_context(|| format!("`moved`: no claim `{id}`"))?;
             let found = other.figures.iter().any(|f| f.name == name && f.is_trial());
             ensure!(found, "`moved`: no figure of a trial of {id} is called `{name}`");
+        }
+        for name in claim.figures.iter().filter_map(|figure| figure.same_as.as_deref()) {
+            let (id, name) = elsewhere(name).unwrap_or((&*claim.id, name));
+            let other = self.claim(id).with_context(|| format!("`same_as`: no claim `{id}`"))?;
+            let found = other.figures.iter().any(|f| f.name == name && f.same_as.is_none());
+            ensure!(found, "`same_as`: no figure of its own of {id} is called `{name}`");
         }
         for size in [Size::Scaled, Size::Full] {
             let trials = self.trials(claim, size)?;

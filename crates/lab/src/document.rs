@@ -10,8 +10,8 @@ use crate::result::{ClaimResult, FigureResult, Sample, SeriesResult};
 use crate::runner::{Finished, Order, Outcome};
 use serde::Serialize;
 
-/// Version of the document: 2 since there are five verdicts.
-pub const VERSION: u32 = 2;
+/// Version of the document: 3 since there are eight verdicts, two of which are not counted.
+pub const VERSION: u32 = 3;
 
 /// The claims that were run, and their results.
 #[derive(Debug, Serialize)]

@@ -32,6 +32,15 @@ struct Row<'a> {
     figure: &'a Figure,
     ours: Sample,
     verdict: Verdict,
+    /// If the verdict is that of a plausible variant: the variant, and our value there.
+    there: Option<(&'a str, f64)>,
+}
+
+impl Row<'_> {
+    /// True if the row is shown: of a sweep, the figure with the verdict stands for all.
+    fn stands(&self) -> bool {
+        self.verdict != Verdict::Repeated || self.figure.sweep.is_none()
+    }
 }
 
 /// A claim with its stored figures.
@@ -43,13 +52,39 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn new(claim: &'a Claim, all: &'a [Kept]) -> Shown<'a> {
+    fn new(claim: &'a Claim, plausible: &'a [String], all: &'a [Kept]) -> Shown<'a> {
         let kept = stored::current(all, &claim.id);
-        let rows = claim.figures.iter().filter_map(|figure| {
-            let ours = kept?.sample(figure)?;
-            Some(Row { figure, verdict: claim.verdict(figure, &ours), ours })
-        });
-        Shown { claim, kept, rows: rows.collect() }
+        let samples = |kept: Option<&Kept>| -> Vec<Option<Sample>> {
+            claim.figures.iter().map(|figure| kept?.sample(figure)).collect()
+        };
+        let ours = samples(kept);
+        let verdicts = claim.verdicts(&ours);
+        let of = |((figure, ours), verdict): ((&'a Figure, Option<Sample>), Verdict)| {
+            Some(Row { figure, ours: ours?, verdict, there: None })
+        };
+        let rows = claim.figures.iter().zip(ours).zip(verdicts).filter_map(of);
+        let mut shown = Shown { claim, kept, rows: rows.collect() };
+        for variant in plausible {
+            let ours = samples(stored::varied(all, &claim.id, variant));
+            shown.worst_of(variant, &ours, &claim.verdicts(&ours));
+        }
+        shown
+    }
+
+    /// Replaces verdicts that are worse in `variant`, where the claim's figures are `ours`.
+    fn worst_of(&mut self, variant: &'a str, ours: &[Option<Sample>], verdicts: &[Verdict]) {
+        for row in self.rows.iter_mut().filter(|row| row.verdict.compares()) {
+            let same = |other: &Figure| match &row.figure.sweep {
+                Some(sweep) => other.sweep.as_ref() == Some(sweep),
+                None => other.name == row.figure.name,
+            };
+            let there = self.claim.figures.iter().zip(ours).zip(verdicts);
+            let there = there.filter(|((figure, _), verdict)| same(figure) && verdict.compares());
+            let worse = there.filter(|(_, verdict)| **verdict > row.verdict);
+            if let Some(((_, Some(ours)), verdict)) = worse.max_by_key(|(_, verdict)| **verdict) {
+                (row.verdict, row.there) = (*verdict, Some((variant, ours.mean)));
+            }
+        }
     }
 
     /// Figures that were published.
@@ -63,8 +98,10 @@ impl<'a> Shown<'a> {
 
     /// The verdict of all published figures, if it is the same for all.
     fn only_verdict(&self) -> Option<Verdict> {
-        let first = self.published().next()?.verdict;
-        self.published().all(|row| row.verdict == first).then_some(first)
+        let mut rows = self.published().filter(|row| row.stands());
+        let first = rows.next()?;
+        let same = |row: &Row<'_>| row.verdict == first.verdict && row.there.is_none();
+        (first.there.is_none() && rows.all(same)).then_some(first.verdict)
     }
 }
 
@@ -83,7 +120,8 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
         .filter(|paper| catalogue.sources.contains_key(**paper))
         .map(|paper| {
             let own = catalogue.claims.iter().filter(|claim| claim.source == **paper);
-            (*paper, own.map(|claim| Shown::new(claim, kept)).collect())
+            let plausible = catalogue.sources.get(*paper).map_or(&[][..], |s| &s.plausible[..]);
+            (*paper, own.map(|claim| Shown::new(claim, plausible, kept)).collect())
         })
         .collect();
     files.push(File { path: "claims.md".to_owned(), text: ended(summary(catalogue, &papers)) });
@@ -109,7 +147,7 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
             .map(|claim| claim.count(verdict))
             .sum::<usize>()
     };
-    let [reproduced, direction, missed, ..] = Verdict::ALL.map(all);
+    let [reproduced, direction, better, missed, ..] = Verdict::ALL.map(all);
     let timed =
         |(paper, _): &&(&str, _)| catalogue.sources.get(*paper).is_some_and(|s| s.real_time);
     let timed: Vec<&str> = papers.iter().filter(timed).map(|(paper, _)| *paper).collect();
@@ -120,24 +158,26 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     put!(
         out,
         "{reproduced} published figures are reproduced, {direction} in their direction only, \
-         {missed} are not. All are of emulated drives, not of hardware, and in virtual time\
-         {except}. The appendix of each paper has all figures, and why those are missed that are \
+         {better} are bettered, {missed} are none of these. All are of emulated drives, not of \
+         hardware, and in virtual time{except}. The appendix of each paper has all figures, and why those are missed that are \
          missed. Both are made by `furrow-lab pages docs/research` from \
          [data/claims.jsonl](data/claims.jsonl), which has the commit and the command of each \
          figure; [lab.md](lab.md) says how to run a claim.\n"
     );
-    let heads = Verdict::ALL.map(|verdict| format!(" {verdict} |")).concat();
-    put!(out, "| published figures |{heads} not run |\n|---|--:|--:|--:|--:|--:|--:|");
+    let columns = || Verdict::ALL.into_iter().chain(Verdict::APART);
+    let heads: String = columns().map(|verdict| format!(" {verdict} |")).collect();
+    let rule = "--:|".repeat(columns().count() + 1);
+    put!(out, "| published figures |{heads} not run |\n|---|{rule}");
     for (paper, claims) in papers {
         let count = |verdict| claims.iter().map(|claim| claim.count(verdict)).sum::<usize>();
-        let counts = Verdict::ALL.map(|verdict| format!(" {} |", count(verdict))).concat();
+        let counts: String = columns().map(|verdict| format!(" {} |", count(verdict))).collect();
         let all = claims.iter().flat_map(|claim| &claim.claim.figures);
         let all = all.filter(|figure| figure.paper.is_some()).count();
         let run: usize = claims.iter().map(|claim| claim.published().count()).sum();
         put!(out, "| [{paper}](#{paper}) |{counts} {} |", all - run);
     }
     put!(out, "\nA program computes the verdict of a figure from the numbers:\n");
-    for verdict in Verdict::ALL {
+    for verdict in columns() {
         put!(out, "- **{verdict}**: {}", verdict.rule());
     }
     out.push('\n');
@@ -179,14 +219,16 @@ fn place(row: &Row<'_>) -> Option<(f64, f64)> {
 
 /// The claim's figures that have no place in the picture: the claim's name and their number.
 fn not_drawn(claim: &Shown<'_>) -> Option<String> {
-    match claim.published().filter(|row| place(row).is_none()).count() {
+    let counted = |row: &&Row<'_>| Verdict::ALL.contains(&row.verdict);
+    match claim.published().filter(counted).filter(|row| place(row).is_none()).count() {
         0 => None,
         1 => Some(format!("one of {}", claim.claim.id)),
         count => Some(format!("{count} of {}", claim.claim.id)),
     }
 }
 
-/// Our figures against the published ones, with a shape for each verdict.
+/// Our figures against the published ones, with a shape and a colour for each verdict, the same in
+/// all pictures.
 fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
     let axis = |what: &str| Axis::log(format!("{what}, each figure in its unit"));
     let mut plot = Plot::new(title, axis("published"), axis("ours")).sized(720, 560);
@@ -203,9 +245,9 @@ fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
             low = low.min(point.x).min(point.y);
             high = high.max(point.x).max(point.y);
         }
-        if !points.is_empty() {
-            plot = plot.scatter(verdict.to_string(), points);
-        }
+        // A verdict that no figure has takes its place among the colours, but not in the legend.
+        let name = if points.is_empty() { String::new() } else { verdict.to_string() };
+        plot = plot.scatter(name, points);
     }
     if high > 0.0 {
         plot = plot.mark(Mark::Slope("ours = published".to_owned(), (low, low), (high, high)));

@@ -48,9 +48,15 @@ macro_rules! tag {
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Reproduced | Verdict::Direction => "hit",
+        Verdict::Reproduced => "hit",
+        Verdict::Direction => "near",
+        Verdict::Better => "better",
         Verdict::NotReproduced => "miss",
-        Verdict::Incomparable | Verdict::Calibrated | Verdict::None => "none",
+        Verdict::Incomparable
+        | Verdict::Calibrated
+        | Verdict::Derived
+        | Verdict::Repeated
+        | Verdict::None => "none",
     }
 }
 
@@ -85,7 +91,7 @@ impl Page<'_> {
             "<p>Ours is the mean over the seeds, ± half of the range. What was expected was \
              written down before the first run.</p>\n<ul>"
         );
-        for verdict in Verdict::ALL {
+        for verdict in Verdict::ALL.into_iter().chain(Verdict::APART) {
             tag!(self, "<li><b>{}</b>: {}</li>", verdict, verdict.rule());
         }
         tag!(self, "</ul>\n</header>");

@@ -211,13 +211,16 @@ impl ClaimResult {
     /// # Errors
     /// If a figure cannot be made: which one, and why.
     pub fn new(claim: &Claim, series: Vec<SeriesResult>) -> Result<ClaimResult, String> {
-        let figures = claim.figures.iter().map(|figure| {
-            let ours = compute(figure, &series)
-                .ok_or_else(|| format!("figure `{}` has no value", figure.name))?;
+        let samples: Vec<Option<Sample>> =
+            claim.figures.iter().map(|figure| compute(figure, &series)).collect();
+        let verdicts = claim.verdicts(&samples);
+        let figures = claim.figures.iter().zip(samples).zip(verdicts);
+        let figures = figures.map(|((figure, ours), verdict)| {
+            let ours = ours.ok_or_else(|| format!("figure `{}` has no value", figure.name))?;
             let near = figure.paper.map(|paper| paper.nearest(ours.mean));
             Ok(FigureResult {
                 ratio: near.filter(|near| *near > 0.0).map(|near| ours.mean / near),
-                verdict: claim.verdict(figure, &ours),
+                verdict,
                 processor: figure.processor.then(|| Processor::of(figure, &series)).flatten(),
                 figure: figure.clone(),
                 ours,

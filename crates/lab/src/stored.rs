@@ -101,7 +101,12 @@ impl Kept {
 
 /// The current line of `claim`: its last one without a variant.
 pub fn current<'a>(kept: &'a [Kept], claim: &str) -> Option<&'a Kept> {
-    kept.iter().rev().find(|line| line.claim == claim && line.variant.is_empty())
+    varied(kept, claim, "")
+}
+
+/// The last line of `claim` in `variant`.
+pub fn varied<'a>(kept: &'a [Kept], claim: &str, variant: &str) -> Option<&'a Kept> {
+    kept.iter().rev().find(|line| line.claim == claim && line.variant == variant)
 }
 
 /// The figures of `result` that differ from the stored ones by more than `band` percent, or are not

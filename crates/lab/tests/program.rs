@@ -91,7 +91,7 @@ fn a_run_is_the_same_twice_and_says_what_it_compared() {
         }
         assert_eq!(first.stdout.len(), other.stdout.len());
     }
-    assert_eq!((&document["version"], &document["seeds"][0]), (&Value::from(2), &Value::from(1)));
+    assert_eq!((&document["version"], &document["seeds"][0]), (&Value::from(3), &Value::from(1)));
     let claim = &document["claims"][0];
     assert_eq!(claim["id"], "Z-die");
     let figure = &claim["figures"][0];

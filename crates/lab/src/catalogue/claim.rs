@@ -1,7 +1,7 @@
 //! A claim: its source and text, its figures, the scenarios that try it, the forecast.
 
-use super::{Point, Verdict};
-use crate::result::{Metric, Sample};
+use super::Point;
+use crate::result::Metric;
 use anyhow::{Context as _, Result, ensure};
 use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,8 @@ pub struct Claim {
     #[serde(default)]
     pub cause: Option<String>,
     /// The figures that moved when the cause was changed; a figure of another claim is written as
-    /// `ID: name`. Empty if no experiment was found.
+    /// `ID: name`, one of this claim in a variant as `VARIANT: name`. Empty if no experiment was
+    /// found.
     #[serde(default)]
     pub moved: Vec<String>,
     /// For a claim that was tried with something else than was published: why the results cannot
@@ -155,6 +156,14 @@ pub enum Relation {
     AtMost,
 }
 
+/// The direction that a paper calls good, of a count or time of the system itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Good {
+    /// The smaller, the better.
+    Less,
+}
+
 /// A published figure: a number, or the ends of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -222,6 +231,19 @@ pub struct Figure {
     /// Whether the drive's model was fitted to the figure, so that the figure proves nothing.
     #[serde(default)]
     pub fitted: bool,
+    /// Whether a formula gives the figure from others, so that it says nothing of its own.
+    #[serde(default)]
+    pub derived: bool,
+    /// The claim and the name of the figure whose experiment this one repeats, as `ID: name`.
+    #[serde(default)]
+    pub same_as: Option<String>,
+    /// The sweep that the published number is said of: all figures of the claim with this sweep
+    /// have one verdict.
+    #[serde(default)]
+    pub sweep: Option<String>,
+    /// The direction that the paper calls good; not for speeds of drives and hosts.
+    #[serde(default)]
+    pub good: Option<Good>,
     /// The value expected before the first run.
     #[serde(default)]
     pub forecast: Option<f64>,
@@ -293,14 +315,6 @@ impl Claim {
         }
     }
 
-    /// Compares `ours`, the values of `figure`, with the published number.
-    pub fn verdict(&self, figure: &Figure, ours: &Sample) -> Verdict {
-        match (figure.verdict(ours), &self.incomparable) {
-            (Verdict::None | Verdict::Calibrated, _) | (_, None) => figure.verdict(ours),
-            (_, Some(_)) => Verdict::Incomparable,
-        }
-    }
-
     /// Checks everything that needs no look-up.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
@@ -316,7 +330,8 @@ impl Claim {
         ensure!(words <= CAUSE_WORDS, "a `cause` of {words} words, {CAUSE_WORDS} at most");
         let words = self.found.as_deref().unwrap_or_default().split_whitespace().count();
         ensure!(words <= FOUND_WORDS, "`found` has {words} words, {FOUND_WORDS} at most");
-        ensure!(self.cause.is_some() || self.moved.is_empty(), "`moved`, but no `cause`");
+        let said = self.cause.is_some() || self.incomparable.is_some();
+        ensure!(said || self.moved.is_empty(), "`moved`, but no `cause`");
         for name in self.moved.iter().filter(|name| elsewhere(name).is_none()) {
             let found = self.figures.iter().any(|figure| figure.name == *name && figure.is_trial());
             ensure!(found, "`moved`: no figure of a trial is called `{name}`");
@@ -343,6 +358,16 @@ impl Claim {
         ensure!(numbers.iter().all(|number| number.is_finite()), "not a number");
         ensure!(low <= high, "a range from {low} to {high}");
         ensure!((0.0..=10.0).contains(&figure.tolerance), "a tolerance of 0 to 10 percent");
+        let gain = figure.good.is_some() && figure.is_gain();
+        ensure!(!gain, "`good` of a gain over another run, whose model may be what is bad");
+        let of_sweep = |other: &&Figure| figure.sweep.is_some() && other.sweep == figure.sweep;
+        ensure!(
+            self.figures
+                .iter()
+                .filter(of_sweep)
+                .all(|other| { (other.paper, other.relation) == (figure.paper, figure.relation) }),
+            "another published number than the rest of its sweep"
+        );
         let metric = Metric::named(&figure.metric, &figure.unit);
         ensure!(
             metric.is_some() || !self.is_runnable(),

@@ -138,6 +138,14 @@ fn what_is_wrong_is_named_with_its_place() {
         ("version = 1", "", ["claims.toml", "no version"]),
         ("version = 1", "version 1", ["claims.toml:1: ", "expected"]),
         ("what =", "wat =", ["claims.toml", "wat"]),
+        ("paper = 1", "paper = 1, same_as = \"C2: f\"", ["C1", "no claim `C2`"]),
+        ("paper = 1", "paper = 1, same_as = \"g\"", ["C1", "`same_as`: no figure"]),
+        ("run = \"a\"", "run = \"a\", take = \"most\"", ["figure `f`", "no `per`"]),
+        (
+            "run = \"a\"",
+            "run = \"a\", per = \"a\", take = \"ratio\", good = \"less\"",
+            ["figure `f`", "`good` of a gain"],
+        ),
     ] {
         let broken = claims().replacen(from, to, 1);
         assert_ne!(broken, claims());

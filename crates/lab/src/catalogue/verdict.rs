@@ -1,27 +1,35 @@
 //! Verdicts: how our figure compares with the published one, and the one rule that decides it.
 //!
-//! A verdict is computed, never written into the data. The data may only say that the model was
-//! fitted to a figure (`fitted`), or that a claim was tried with something else than was published
-//! (`incomparable`): neither of these can be a success.
+//! A verdict is computed, never written into the data. The data may only take a figure out of the
+//! count: the model was fitted to it (`fitted`), it was tried with something else than was
+//! published (`incomparable`), it is computed from others (`derived`), or its experiment is counted
+//! elsewhere (`same_as`, `sweep`). None of these can be a success.
 
-use super::{Figure, Paper, Relation, Take};
+use super::{Claim, Figure, Good, Paper, Relation, Take};
 use crate::result::Sample;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// A published range counts as a point with its scatter if its ends are within this factor.
 const POINT_RANGE: f64 = 1.25;
 /// Seeds agree if the largest of their figures is within this factor of the smallest.
 const SCATTER: f64 = 1.5;
-/// Published effects below this factor mean "equal"; our effects below it show no direction.
-const EQUAL: f64 = 1.1;
+/// Published gains below this share mean "equal"; our gains below it show no direction.
+const EQUAL: f64 = 0.1 - 1e-9;
+/// Our gain over the published one, for a direction.
+const BAND: RangeInclusive<f64> = 0.5..=2.0;
 
-/// How our figure compares with the published one.
+/// How our figure compares with the published one, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// There is no published figure to compare with.
     None,
+    /// The figure is computed from others by a formula.
+    Derived,
+    /// The figure's experiment is counted with another figure.
+    Repeated,
     /// The model was fitted to the figure: it proves nothing.
     Calibrated,
     /// The claim was tried with something else than was published.
@@ -29,21 +37,32 @@ pub enum Verdict {
     /// Our mean agrees with a published point within the tolerance (10 % at most, on either side),
     /// and the seeds agree.
     Reproduced,
-    /// A published bound that holds, or an effect of half to twice the published one.
+    /// A count or time of the engine that beats the published one.
+    Better,
+    /// A published bound that holds, or a gain of half to twice the published one.
     Direction,
     /// None of the other verdicts.
     NotReproduced,
 }
 
 impl Verdict {
-    /// The verdicts that are counted and drawn, best first.
-    pub const ALL: [Verdict; 5] = [
+    /// The verdicts that are counted and drawn, in the order of the documents.
+    pub const ALL: [Verdict; 6] = [
         Verdict::Reproduced,
         Verdict::Direction,
+        Verdict::Better,
         Verdict::NotReproduced,
         Verdict::Incomparable,
         Verdict::Calibrated,
     ];
+
+    /// The verdicts on figures that say nothing of their own.
+    pub const APART: [Verdict; 2] = [Verdict::Derived, Verdict::Repeated];
+
+    /// True if the figure was compared with the published one, and the comparison is counted.
+    pub fn compares(self) -> bool {
+        self >= Verdict::Reproduced
+    }
 
     /// The rule for giving this verdict, for the documents: a part of a sentence, then sentences.
     pub fn rule(self) -> &'static str {
@@ -54,20 +73,28 @@ impl Verdict {
                  whose ends are within 25 % of each other is a point."
             }
             Verdict::Direction => {
-                "a published bound that holds, or an effect in the published direction. An effect \
-                 (ratio of two runs) counts if it is at least 10 % and its logarithm is 0.5 to 2 \
-                 times the published one; for \"up to X\", anything up to twice. \"At least\", \
-                 \"up to\" an amount, and a wide range must be met exactly."
+                "a published bound that holds, or a gain (or loss) of one run over another that is \
+                 at least 10 % and half to twice the published one; of a loss, what is left is \
+                 half to twice as much, too. \"Up to\" a gain is compared with our highest over \
+                 the same sweep. \"At least\", \"up to\" an amount, and a wide range must be met \
+                 exactly."
+            }
+            Verdict::Better => {
+                "a count or time of the engine itself, of which the paper calls less good, and \
+                 less it is in every seed. Speeds of drives or hosts, and gains over modelled \
+                 baselines, never are."
             }
             Verdict::NotReproduced => {
-                "neither. The appendix names the cause and the experiment that moved it, or says \
-                 that there is none."
+                "none of these. The appendix names the cause and the experiment that moved it, or \
+                 says that there is none."
             }
             Verdict::Incomparable => "it was tried with something else than was published.",
             Verdict::Calibrated => {
                 "the drive's model was fitted to the figure, so the figure shows nothing and \
                  counts for nothing."
             }
+            Verdict::Derived => "a formula gives it from other figures.",
+            Verdict::Repeated => "it is a lesser point of a sweep, or repeats an experiment.",
         }
     }
 }
@@ -76,9 +103,12 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verdict::None => "–",
+            Verdict::Derived => "derived",
+            Verdict::Repeated => "counted elsewhere",
             Verdict::Calibrated => "calibrated",
             Verdict::Incomparable => "cannot be compared",
             Verdict::Reproduced => "reproduced",
+            Verdict::Better => "better",
             Verdict::Direction => "direction reproduced",
             Verdict::NotReproduced => "not reproduced",
         })
@@ -95,8 +125,54 @@ impl Paper {
     }
 }
 
+impl Claim {
+    /// Compares `ours`, the values of the claim's figures in their order, with the published
+    /// numbers.
+    ///
+    /// Of a sweep one figure has the verdict and the others are counted with it: where the
+    /// published number is a maximum, our highest; otherwise the worst.
+    pub fn verdicts(&self, ours: &[Option<Sample>]) -> Vec<Verdict> {
+        let single = |(figure, sample): (&Figure, &Option<Sample>)| match sample {
+            None => Verdict::None,
+            Some(sample) => match figure.verdict(sample) {
+                verdict if !verdict.compares() => verdict,
+                _ if figure.same_as.is_some() => Verdict::Repeated,
+                _ if figure.derived => Verdict::Derived,
+                _ if self.incomparable.is_some() => Verdict::Incomparable,
+                verdict => verdict,
+            },
+        };
+        let mut all: Vec<Verdict> = self.figures.iter().zip(ours).map(single).collect();
+        for (first, figure) in self.figures.iter().enumerate() {
+            let Some(sweep) = &figure.sweep else { continue };
+            let of_sweep = |at: &usize| self.figures[*at].sweep.as_ref() == Some(sweep);
+            let points: Vec<usize> = (0..all.len()).filter(of_sweep).collect();
+            if points.first() != Some(&first) {
+                continue;
+            }
+            let worse = |one: usize, other: usize| match figure.relation {
+                Relation::AtMost => mean(&ours[other]) > mean(&ours[one]),
+                _ => all[other] > all[one],
+            };
+            let chosen = points.iter().copied().filter(|at| all[*at].compares());
+            let chosen = chosen.reduce(|one, other| if worse(one, other) { other } else { one });
+            let Some(chosen) = chosen else { continue };
+            for at in points.into_iter().filter(|at| *at != chosen) {
+                if all[at].compares() {
+                    all[at] = Verdict::Repeated;
+                }
+            }
+        }
+        all
+    }
+}
+
+fn mean(sample: &Option<Sample>) -> f64 {
+    sample.as_ref().map_or(f64::NEG_INFINITY, |sample| sample.mean)
+}
+
 impl Figure {
-    /// Compares `ours` with the published number.
+    /// Compares `ours` with the published number, as if it were the only figure.
     pub fn verdict(&self, sample: &Sample) -> Verdict {
         let Some(paper) = self.paper else { return Verdict::None };
         if self.fitted {
@@ -105,58 +181,72 @@ impl Figure {
         let ours = sample.mean;
         let near = paper.nearest(ours);
         let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
-        let point = self.relation == Relation::About && paper.is_point();
-        if point && off <= self.tolerance && self.agree(near, sample) {
+        let gain = self.gain(near).filter(|gain| gain.abs() >= EQUAL);
+        // "Up to" an amount, or up to a gain that is nearly none, is a bound: no more than that.
+        // "Up to" a gain is the maximum of a sweep, with which ours is compared.
+        let relation = match self.relation {
+            Relation::AtMost if gain.is_some() => Relation::About,
+            relation => relation,
+        };
+        let follows = gain.is_some_and(|gain| self.follows(gain, ours));
+        let point = relation == Relation::About && paper.is_point();
+        if point && off <= self.tolerance && self.agree(near, sample) && (gain.is_none() || follows)
+        {
             return Verdict::Reproduced;
         }
-        let holds = match self.relation {
-            Relation::About => (!point && off == 0.0) || self.follows(near, ours, 0.5),
+        let holds = match relation {
+            Relation::About => (!point && off == 0.0) || follows,
             Relation::AtLeast => ours >= near,
-            // For an effect, "up to" means a part of the effect. For an amount, or an effect that
-            // is nearly none, it means no more than the amount.
-            Relation::AtMost => {
-                match self.effect(near).filter(|effect| effect.abs() > EQUAL.ln()) {
-                    Some(_) => self.follows(near, ours, 0.0),
-                    None => ours <= near,
-                }
-            }
+            Relation::AtMost => ours <= near,
         };
-        if holds { Verdict::Direction } else { Verdict::NotReproduced }
+        let better = match self.good {
+            Some(Good::Less) => sample.high < near,
+            None => false,
+        };
+        match (holds, better && off > self.tolerance) {
+            (true, _) => Verdict::Direction,
+            (false, true) => Verdict::Better,
+            (false, false) => Verdict::NotReproduced,
+        }
     }
 
     /// True if the figures of all seeds are within [`SCATTER`] of each other and, if the published
-    /// `near` is an effect, on the same side as `near`. The mean alone can agree with a figure that
-    /// no seed shows.
+    /// `near` is a gain, on the same side as `near`. The mean alone can meet a figure that no
+    /// seed shows.
     fn agree(&self, near: f64, sample: &Sample) -> bool {
         let Sample { low, high, .. } = *sample;
         let alike = (low >= 0.0 && high <= SCATTER * low) || (high <= 0.0 && low >= SCATTER * high);
-        let Some(near) = self.effect(near).filter(|effect| effect.abs() >= EQUAL.ln()) else {
+        let Some(near) = self.gain(near).filter(|gain| gain.abs() >= EQUAL) else {
             return alike;
         };
-        let same = |value| self.effect(value).is_some_and(|effect| effect * near > 0.0);
+        let same = |value| self.gain(value).is_some_and(|gain| gain * near > 0.0);
         alike && same(low) && same(high)
     }
 
-    /// True if `ours` is an effect in the direction of the published `near`, and `least` to 2 times
-    /// its size. The size of an effect is the logarithm of a ratio.
-    fn follows(&self, near: f64, ours: f64, least: f64) -> bool {
-        let (Some(near), Some(ours)) = (self.effect(near), self.effect(ours)) else { return false };
-        let equal = EQUAL.ln();
-        let share = ours / near;
-        near.abs() > equal && ours.abs() >= equal && (least..=2.0).contains(&share)
+    /// True if `ours` is a gain in the direction of the published gain `near` and half to twice
+    /// as large. A loss cannot exceed all there is, so for a loss the same holds of what is left.
+    fn follows(&self, near: f64, ours: f64) -> bool {
+        let Some(ours) = self.gain(ours) else { return false };
+        let left = (1.0 + ours) / (1.0 + near);
+        ours.abs() >= EQUAL && BAND.contains(&(ours / near)) && (near > 0.0 || BAND.contains(&left))
     }
 
-    /// A value of this figure as the logarithm of a ratio; `None` if the figure does not compare
-    /// two runs.
-    fn effect(&self, value: f64) -> Option<f64> {
+    /// True if the figure compares two runs.
+    pub(super) fn is_gain(&self) -> bool {
+        self.gain(50.0).is_some()
+    }
+
+    /// A value of this figure as a gain: the ratio of two runs, minus 1. A loss is negative.
+    /// `None` if the figure does not compare two runs.
+    fn gain(&self, value: f64) -> Option<f64> {
         let ratio = match self.take {
-            Take::Ratio => value,
+            Take::Ratio | Take::Most => value,
             Take::More => 1.0 + value / 100.0,
             Take::Loss => 1.0 - value / 100.0,
             Take::Share => value / 100.0,
             _ => return None,
         };
-        (ratio > 0.0).then(|| ratio.ln()).filter(|effect| effect.is_finite())
+        (ratio > 0.0 && ratio.is_finite()).then_some(ratio - 1.0)
     }
 }
 
@@ -216,14 +306,15 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_of_half_to_twice_the_published_one_is_a_direction() {
+    fn a_gain_of_half_to_twice_the_published_one_is_a_direction() {
+        // The band is on the gain, 3, and not on the ratio or its logarithm.
         let ratio = "unit = 'x'\ntake = 'ratio'\npaper = 4";
         for (ours, verdict) in [
-            (1.9, Verdict::NotReproduced),
-            (2.1, Verdict::Direction),
+            (2.4, Verdict::NotReproduced),
+            (2.6, Verdict::Direction),
             (3.8, Verdict::Reproduced),
-            (15.0, Verdict::Direction),
-            (17.0, Verdict::NotReproduced),
+            (6.9, Verdict::Direction),
+            (7.1, Verdict::NotReproduced),
             (0.25, Verdict::NotReproduced),
         ] {
             assert_eq!(of(ratio, ours), verdict, "{ours}");
@@ -232,21 +323,28 @@ mod tests {
         assert_eq!(of(more, 1.25), Verdict::NotReproduced);
         assert_eq!(of(more, 25.0), Verdict::Direction);
         let loss = "unit = '%'\ntake = 'loss'\npaper = 50";
-        assert_eq!(of(loss, 35.0), Verdict::Direction);
+        assert_eq!(of(loss, 30.0), Verdict::Direction);
+        assert_eq!(of(loss, 20.0), Verdict::NotReproduced);
+        // Half of what the published loss leaves is left at 75 %.
+        assert_eq!(of(loss, 74.0), Verdict::Direction);
+        assert_eq!(of(loss, 76.0), Verdict::NotReproduced);
+        let share = "unit = '%'\ntake = 'share'\npaper = 20";
+        assert_eq!(of(share, 39.0), Verdict::Direction);
+        assert_eq!(of(share, 45.0), Verdict::NotReproduced);
         // "About equal" has no direction that could be reproduced.
         assert_eq!(of("unit = 'x'\ntake = 'ratio'\npaper = 1", 1.3), Verdict::NotReproduced);
     }
 
     #[test]
-    fn a_bound_is_no_more_than_a_direction() {
-        let up_to = "unit = 'x'\ntake = 'ratio'\nrelation = 'at-most'\npaper = 11.4";
+    fn up_to_a_gain_is_a_maximum_and_up_to_an_amount_a_bound() {
+        let up_to = "unit = 'x'\ntake = 'most'\nrelation = 'at-most'\npaper = 11.4";
         for (ours, verdict) in [
-            (0.97, Verdict::NotReproduced),
-            (1.05, Verdict::NotReproduced),
-            (1.2, Verdict::Direction),
-            (11.4, Verdict::Direction),
+            (1.2, Verdict::NotReproduced),
+            (6.1, Verdict::NotReproduced),
+            (6.3, Verdict::Direction),
+            (11.0, Verdict::Reproduced),
             (20.0, Verdict::Direction),
-            (200.0, Verdict::NotReproduced),
+            (23.0, Verdict::NotReproduced),
         ] {
             assert_eq!(of(up_to, ours), verdict, "{ours}");
         }
@@ -260,6 +358,56 @@ mod tests {
         assert_eq!(of(wide, 80.0), Verdict::Direction);
         assert_eq!(of(wide, 10.0), Verdict::NotReproduced);
         assert_eq!(of("unit = 'zones'\npaper = [128, 256]", 64.0), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn a_count_that_is_good_if_small_is_better_below_the_published_one() {
+        let count = "unit = 'MB'\npaper = 105\ngood = 'less'";
+        assert_eq!(of(count, 0.0), Verdict::Better);
+        assert_eq!(of(count, 100.0), Verdict::Reproduced);
+        assert_eq!(of(count, 200.0), Verdict::NotReproduced);
+        assert_eq!(of_seeds(count, &[50.0, 106.0]), Verdict::NotReproduced);
+        assert_eq!(of("unit = 'MB'\npaper = 105", 0.0), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn of_a_sweep_one_figure_has_the_verdict() {
+        let sweep = |relation: &str, ours: [f64; 3]| {
+            let figure = |name: &str| {
+                format!(
+                    "{{ name = '{name}', unit = 'x', take = 'ratio', paper = 3, sweep = 's', \
+                     relation = '{relation}' }}"
+                )
+            };
+            let figures = ["a", "b", "c"].map(figure).join(", ");
+            let claim = format!("id = 'C'\nsource = 's'\nwhat = 'w'\nfigures = [{figures}]");
+            let claim: Claim = toml::from_str(&claim).unwrap();
+            claim.verdicts(&ours.map(|value| Sample::of(vec![value])))
+        };
+        let part = Verdict::Repeated;
+        // The maximum is what "up to" is said of.
+        assert_eq!(sweep("at-most", [1.1, 2.9, 2.0]), [part, Verdict::Reproduced, part]);
+        assert_eq!(sweep("at-most", [3.0, 1.1, 9.0]), [part, part, Verdict::NotReproduced]);
+        // What is said of all points has to hold at the worst.
+        assert_eq!(sweep("about", [2.9, 2.2, 3.0]), [part, Verdict::Direction, part]);
+    }
+
+    #[test]
+    fn what_says_nothing_of_its_own_is_counted_apart() {
+        let verdict = |more: &str, figure: &str| {
+            let claim = format!(
+                "id = 'C'\nsource = 's'\nwhat = 'w'\n{more}\n\
+                 figures = [{{ name = 'f', unit = 'us', paper = 20, {figure} }}]"
+            );
+            let claim: Claim = toml::from_str(&claim).unwrap();
+            claim.verdicts(&[Sample::of(vec![20.0])])[0]
+        };
+        assert_eq!(verdict("", "derived = true"), Verdict::Derived);
+        assert_eq!(verdict("", "same_as = 'D: f'"), Verdict::Repeated);
+        assert_eq!(verdict("", "derived = true, fitted = true"), Verdict::Calibrated);
+        assert_eq!(verdict("incomparable = 'Why.'", "relation = 'about'"), Verdict::Incomparable);
+        let apart = Verdict::APART.iter().chain(&Verdict::ALL[4..]);
+        assert!(apart.clone().all(|verdict| !verdict.compares()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Not here: trials, expectations, earlier figures and variants. They stay in the data.
 
 use super::{Row, Shown};
-use crate::catalogue::{Catalogue, Figure, Source, Verdict, elsewhere, published};
+use crate::catalogue::{Catalogue, Figure, Relation, Source, Verdict, elsewhere, published};
 use crate::stored::{self, Kept};
 use crate::text::{self, cell, put};
 use std::fmt::Write as _;
@@ -33,6 +33,7 @@ pub(super) fn page(
         );
     }
     setups(&mut out, claims);
+    open_values(&mut out, source, claims, all);
     let shown = claims.iter().map(|shown| shown.claim);
     put!(out, "In the paper: {}.\n", published::index(shown));
     for claim in claims {
@@ -73,6 +74,25 @@ fn setups(out: &mut String, claims: &[Shown<'_>]) {
     put!(out, "- {whose}: {}\n", usual.0);
 }
 
+/// Where verdicts hold over the plausible values of what the paper leaves open, and where they
+/// hold at one of them.
+fn open_values(out: &mut String, source: &Source, claims: &[Shown<'_>], all: &[Kept]) {
+    let varied = |shown: &&Shown<'_>| {
+        let mut variants = source.plausible.iter();
+        variants.any(|variant| stored::varied(all, &shown.claim.id, variant).is_some())
+    };
+    let ids: Vec<&str> = claims.iter().filter(varied).map(|shown| &*shown.claim.id).collect();
+    if !ids.is_empty() {
+        put!(
+            out,
+            "A verdict on {} is the worst of the run and of the variants {}; that on other claims \
+             of files holds at the limit of their host (`setup.toml`).\n",
+            ids.join(", "),
+            source.plausible.join(", ")
+        );
+    }
+}
+
 /// A claim.
 fn section(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) {
     if shown.kept.is_none() {
@@ -84,7 +104,9 @@ fn section(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Ke
     put!(out, "## {} {}{verdict}\n", claim.id, claim.what);
     figures(out, shown, only.is_none());
     if let Some(why) = &claim.incomparable {
-        put!(out, "**Not comparable**: {why}\n");
+        let moved = shown_by(catalogue, shown, all);
+        let moved = if moved.is_empty() { moved } else { format!(" Without it: {moved}.") };
+        put!(out, "**Not comparable**: {why}{moved}\n");
     } else if shown.count(Verdict::NotReproduced) > 0 {
         cause(out, catalogue, shown, all);
     }
@@ -102,12 +124,37 @@ fn figures(out: &mut String, shown: &Shown<'_>, differ: bool) {
         true => put!(out, "| figure | ours | published | verdict |\n|---|--:|--:|---|"),
         false => put!(out, "| figure | ours | published |\n|---|--:|--:|"),
     }
-    for row in shown.published() {
-        let name = cell(&row.figure.name);
-        let verdict = if differ { format!(" {} |", row.verdict) } else { String::new() };
+    for row in shown.published().filter(|row| row.stands()) {
+        let name = cell(&row.figure.name) + &of_sweep(shown, row);
+        let verdict = if differ { format!(" {} |", verdict(row)) } else { String::new() };
         put!(out, "| {name} | {} | {} |{verdict}", ours(row), text::published(row.figure));
     }
     out.push('\n');
+}
+
+/// Which point of its sweep a figure is.
+fn of_sweep(shown: &Shown<'_>, row: &Row<'_>) -> String {
+    let Some(sweep) = &row.figure.sweep else { return String::new() };
+    let points = shown.published().filter(|other| other.figure.sweep.as_ref() == Some(sweep));
+    let which = match row.figure.relation {
+        Relation::AtMost => "highest",
+        Relation::About | Relation::AtLeast => "worst",
+    };
+    format!(" ({which} of {})", points.count())
+}
+
+/// The verdict, and what it is due to.
+fn verdict(row: &Row<'_>) -> String {
+    match (row.verdict, &row.figure.same_as, row.there) {
+        (Verdict::Repeated, Some(same), _) => {
+            format!("as {}", elsewhere(same).map_or(&**same, |(id, _)| id))
+        }
+        (verdict, _, Some((variant, ours))) => {
+            let (ours, unit) = (text::quantity(ours), text::unit(&row.figure.unit));
+            format!("{verdict} ({variant}: {ours} {unit})")
+        }
+        (verdict, ..) => verdict.to_string(),
+    }
 }
 
 /// The value with its unit and how far the seeds lie apart.
@@ -124,25 +171,38 @@ fn ours(row: &Row<'_>) -> String {
 
 fn cause(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) {
     let claim = shown.claim;
+    let mut missed = shown.published().filter(|row| row.verdict == Verdict::NotReproduced);
     match (&claim.cause, claim.moved.is_empty()) {
         (Some(cause), false) => {
-            let moved = claim.moved.iter().map(|name| evidence(catalogue, shown, all, name));
-            let moved = moved.collect::<Vec<_>>().join("; ");
+            let moved = shown_by(catalogue, shown, all);
             put!(out, "**Cause**: {cause} Shown by: {moved}.\n");
         }
         (Some(cause), true) => {
             put!(out, "**Suspected cause**: {cause} No experiment moved it.\n");
         }
+        // The table has the value and what it moved.
+        (None, _) if missed.all(|row| row.there.is_some()) => {
+            put!(out, "**Cause**: the variant decides, of which nothing is published.\n");
+        }
         (None, _) => put!(out, "**No cause was found.**\n"),
     }
 }
 
-/// The trial called `name`, which may be one of another claim, with its value.
+/// The trials that moved the claim's figures, with their values.
+fn shown_by(catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) -> String {
+    let moved = shown.claim.moved.iter().map(|name| evidence(catalogue, shown, all, name));
+    moved.collect::<Vec<_>>().join("; ")
+}
+
+/// The trial called `name`, which may be one of another claim or in a variant, with its value.
 fn evidence(catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept], name: &str) -> String {
     let (id, own) = elsewhere(name).unwrap_or((&*shown.claim.id, name));
+    let variant = catalogue.variants.iter().any(|variant| variant.name == id).then_some(id);
+    let id = if variant.is_some() { &*shown.claim.id } else { id };
     let claim = catalogue.claim(id);
     let figure = claim.and_then(|claim| claim.figures.iter().find(|figure| figure.name == own));
-    let sample = |figure: &Figure| stored::current(all, id)?.sample(figure);
+    let kept = stored::varied(all, id, variant.unwrap_or_default());
+    let sample = |figure: &Figure| kept?.sample(figure);
     match figure.and_then(|figure| Some((figure, sample(figure)?))) {
         None => name.to_owned(),
         Some((figure, sample)) => {

@@ -5,6 +5,11 @@ use crate::catalogue::Size;
 use crate::collection;
 use crate::fixture;
 use crate::stored::KeptFigure;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Papers whose rows come from several commits, and of how many: no number may grow, and a paper
+/// that is run again from one commit leaves the list.
+const SEVERAL_COMMITS: [(&str, usize); 3] = [("z-lfs", 5), ("hzfs", 4), ("zapraid", 2)];
 
 fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
     let figures = values.iter().map(|(name, value)| KeptFigure {
@@ -26,6 +31,10 @@ fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
 }
 
 fn pages(cause: &str) -> Vec<File> {
+    pages_of("[source.z-lfs]", cause)
+}
+
+fn pages_of(source: &str, cause: &str) -> Vec<File> {
     let rest = format!(
         r#"
 explanation = "It was the drive."
@@ -40,7 +49,7 @@ name = "r"
 "#
     );
     let claims = fixture::claims(&[fixture::claim("N1", "shown (all of it)", "more", &rest)]);
-    let rename = |text: &str| text.replace("[source.s]", "[source.z-lfs]");
+    let rename = |text: &str| text.replace("[source.s]", source);
     let claims = claims.replace("source = \"s\"", "source = \"z-lfs\"");
     let setup = format!("{}[[variant]]\nname = \"slow\"\n", rename(fixture::SETUP));
     let catalogue = Catalogue::parse(&setup, &claims).unwrap();
@@ -56,8 +65,8 @@ fn a_paper_is_a_summary_and_an_appendix_with_what_holds_now() {
     let paths: Vec<&str> = pages.iter().map(|page| &*page.path).collect();
     assert_eq!(paths, ["claims.md", "claims/z-lfs.md", "claims/z-lfs.svg"]);
     for wanted in [
-        "1 published figures are reproduced, 0 in their direction only, 1 are not.",
-        "| [z-lfs](#z-lfs) | 1 | 0 | 1 | 0 | 0 | 0 |",
+        "1 published figures are reproduced, 0 in their direction only, 0 are bettered, 1 are none",
+        "| [z-lfs](#z-lfs) | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 |",
         "All figures: [claims/z-lfs.md](claims/z-lfs.md).",
     ] {
         assert!(pages[0].text.contains(wanted), "{wanted} is not in\n{}", pages[0].text);
@@ -116,7 +125,20 @@ fn a_missing_cause_or_experiment_is_said() {
     let other = pages("incomparable = \"Another trace.\"");
     assert!(other[1].text.contains("(cannot be compared)"));
     assert!(other[1].text.contains("**Not comparable**: Another trace."));
-    assert!(other[0].text.contains("| 0 | 0 | 0 | 2 | 0 | 0 |"));
+    assert!(other[0].text.contains("| 0 | 0 | 0 | 0 | 2 | 0 | 0 | 0 | 0 |"));
+}
+
+#[test]
+fn a_verdict_is_the_worst_over_plausible_values() {
+    let pages = pages_of("[source.z-lfs]\nplausible = [\"slow\"]", "");
+    for wanted in [
+        "A verdict on N1 is the worst of the run and of the variants slow;",
+        "| a | 3.9 × | 4 | direction reproduced (slow: 2.5 ×) |",
+    ] {
+        assert!(pages[1].text.contains(wanted), "{wanted} is not in\n{}", pages[1].text);
+    }
+    let unknown = || pages_of("[source.z-lfs]\nplausible = [\"fast\"]", "");
+    assert!(std::panic::catch_unwind(unknown).is_err());
 }
 
 #[test]
@@ -135,12 +157,64 @@ fn causes_and_findings_are_short_and_experiments_exist() {
     }
 }
 
+fn read(path: &str) -> String {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/research/");
+    std::fs::read_to_string(format!("{docs}{path}")).unwrap_or_default()
+}
+
+fn stored() -> Vec<Kept> {
+    collection::lines(&read("data/claims.jsonl")).unwrap()
+}
+
+/// The claims of each paper with their kept figures, as the pages show them.
+fn of_papers(test: impl Fn(&str, &[Shown<'_>])) {
+    let (catalogue, stored) = (Catalogue::built_in().unwrap(), stored());
+    for paper in PAPERS {
+        let own = catalogue.claims.iter().filter(|claim| claim.source == paper);
+        let plausible = &catalogue.sources[paper].plausible;
+        let shown = own.map(|claim| Shown::new(claim, plausible, &stored)).collect::<Vec<_>>();
+        test(paper, &shown);
+    }
+}
+
+/// Rows that cannot be compared are left out: what they replayed is not at hand any more.
+#[test]
+fn the_rows_of_a_page_come_from_one_commit() {
+    of_papers(|paper, claims| {
+        let compared = claims.iter().filter(|shown| {
+            shown.claim.incomparable.is_none() && shown.published().next().is_some()
+        });
+        let commits: BTreeSet<&str> =
+            compared.filter_map(|shown| Some(&*shown.kept?.commit)).collect();
+        let listed = SEVERAL_COMMITS.iter().find(|(several, _)| *several == paper);
+        let allowed = listed.map_or(1, |(_, commits)| *commits);
+        assert_eq!(commits.len(), allowed, "{paper}: its rows come from {commits:?}");
+    });
+}
+
+/// Two figures of a paper that agree to the last digit are one experiment; whole numbers may agree
+/// by chance.
+#[test]
+fn no_experiment_is_counted_twice() {
+    of_papers(|paper, claims| {
+        let mut known: BTreeMap<String, String> = BTreeMap::new();
+        for (shown, row) in claims.iter().flat_map(|s| s.published().map(move |row| (s, row))) {
+            let whole = row.ours.values.iter().all(|value| value.fract() == 0.0);
+            if whole || !row.verdict.compares() {
+                continue;
+            }
+            let name = format!("{}: {}", shown.claim.id, row.figure.name);
+            if let Some(other) = known.insert(format!("{:?}", row.ours.values), name.clone()) {
+                panic!("{paper}: '{name}' is '{other}' again, without `same_as`");
+            }
+        }
+    });
+}
+
 /// Checks that the documents of the repository match its data.
 #[test]
 fn the_pages_are_not_stale() {
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/research/");
-    let read = |path: &str| std::fs::read_to_string(format!("{docs}{path}")).unwrap_or_default();
-    let stored: Vec<Kept> = collection::lines(&read("data/claims.jsonl")).unwrap();
+    let stored = stored();
     let catalogue = Catalogue::built_in().unwrap();
     for paper in PAPERS {
         assert_eq!(catalogue.sources[paper].holds.len(), 5, "{paper}: five sentences");
