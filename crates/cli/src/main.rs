@@ -54,9 +54,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-A device is a zoned block device (/dev/nvme0n2, an SMR disk), any block device or file with soft \
-zones (furrow device create --soft), a file that holds an emulated drive (disk.zns), or an emulated \
-drive in memory (mem:...).
+A device is a zoned block device (/dev/nvme0n2, an SMR disk), any block device or file with \
+soft zones (furrow device create --soft), a file that holds an emulated drive (disk.zns), or an \
+emulated drive in memory (mem:...).
 
 Exit status: 0 done, 1 failed, 2 wrong usage; mount follows mount(8), fsck follows fsck(8).";
 

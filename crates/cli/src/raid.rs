@@ -40,8 +40,8 @@ Examples:
   furrow raid scrub a --repair --wait
   furrow raid stop a
 
-Running arrays are found in $FURROW_RUN, else $XDG_RUNTIME_DIR/furrow, else /run/furrow. How arrays \
-behave: docs/use/volumes.md in /usr/share/doc/furrow (in /usr/local after make install).";
+Running arrays are found in $FURROW_RUN, else $XDG_RUNTIME_DIR/furrow, else /run/furrow. How \
+arrays behave: docs/use/volumes.md in /usr/share/doc/furrow (in /usr/local after make install).";
 
 /// Make and run arrays: RAID volumes over zoned drives, served over NBD
 #[derive(clap::Args)]

@@ -302,7 +302,7 @@ fn what_is_there_instead_is_said_and_nothing_is_overwritten() {
         }
         assert!(!Path::new(&place.at("b")).exists());
     };
-    all_say(&d, &["no Furrow file store, the drive is empty", "furrow kv mkfs"]);
+    all_say(&d, &["no Furrow file store; the drive is empty", "furrow kv mkfs"]);
     place.ok(&["mkfs", &d]);
     all_say(&d, &["no Furrow file store: it holds a Furrow file system (UUID", "furrow mount"]);
     let words = &["not empty, it holds a Furrow file system", "-f destroys"];

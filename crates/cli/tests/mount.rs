@@ -458,7 +458,7 @@ fn a_remount_changes_what_the_kernel_allows() {
     remount("remount,commit=0.2,errors=remount-ro");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
     let late = ["mount", "-o", "remount,commit=9,cache=1GiB", &place.image(), &place.dir()];
-    refused(&late, 32, "cache=1GiB cannot come into force");
+    refused(&late, 32, "cache=1GiB cannot change while");
     assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
     // Options that mount(8) repeats from fstab do not count as a change.
     remount("remount,rw,noatime,commit=0.2,user_id=0");
@@ -583,10 +583,10 @@ fn a_mount_of_an_image_says_what_makes_it_durable() {
     }
     let place = Place::new("sync-hint");
     let hint = format!(
-        "not of a block device: to make everything durable run: furrow sync {}",
+        "not of a block device; to make everything durable, run 'furrow sync {}'",
         place.dir()
     );
-    for (options, expected) in [("rw", true), ("ro", false)] {
+    for (options, expected) in [("nowriteback_cache", true), ("ro", false)] {
         let out = furrow(&["mount", &place.image(), &place.dir(), "-o", options]);
         assert!(out.status.success());
         let text = said(&out);

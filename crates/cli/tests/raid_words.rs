@@ -77,7 +77,7 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     assert!(lost > 0, "{status:#}");
 
     let text = place.ok(&["raid", "stop", "a"]);
-    assert!(text.contains(&format!("{lost} blocks of the volume LOST, and that is not remem")));
+    assert!(text.contains(&format!("{lost} blocks of the volume LOST; the array keeps no record")));
     assert!(place.read("log").contains("stopped cleanly; "), "{}", place.read("log"));
     place.assemble(&[0, 1, 2], &[]);
     let text = place.ok(&["raid", "status"]);

@@ -133,7 +133,7 @@ fn what_is_not_there_is_said() {
         (Part::Node(Which::Number(1279)), ErrorKind::NotFound, "not in use"),
         (Part::Segment(u32::MAX), ErrorKind::NotFound, "no segment"),
         (Part::Directory(Which::Path(b"/x".into())), ErrorKind::NotFound, "no name `x`"),
-        (Part::Directory(Which::Number(4)), ErrorKind::NotDirectory, "no directory"),
+        (Part::Directory(Which::Number(4)), ErrorKind::NotDirectory, "not a directory"),
     ] {
         let error = shown(&rt, &drive, &part).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");

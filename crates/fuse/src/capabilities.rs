@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use std::sync::atomic::Ordering;
 
 /// Maximum number of background requests, such as read-ahead, that the kernel has in flight.
-const MAX_BACKGROUND: u16 = 64;
+pub(crate) const MAX_BACKGROUND: u16 = 64;
 /// Size in bytes of a page of the kernel's page cache.
 const PAGE: u32 = 4096;
 
@@ -90,7 +90,10 @@ pub(crate) fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Res
 }
 
 /// Chooses the capabilities of a mounted file system from the kernel's offer.
-pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) {
+///
+/// # Errors
+/// An error if the kernel lacks the write-back cache that the user asked for.
+pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
     // Features that this kernel lacks stay off. Only for KILLPRIV_V2 does that matter: without it
     // the kernel clears set-id bits itself.
     for wish in [
@@ -116,9 +119,10 @@ pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) {
     if shared.async_dio {
         agreement.want(feature::ASYNC_DIO);
     }
-    if shared.writeback_cache {
-        agreement.want(feature::WRITEBACK_CACHE);
+    if shared.writeback_cache && !agreement.want(feature::WRITEBACK_CACHE) {
+        bail!("this kernel has no write-back cache: leave the option out");
     }
     shared.rings.store(agreement.rings, Ordering::Relaxed);
     agreement.max_background = MAX_BACKGROUND;
+    Ok(())
 }

@@ -102,8 +102,7 @@ async fn replacing(fs: &Fs, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino>
 
 impl Operations for FuseServer {
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()> {
-        choose(&self.shared, agreement);
-        Ok(())
+        choose(&self.shared, agreement)
     }
 
     fn connected(self: &Arc<Self>, kernel: Notifier) {

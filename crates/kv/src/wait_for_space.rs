@@ -1,5 +1,5 @@
-//! Waiting for space: a writer gets a zone, waits until cleaning frees one, or is told that there is
-//! no space left.
+//! Waiting for space: a writer gets a zone, waits until cleaning frees one, or is told that there
+//! is no space left.
 
 use crate::store::Store;
 use crate::zone_allocator::{Choice, SpaceTicket, Want};

@@ -159,10 +159,10 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
         out,
         "{reproduced} published figures are reproduced, {direction} in their direction only, \
          {better} are bettered, {missed} are none of these. All are of emulated drives, not of \
-         hardware, and in virtual time{except}. The appendix of each paper has all figures, and why those are missed that are \
-         missed. Both are made by `furrow-lab pages docs/research` from \
-         [data/claims.jsonl](data/claims.jsonl), which has the commit and the command of each \
-         figure; [lab.md](lab.md) says how to run a claim.\n"
+         hardware, and in virtual time{except}. The appendix of each paper has all figures, and \
+         why those are missed that are missed. Both are made by `furrow-lab pages docs/research` \
+         from [data/claims.jsonl](data/claims.jsonl), which has the commit and the command of \
+         each figure; [lab.md](lab.md) says how to run a claim.\n"
     );
     let columns = || Verdict::ALL.into_iter().chain(Verdict::APART);
     let heads: String = columns().map(|verdict| format!(" {verdict} |")).collect();

@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 const AFTER_HELP: &str = "\
-The image must not be in use. A fault is stored in the image, strikes when the image is used, and is \
-kept until it is used up or cleared. Commands are counted from when the fault was added; a command \
-that only reads an image (fsck, map, dump) counts none. Blocks that were never written cannot be \
-read wrongly: 'furrow map' shows what was written.
+The image must not be in use. A fault is stored in the image, strikes when the image is used, and \
+is kept until it is used up or cleared. Commands are counted from when the fault was added; a \
+command that only reads an image (fsck, map, dump) counts none. Blocks that were never written \
+cannot be read wrongly: 'furrow map' shows what was written.
 
 Examples:
   furrow device fault add disk.zns zone-read-only --zone 7     at once

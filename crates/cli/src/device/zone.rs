@@ -20,8 +20,8 @@ const AFTER_HELP: &str = "\
 Resetting a zone destroys its content. Writing, finishing or resetting a zone of a file system, \
 store or array damages that, and is refused without --force. The device must not be in use.
 
-With timing=realtime the drive takes its time, and the column 'took' shows how long; timing=virtual \
-shows the same without waiting:
+With timing=realtime the drive takes its time, and the column 'took' shows how long; \
+timing=virtual shows the same without waiting:
   furrow device zone disk.zns,timing=realtime write 3 --bytes 64MiB
   furrow device zone disk.zns,timing=realtime finish 3
   furrow device zone disk.zns,timing=realtime reset 3";

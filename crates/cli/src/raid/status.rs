@@ -58,7 +58,7 @@ pub struct Status {
     pub state: String,
     /// The reason why the array failed.
     pub error: Option<String>,
-    /// The reason why there is no space to write to, if there is none.
+    /// The reason why there is no space to write to, if space has run out.
     #[serde(default)]
     pub out_of_space: Option<String>,
     /// The problem, as text.
