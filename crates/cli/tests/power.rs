@@ -9,10 +9,13 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::array::{self, Nbd, Place, block, version};
+use crate::place::wait_until;
+
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Number of blocks that are overwritten again and again.
 const BLOCKS: u64 = 600;
@@ -35,16 +38,22 @@ enum Sent {
     Flush(Vec<u64>),
 }
 
-/// Writes from a thread until the array fails; returns the client's knowledge.
-fn load(mut nbd: Nbd, mut known: Vec<Known>, seed: u64) -> JoinHandle<Vec<Known>> {
+/// Writes from a thread until the array fails; returns the client's knowledge. Counts in `done` the
+/// writes that are acknowledged.
+fn load(
+    mut nbd: Nbd,
+    mut known: Vec<Known>,
+    seed: u64,
+    done: Arc<AtomicU64>,
+) -> JoinHandle<Vec<Known>> {
     std::thread::spawn(move || {
         // The load ends with an error when the array fails.
-        let _ = write_on(&mut nbd, &mut known, seed);
+        let _ = write_on(&mut nbd, &mut known, seed, &done);
         known
     })
 }
 
-fn write_on(nbd: &mut Nbd, known: &mut [Known], seed: u64) -> io::Result<()> {
+fn write_on(nbd: &mut Nbd, known: &mut [Known], seed: u64, done: &AtomicU64) -> io::Result<()> {
     let mut under_way: BTreeMap<u64, Sent> = BTreeMap::new();
     let (mut state, mut count) = (seed | 1, 0u64);
     loop {
@@ -74,7 +83,10 @@ fn write_on(nbd: &mut Nbd, known: &mut [Known], seed: u64) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(error as i32));
         }
         match sent {
-            Sent::Write(number, version) => known[number as usize].acknowledged = version,
+            Sent::Write(number, version) => {
+                known[number as usize].acknowledged = version;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
             Sent::Flush(so_far) => {
                 for (known, version) in known.iter_mut().zip(so_far) {
                     known.flushed = known.flushed.max(version);
@@ -115,12 +127,14 @@ fn cut_again_and_again(level: &str, drives: &[usize], cache: bool, lose: Option<
     let mut there = drives.to_vec();
     place.assemble(&there, &[]);
     for round in 0..6 {
-        let writer = load(place.nbd(), known.clone(), round * 7919 + 1);
-        std::thread::sleep(Duration::from_millis(150 + 70 * round));
+        let done = Arc::new(AtomicU64::new(0));
+        let writer = load(place.nbd(), known.clone(), round * 7919 + 1, done.clone());
+        let reach = |count| wait_until("writes", || done.load(Ordering::Relaxed) >= count);
+        reach(BLOCKS / 2 + 200 * round);
         if let Some(lost) = lose.filter(|_| round == 2) {
             place.ok(&["raid", "fail", "a", &lost.to_string()]);
             there.retain(|number| *number != lost);
-            std::thread::sleep(Duration::from_millis(100));
+            reach(BLOCKS / 2 + 200 * round + 100);
         }
         place.ok(&["raid", "fault", "a", "all", "add", "power-cut"]);
         known = writer.join().unwrap();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::array::{DRIVE, Nbd, Place, block, check, fill, said, states, version};
+use crate::place::wait_until;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +13,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,13 +21,16 @@ use std::time::Duration;
 /// acknowledged version of each block.
 struct Load {
     stop: Arc<AtomicBool>,
+    /// Number of writes that were acknowledged.
+    done: Arc<AtomicU64>,
     thread: JoinHandle<Vec<u64>>,
 }
 
 impl Load {
     fn start(place: &Place, first: u64, count: u64) -> Load {
         let (stop, mut nbd) = (Arc::new(AtomicBool::new(false)), place.nbd());
-        let told = stop.clone();
+        let done = Arc::new(AtomicU64::new(0));
+        let (told, written) = (stop.clone(), done.clone());
         let thread = std::thread::spawn(move || {
             let mut acknowledged = vec![0; count as usize];
             for round in 1.. {
@@ -39,11 +43,17 @@ impl Load {
                         return acknowledged;
                     }
                     acknowledged[number as usize] = round;
+                    written.fetch_add(1, Ordering::Relaxed);
                 }
             }
             acknowledged
         });
-        Load { stop, thread }
+        Load { stop, done, thread }
+    }
+
+    /// Waits until `count` writes were acknowledged.
+    fn reach(&self, count: u64) {
+        wait_until("writes are acknowledged", || self.done.load(Ordering::Relaxed) >= count);
     }
 
     fn end(self) -> Vec<u64> {
@@ -232,11 +242,9 @@ fn a_killed_daemon_loses_nothing_it_acknowledged() {
         order.rotate_left(1);
         place.assemble(&order, &[]);
         let load = Load::start(&place, 0, 200);
-        std::thread::sleep(Duration::from_millis(300));
+        load.reach(30 + 100 * round);
         place.kill();
         let acknowledged = load.ended();
-        let written = acknowledged.iter().filter(|round| **round > 0).count();
-        assert!(written > 20, "round {round}: {written}");
         let examined = place.ok(&["raid", "examine", &place.at("d0.zns")]);
         assert!(examined.contains("not cleanly"), "{examined}");
         place.assemble(&order, &[]);
