@@ -19,8 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// How long a mount waits for a block device that is busy because udev's rules read it.
-const LOOKED_AT: Duration = Duration::from_millis(500);
+/// How long a mount waits for a block device that is busy because another process looks at it:
+/// udev's rules, or an array that searches for a missing member. On a slow machine that takes
+/// seconds.
+const LOOKED_AT: Duration = Duration::from_secs(10);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
 /// How long the kernel may take to report that a daemon is dead. The limit is short, because the
@@ -114,10 +116,10 @@ impl Endpoint {
             let options = options.as_c_str();
             match rustix::mount::mount(&*self.source, directory, fs_type, self.flags(), options) {
                 Ok(()) => return Ok(channel),
-                // udev may read the device after this process has given up its claim and before the
-                // kernel claims it.
+                // Another process may look at the device after this process has given up its claim
+                // and before the kernel claims it.
                 Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
-                    std::thread::sleep(LOOKED_AT / 50);
+                    std::thread::sleep(LOOKED_AT / 1000);
                 }
                 Err(errno) => bail!("{}: {}", directory.display(), mount_help(errno)),
             }
