@@ -77,6 +77,39 @@ pub struct Examined {
 }
 
 impl Examined {
+    /// For tests: the first state of a new array, as its member `member` says it.
+    #[cfg(test)]
+    pub(crate) fn sample(
+        array: Uuid,
+        level: Level,
+        members: Vec<(Uuid, MemberState)>,
+        member: u32,
+    ) -> Examined {
+        let drives = members.len() as u32;
+        Examined {
+            array,
+            device: members[member as usize].0,
+            member: Some(member),
+            drives,
+            level,
+            label: String::new(),
+            events: 1,
+            blocks: 1,
+            created: 0,
+            clean: true,
+            members,
+            record: 1,
+            known: vec![0; drives as usize],
+            served: vec![1; drives as usize],
+            recorded: 0,
+            epoch: 1,
+            checkpoint: 1,
+            written_blocks: 0,
+            segments: 0,
+            damaged: None,
+        }
+    }
+
     /// Whether this stands for a member without a whole record; see [`Damaged::stand_in`].
     pub(crate) fn is_stand_in(&self) -> bool {
         self.record == 0 && self.damaged.is_some()

@@ -55,26 +55,11 @@ mod tests {
         };
         let members: Vec<_> = (0..drives).map(|m| (Uuid([m as u8; 16]), state(m))).collect();
         let one = |member: &u32| Examined {
-            array: Uuid([9; 16]),
-            device: members[*member as usize].0,
-            member: Some(*member),
-            drives,
-            level,
-            label: String::new(),
             events: 4,
-            blocks: 1,
-            created: 0,
-            clean: true,
-            members: members.clone(),
             record: 9,
             known: vec![8; drives as usize],
             served: vec![4; drives as usize],
-            recorded: 0,
-            epoch: 1,
-            checkpoint: 1,
-            written_blocks: 0,
-            segments: 0,
-            damaged: None,
+            ..Examined::sample(Uuid([9; 16]), level, members.clone(), *member)
         };
         here.iter().map(one).collect()
     }

@@ -43,7 +43,7 @@ impl CommitGroup {
 /// The state of group commits.
 #[derive(Default)]
 pub(crate) struct Commits {
-    /// The group that begins when the present one is over.
+    /// The next group. Its commit begins when the commit under way has ended.
     next: RefCell<Option<Rc<CommitGroup>>>,
     /// Whether a task runs group commits.
     running: Cell<bool>,

@@ -68,28 +68,7 @@ impl World {
         let members: Vec<_> =
             (0..drives).map(|m| (uuid(m as u8 + 1), MemberState::Active)).collect();
         let one = |member: u32| Model {
-            says: Examined {
-                array: uuid(0),
-                device: uuid(member as u8 + 1),
-                member: Some(member),
-                drives,
-                level,
-                label: String::new(),
-                events: 1,
-                blocks: 1,
-                created: 0,
-                clean: true,
-                members: members.clone(),
-                record: 1,
-                known: vec![0; drives as usize],
-                served: vec![1; drives as usize],
-                recorded: 0,
-                epoch: 1,
-                checkpoint: 1,
-                written_blocks: 0,
-                segments: 0,
-                damaged: None,
-            },
+            says: Examined::sample(uuid(0), level, members.clone(), member),
             deeds: BTreeSet::new(),
         };
         World {

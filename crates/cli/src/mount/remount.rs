@@ -173,7 +173,7 @@ mod tests {
             ("cache=1GiB,metrics=/m", "remount,cache=1GiB,metrics=/m,gc=off", "gc=off"),
             ("gc_urgent=8", "gc_start=50,gc_urgent=40", "gc_start=50,gc_urgent=40"),
             ("", "lazytime,nolazytime", ""),
-            // Options that mount(8) adds by itself do not count as a change.
+            // mount(8) adds options of its own, which change nothing.
             ("", "rw,noatime,user_id=0,group_id=0,default_permissions,remount", ""),
             ("noatime", "noatime,remount,relatime", "relatime"),
         ] {

@@ -8,8 +8,8 @@ use furrow_zone::ZoneId;
 
 const BLOCK: usize = 4096;
 
-/// A zone whose content fits nowhere when it is cleaned is left as it is, and not tried again in
-/// vain. It is cleaned once there is more space.
+/// Cleaning leaves a zone as it is if no other zone has space for the zone's content, and does not
+/// try that zone again until there is more space.
 #[test]
 fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
     with_store(Policy::Shared, |rt, store| async move {
