@@ -30,8 +30,11 @@ impl fmt::Display for Holder {
 /// The process that has the file at `path` locked (proc(5), `/proc/locks`). `None` if the process
 /// is not visible, as in another container.
 pub fn holder(path: &Path) -> Option<Holder> {
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = owner(&locks, std::fs::metadata(path).ok()?.ino())?;
+    let ino = std::fs::metadata(path).ok()?.ino();
+    // The kernel hands the list out page by page, and skips a lock if one before it is released
+    // between two pages.
+    let mut lists = (0..4).filter_map(|_| std::fs::read_to_string("/proc/locks").ok());
+    let pid = lists.find_map(|locks| owner(&locks, ino))?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words =
         line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());

@@ -10,9 +10,9 @@
 //!
 //! The map also notes, for each inode, what the kernel may have cached that a write can make old:
 //! attributes, from the time the server last sent them, and pages, from the time the kernel last
-//! read or wrote one. Two kinds of writes leave the kernel's copies old: a write from its page cache
-//! that adds blocks to the file, and an asynchronous direct write while the kernel reads the same
-//! range.
+//! read or wrote one. Two kinds of writes leave the kernel's copies old: a write from its page
+//! cache that adds blocks to the file, and an asynchronous direct write while the kernel reads the
+//! same range.
 
 use furrow_fs::Ino;
 use furrow_fs::tree::cache::FixedHasher;
