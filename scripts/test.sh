@@ -120,7 +120,7 @@ checks() {
         -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
 }
 build() {
-    step "building the tests" cargo test --quiet --workspace --locked --no-run
+    step "building the tests" cargo test --workspace --locked --no-run
 }
 side_by_side checks build
 # Tests of commands mostly wait for them.
