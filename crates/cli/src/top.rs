@@ -94,6 +94,9 @@ struct Mount {
     moved_bytes_per_second: f64,
     used_bytes: u64,
     size_bytes: u64,
+    /// Bytes that users can still write, as in `furrow df`: less than what is not in use, because
+    /// some space is kept free for cleaning.
+    available_bytes: u64,
     zones: Zones,
     permits_held: u32,
     permits_limit: u32,
@@ -312,6 +315,7 @@ fn mount(
         moved_bytes_per_second: rate(|t| (t.clean_data_blocks + t.clean_node_blocks) * 4096),
         used_bytes: space.blocks.saturating_sub(space.blocks_free) * block,
         size_bytes: space.blocks * block,
+        available_bytes: space.blocks_available * block,
         zones: Zones::of(map),
         permits_held: now.permits.held,
         permits_limit: now.permits.limit,

@@ -155,7 +155,19 @@ fn add_letters(
 
 /// `text` with every run of line breaks and indentation replaced by one blank.
 pub fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    let line =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    without_numbers(&line)
+}
+
+/// Leaves out the numbers of the system's errors, which stand behind their names: " (os error 2)".
+fn without_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, part| match part.split_once(')') {
+        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => line + rest,
+        _ => line + " (os error " + part,
+    })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -170,6 +182,13 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_system_is_named_without_its_number() {
+        let error = io::Error::from_raw_os_error(2).to_string();
+        assert_eq!(one_line(&format!("a: {error}\n")), "a: No such file or directory");
+        assert_eq!(one_line(&format!("{error}, {error}; b (os error x)")).matches("os").count(), 1);
+    }
 
     #[test]
     fn a_usage_error_is_one_line() {

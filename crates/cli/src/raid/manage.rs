@@ -262,7 +262,10 @@ fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -
     if let Some(why) = not_rebuilt(&status, seat) {
         bail!("{name}: {why}: see furrow raid status {name}");
     }
-    writeln!(out, "{name}: nothing is left to rebuild")?;
+    match seat {
+        Some(seat) => writeln!(out, "{name}: member {} is rebuilt", seat.member)?,
+        None => writeln!(out, "{name}: nothing is left to rebuild")?,
+    }
     Ok(0)
 }
 

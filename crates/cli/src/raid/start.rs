@@ -249,6 +249,9 @@ fn serve(args: &Args) -> Result<()> {
     let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
+        if other.status.uuid == uuid {
+            bail!("the array {name} ({uuid}) runs already: see furrow raid status {name}");
+        }
         bail!(
             "an array named {name} runs already, with UUID {}: names must differ, as sockets and \
              exports are called by them",

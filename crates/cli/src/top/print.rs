@@ -19,7 +19,7 @@ const MOUNTS: [Column<'_>; 19] = [
     Column::amount("fsync time", 2),
     Column::amount("cleaned/s", 5),
     Column::amount("moved/s", 5),
-    Column::amount("used", 1),
+    Column::amount("use", 1),
     Column::amount("zones active", 6),
     Column::amount("empty", 6),
     Column::amount("open", 6),
@@ -43,7 +43,7 @@ const ARRAYS: [Column<'_>; 20] = [
     Column::amount("stripe wait", 5),
     Column::amount("cleaned/s", 5),
     Column::amount("moved/s", 5),
-    Column::amount("used", 2),
+    Column::amount("use", 2),
     Column::amount("clients", 2),
     Column::amount("segments free", 6),
     Column::amount("open", 6),
@@ -129,7 +129,8 @@ impl Mount {
         row.extend([reads, writes, fsyncs].into_iter().flatten());
         row.push(format!("{:.1}", self.cleaned_per_second));
         row.push(rate(self.moved_bytes_per_second));
-        row.push(show::percent(self.used_bytes, self.size_bytes));
+        // The share that df(1) prints too.
+        row.push(show::percent(self.used_bytes, self.used_bytes + self.available_bytes));
         row.push(format!("{} of {}", self.permits_held, self.permits_limit));
         let states = [zones.empty, zones.open, zones.partial, zones.full, zones.retired];
         row.extend(states.map(|count| count.to_string()));
@@ -211,6 +212,7 @@ mod tests {
             moved_bytes_per_second: 1e8,
             used_bytes: 999,
             size_bytes: 1000,
+            available_bytes: 1,
             zones: Zones { empty: 40_000, open: 14, partial: 3, full: 700, ..Zones::default() },
             permits_held: 12,
             permits_limit: 14,
@@ -282,13 +284,13 @@ mod tests {
         };
         let (mounts, arrays) = heads(40);
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(words(&mounts), ["mount", "read/s", "written/s", "used"]);
+        assert_eq!(words(&mounts), ["mount", "read/s", "written/s", "use"]);
         assert_eq!(words(&arrays), ["array", "state", "read/s", "written/s"]);
         let (mounts, arrays) = heads(80);
-        for word in ["read/s", "written/s", "write time", "fsync time", "used"] {
+        for word in ["read/s", "written/s", "write time", "fsync time", "use"] {
             assert!(mounts.contains(word), "{word}: {mounts}");
         }
-        for word in ["state", "read/s", "written/s", "used", "clients"] {
+        for word in ["state", "read/s", "written/s", "use", "clients"] {
             assert!(arrays.contains(word), "{word}: {arrays}");
         }
         let (mounts, arrays) = heads(200);
