@@ -58,10 +58,13 @@ echo 'OPTIONS=--ublk' >"$tree/etc/furrow/raid/pool.conf"
 printf '#!/bin/sh\necho "$@" >>/run/tank.hooked\n' >"$tree/usr/sbin/tell"
 chmod 755 "$tree/usr/sbin/tell"
 cat >"$tree/etc/fstab" <<'END'
-/dev/furrow/tank  /srv/tank  ext4         nofail,x-systemd.requires=furrow-raid@tank.service   0  0
-LABEL=onpool      /srv/pool  fuse.furrow  _netdev,x-systemd.requires=furrow-raid@pool.service  0  0
-LABEL=data        /srv/data  fuse.furrow  nofail                                               0  0
+/dev/furrow/tank  /srv/tank  ext4         nofail,x-systemd.device-timeout=0,x-systemd.requires=furrow-raid@tank.service   0  0
+LABEL=onpool      /srv/pool  fuse.furrow  _netdev,x-systemd.device-timeout=0,x-systemd.requires=furrow-raid@pool.service  0  0
+LABEL=data        /srv/data  fuse.furrow  nofail,x-systemd.device-timeout=0                    0  0
 END
+# An array may take longer to start than systemd waits for a device: here it does, when a member is missing.
+mkdir -p "$tree/etc/systemd/system.conf.d"
+printf '[Manager]\nDefaultDeviceTimeoutSec=30s\n' >"$tree/etc/systemd/system.conf.d/devices.conf"
 cat >"$tree/etc/systemd/system/guest-boot-steps.service" <<'END'
 [Unit]
 # After everything else, as far as it got.
