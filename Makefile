@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb demo-jvm demo-cluster crash crash-full bench realtime
+.PHONY: help build lab claims rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb demo-jvm demo-cluster crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -83,6 +83,9 @@ crash-full: ## power cuts at every command, the long form
 lab: ## the furrow-lab command, optimised: claims, calibration, benchmarks; it is not installed
 	@scripts/setup.sh build
 	cargo build --release --locked -p furrow-lab --bin furrow-lab
+
+claims: lab ## the headlines of four papers beside ours, from this commit, in virtual time
+	@"$${CARGO_TARGET_DIR:-target}/release/furrow-lab" headlines docs/research --seeds 1
 
 bench: lab ## every layer against what limits it; ratios within one run
 	@scripts/setup.sh bench

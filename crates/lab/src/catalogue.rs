@@ -9,12 +9,14 @@
 
 mod claim;
 mod data;
+mod headline;
 pub mod published;
 mod variant;
 mod verdict;
 
-pub(crate) use claim::elsewhere;
+pub use claim::elsewhere;
 pub use claim::{Claim, Figure, Good, Paper, Relation, Series, SeriesPoint, Take, Trial};
+pub use headline::Headline;
 pub use variant::Variant;
 pub use verdict::Verdict;
 
@@ -62,7 +64,7 @@ impl fmt::Display for Size {
 pub struct Source {
     /// Title of the work.
     pub title: String,
-    /// The work's results that hold: five sentences.
+    /// What the table of its headlines does not say: three sentences at most.
     #[serde(default)]
     pub holds: Vec<String>,
     /// Whether its claims run in real time and not in virtual time.
@@ -159,6 +161,8 @@ pub struct Catalogue {
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
+    /// Headlines of the papers, in the order of the file.
+    pub headlines: Vec<Headline>,
     /// Variants that show what figures depend on.
     pub variants: Vec<Variant>,
     /// The recordings that claims replay.
@@ -219,6 +223,8 @@ struct ClaimsFile {
     version: Option<u32>,
     #[serde(default)]
     claim: Vec<Claim>,
+    #[serde(default)]
+    headline: Vec<Headline>,
 }
 
 /// Checks the version of a file; the first of its kind must have one.
@@ -272,6 +278,7 @@ impl Catalogue {
             hosts: BTreeMap::new(),
             workloads: BTreeMap::new(),
             claims: Vec::new(),
+            headlines: Vec::new(),
             variants: Vec::new(),
             traces: Traces::default(),
             changed: None,
@@ -298,6 +305,7 @@ impl Catalogue {
                 place(&mut all.places, file, "claim", &claim.id)?;
                 all.claims.push(claim);
             }
+            all.headlines.extend(claims.headline);
         }
         all.check()?;
         Ok(all)
@@ -330,6 +338,9 @@ impl Catalogue {
         }
         for claim in &self.claims {
             self.check_claim(claim).with_context(|| self.within("claim", &claim.id))?;
+        }
+        for headline in &self.headlines {
+            headline.check(self).with_context(|| format!("headline `{}`", headline.says))?;
         }
         Ok(())
     }

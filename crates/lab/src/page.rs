@@ -5,14 +5,15 @@
 //! so a change of the rule takes effect on all pages at once.
 
 mod appendix;
+pub mod headlines;
 #[cfg(test)]
 mod tests;
 
 use crate::catalogue::{Catalogue, Claim, Figure, Verdict};
-use crate::plot::{Axis, Mark, Plot, Point};
 use crate::result::Sample;
 use crate::stored::{self, Kept};
-use crate::text::{self, put};
+use crate::text::put;
+use headlines::Line;
 use std::fmt::Write as _;
 
 /// Papers in the order of the pages, as names of sources.
@@ -112,10 +113,9 @@ fn ended(mut text: String) -> String {
     text
 }
 
-/// All pages about `kept`.
-pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
-    let mut files = Vec::new();
-    let papers: Vec<(&str, Vec<Shown<'_>>)> = PAPERS
+/// The claims of each paper with what is kept of them, in the order of the pages.
+fn shown<'a>(catalogue: &'a Catalogue, kept: &'a [Kept]) -> Vec<(&'static str, Vec<Shown<'a>>)> {
+    PAPERS
         .iter()
         .filter(|paper| catalogue.sources.contains_key(**paper))
         .map(|paper| {
@@ -123,7 +123,19 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
             let plausible = catalogue.sources.get(*paper).map_or(&[][..], |s| &s.plausible[..]);
             (*paper, own.map(|claim| Shown::new(claim, plausible, kept)).collect())
         })
-        .collect();
+        .collect()
+}
+
+/// All headlines, in the order of the pages, with our numbers from `kept`.
+pub fn headlines<'a>(catalogue: &'a Catalogue, kept: &'a [Kept]) -> Vec<Line<'a>> {
+    let papers = shown(catalogue, kept);
+    papers.iter().flat_map(|(paper, claims)| lines(catalogue, paper, claims)).collect()
+}
+
+/// All pages about `kept`.
+pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
+    let mut files = Vec::new();
+    let papers = shown(catalogue, kept);
     files.push(File { path: "claims.md".to_owned(), text: ended(summary(catalogue, &papers)) });
     for (paper, claims) in &papers {
         if claims.iter().all(|claim| claim.rows.is_empty()) {
@@ -132,10 +144,20 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
         let Some(source) = catalogue.sources.get(*paper) else { continue };
         let text = ended(appendix::page(catalogue, paper, source, claims, kept));
         files.push(File { path: format!("claims/{paper}.md"), text });
-        let text = picture(&source.title, claims).svg();
-        files.push(File { path: format!("claims/{paper}.svg"), text });
+        let lines = lines(catalogue, paper, claims);
+        if !lines.is_empty() {
+            let text =
+                headlines::picture(&format!("{}: ours over published", source.title), &lines);
+            files.push(File { path: format!("claims/{paper}.svg"), text });
+        }
     }
     files
+}
+
+/// The headlines of `paper`, whose claims are `claims`.
+fn lines<'a>(catalogue: &'a Catalogue, paper: &str, claims: &[Shown<'a>]) -> Vec<Line<'a>> {
+    let own = catalogue.headlines.iter().filter(|headline| headline.paper == paper);
+    own.map(|headline| Line::new(catalogue, headline, claims)).collect()
 }
 
 fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
@@ -155,6 +177,18 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
         [] => String::new(),
         some => format!(", except those of {}, which are by the real clock", some.join(", ")),
     };
+    let of_paper = papers.iter().map(|(paper, claims)| (*paper, lines(catalogue, paper, claims)));
+    let headlines: Vec<(&str, Vec<Line<'_>>)> = of_paper.collect();
+    let count = headlines.iter().map(|(_, lines)| lines.len()).sum::<usize>();
+    if count > 0 {
+        put!(
+            out,
+            "Of {count} headlines (each number of abstract, introduction and conclusion, and the \
+             results of the sections that these rest on): {}. The tables below have all of them, \
+             and `make claims` runs them again.\n",
+            headlines::counted(headlines.iter().flat_map(|(_, lines)| lines))
+        );
+    }
     put!(
         out,
         "{reproduced} published figures are reproduced, {direction} in their direction only, \
@@ -193,64 +227,11 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
             source.holds.iter().for_each(|sentence| put!(out, "- {sentence}"));
             out.push('\n');
         }
-        if !run {
-            continue;
-        }
-        put!(out, "![Ours against published](claims/{paper}.svg)\n");
-        let without: Vec<String> = claims.iter().filter_map(not_drawn).collect();
-        if !without.is_empty() {
-            put!(
-                out,
-                "Logarithmic axes have no 0, so figures of 0 and below are not in the picture: \
-                 {}.\n",
-                without.join(", ")
-            );
+        let own = headlines.iter().find(|(of, lines)| of == paper && !lines.is_empty());
+        if let Some((_, lines)) = own.filter(|_| run) {
+            headlines::table(&mut out, paper, lines);
+            put!(out, "![Ours over published](claims/{paper}.svg)\n");
         }
     }
     out
-}
-
-/// A figure's place in the picture, if it has one: the published value and ours.
-fn place(row: &Row<'_>) -> Option<(f64, f64)> {
-    let ours = row.ours.mean;
-    let published = row.figure.paper?.nearest(ours);
-    (ours > 0.0 && published > 0.0).then_some((published, ours))
-}
-
-/// The claim's figures that have no place in the picture: the claim's name and their number.
-fn not_drawn(claim: &Shown<'_>) -> Option<String> {
-    let counted = |row: &&Row<'_>| Verdict::ALL.contains(&row.verdict);
-    match claim.published().filter(counted).filter(|row| place(row).is_none()).count() {
-        0 => None,
-        1 => Some(format!("one of {}", claim.claim.id)),
-        count => Some(format!("{count} of {}", claim.claim.id)),
-    }
-}
-
-/// Our figures against the published ones, with a shape and a colour for each verdict, the same in
-/// all pictures.
-fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
-    let axis = |what: &str| Axis::log(format!("{what}, each figure in its unit"));
-    let mut plot = Plot::new(title, axis("published"), axis("ours")).sized(720, 560);
-    let (mut low, mut high) = (f64::INFINITY, 0.0f64);
-    for verdict in Verdict::ALL {
-        let rows = claims.iter().flat_map(|shown| shown.published().map(move |row| (shown, row)));
-        let points = rows.filter(|(_, row)| row.verdict == verdict).filter_map(|(shown, row)| {
-            let unit = text::unit(&row.figure.unit);
-            let note = format!("{}: {}, in {unit}", shown.claim.id, row.figure.name);
-            place(row).map(|(published, ours)| Point::new(published, ours).note(note))
-        });
-        let points: Vec<Point> = points.collect();
-        for point in &points {
-            low = low.min(point.x).min(point.y);
-            high = high.max(point.x).max(point.y);
-        }
-        // A verdict that no figure has takes its place among the colours, but not in the legend.
-        let name = if points.is_empty() { String::new() } else { verdict.to_string() };
-        plot = plot.scatter(name, points);
-    }
-    if high > 0.0 {
-        plot = plot.mark(Mark::Slope("ours = published".to_owned(), (low, low), (high, high)));
-    }
-    plot
 }

@@ -269,7 +269,12 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
         let first = *own.get(place(run, figure.at.as_ref())?)?;
         let other = || -> Option<f64> {
             let per = find(all, figure.per.as_ref())?;
-            let other = *of(per, seed)?.get(place(per, figure.per_at.as_ref())?)?;
+            let of_per = match &figure.per_metric {
+                Some(name) => Metric::named(name, &figure.unit)?,
+                None => metric,
+            };
+            let point = per.measures.get(place(per, figure.per_at.as_ref())?)?;
+            let other = of_per.of(point.get(seed)?);
             (other > 0.0).then_some(other)
         };
         Some(match figure.take {

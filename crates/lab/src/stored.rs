@@ -69,13 +69,24 @@ impl Kept {
         if build.changed {
             bail!("the build differs from its commit: commit first, then keep figures");
         }
+        Ok(Kept::of(claim, result, order, build, command))
+    }
+
+    /// The line of `result`, for a look at it: the build may differ from its commit.
+    pub fn of(
+        claim: &Claim,
+        result: &ClaimResult,
+        order: &Order,
+        build: &Build,
+        command: &str,
+    ) -> Kept {
         let figures = result.figures.iter().map(|figure| KeptFigure {
             name: figure.figure.name.clone(),
             unit: figure.figure.unit.clone(),
             values: figure.ours.values.clone(),
             by_seed: Vec::new(),
         });
-        Ok(Kept {
+        Kept {
             claim: claim.id.clone(),
             variant: String::new(),
             commit: build.commit.clone(),
@@ -84,7 +95,7 @@ impl Kept {
             seeds: order.seeds.clone(),
             note: String::new(),
             figures: figures.collect(),
-        })
+        }
     }
 
     /// The stored values of `figure`.

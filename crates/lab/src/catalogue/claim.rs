@@ -270,6 +270,9 @@ pub struct Figure {
     /// For a series to compare with: the value of its point.
     #[serde(default)]
     pub per_at: Option<String>,
+    /// The measure of `per`, if it is another one.
+    #[serde(default)]
+    pub per_metric: Option<String>,
     /// For [`Take::Line`]: the place on the axis at which the line is evaluated.
     #[serde(default)]
     pub each: Option<Bytes>,
@@ -368,13 +371,14 @@ impl Claim {
                 .all(|other| { (other.paper, other.relation) == (figure.paper, figure.relation) }),
             "another published number than the rest of its sweep"
         );
-        let metric = Metric::named(&figure.metric, &figure.unit);
-        ensure!(
-            metric.is_some() || !self.is_runnable(),
-            "no metric `{}` in `{}`",
-            figure.metric,
-            figure.unit
-        );
+        for name in [&figure.metric].into_iter().chain(&figure.per_metric) {
+            let metric = Metric::named(name, &figure.unit);
+            ensure!(
+                metric.is_some() || !self.is_runnable(),
+                "no metric `{name}` in `{}`",
+                figure.unit
+            );
+        }
         Ok(())
     }
 
@@ -423,7 +427,7 @@ impl Claim {
 }
 
 /// The claim and the name of a figure of another claim, in [`Claim::moved`].
-pub(crate) fn elsewhere(name: &str) -> Option<(&str, &str)> {
+pub fn elsewhere(name: &str) -> Option<(&str, &str)> {
     name.split_once(": ")
 }
 

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 const SHOWN: usize = 60;
 
 /// The files built in, the common ones first.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 9] = [
     ("setup.toml", include_str!("../../data/setup.toml")),
     ("setup-hzfs.toml", include_str!("../../data/setup-hzfs.toml")),
     ("setup-zapraid.toml", include_str!("../../data/setup-zapraid.toml")),
@@ -25,6 +25,7 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("claims-hzfs.toml", include_str!("../../data/claims-hzfs.toml")),
     ("claims-zapraid.toml", include_str!("../../data/claims-zapraid.toml")),
     ("claims-recorded.toml", include_str!("../../data/claims-recorded.toml")),
+    ("claims-headlines.toml", include_str!("../../data/claims-headlines.toml")),
 ];
 
 /// A file of the catalogue's data.
@@ -160,7 +161,7 @@ impl Data {
 fn named(value: Value) -> Value {
     let Value::Array(list) = value else { return value };
     let name = |entry: &Value| {
-        let name = entry.get("id").or_else(|| entry.get("name"))?;
+        let name = ["id", "name", "says"].iter().find_map(|field| entry.get(field))?;
         name.as_str().map(str::to_owned)
     };
     let table: Table = list.iter().filter_map(|e| Some((name(e)?, e.clone()))).collect();

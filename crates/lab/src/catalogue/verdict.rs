@@ -232,7 +232,7 @@ impl Figure {
     }
 
     /// True if the figure compares two runs.
-    pub(super) fn is_gain(&self) -> bool {
+    pub(crate) fn is_gain(&self) -> bool {
         self.gain(50.0).is_some()
     }
 

@@ -3,7 +3,7 @@
 //! The library has the claims, the scenarios and the computation of figures; this module calls it,
 //! and prints the results or writes them to a file.
 
-use crate::{collection, pages, print};
+use crate::{collection, headlines, pages, print};
 use anyhow::{Context as _, bail};
 use furrow_console::show;
 use furrow_lab::cache::{Build, Cache};
@@ -28,6 +28,9 @@ pub enum Command {
     /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
     /// gate
     Keep(pages::Keep),
+    /// Run the claims that give the numbers of the papers' abstracts, introductions and conclusions,
+    /// and print those numbers beside ours
+    Headlines(headlines::Headlines),
     /// Write the pages about claims from the figures that are kept; nothing is run
     Pages(pages::Pages),
     /// Run the claims whose figures may not change unseen, and compare with those that are kept
@@ -94,7 +97,7 @@ pub struct Report {
 pub struct Source {
     /// Take files of this directory in place of the built-in ones of their name: setup.toml,
     /// setup-hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml,
-    /// claims-zapraid.toml, claims-recorded.toml; a setup-NAME.toml or claims-NAME.toml is read in
+    /// claims-zapraid.toml, claims-recorded.toml, claims-headlines.toml; a setup-NAME.toml or claims-NAME.toml is read in
     /// addition
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -241,6 +244,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Run(run) => run.common.data.catalogue(),
         Command::Report(report) => report.common.data.catalogue(),
         Command::Keep(keep) => keep.common.data.catalogue(),
+        Command::Headlines(headlines) => headlines.common.data.catalogue(),
         Command::Pages(pages) => pages.source.catalogue(),
         Command::Gate(gate) => gate.data.catalogue(),
     }?;
@@ -290,6 +294,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             Ok(status(&outcome))
         }
         Command::Keep(keep) => pages::keep(&catalogue, keep, out),
+        Command::Headlines(headlines) => headlines::run(&catalogue, headlines, out),
         Command::Pages(pages) => pages::pages(&catalogue, pages, out),
         Command::Gate(gate) => pages::gate(&catalogue, gate, out),
         // These commands returned above: they need no catalogue.

@@ -12,6 +12,7 @@ mod calibrate;
 mod claims;
 mod collection;
 mod completions;
+mod headlines;
 mod pages;
 mod print;
 

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The file of kept figures, below the folder of documents.
-const DATA: &str = "data/claims.jsonl";
+pub const DATA: &str = "data/claims.jsonl";
 
 #[derive(clap::Args)]
 pub struct Keep {
@@ -50,7 +50,7 @@ pub struct Gate {
     work: Work,
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
+pub fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     collection::lines(&text).with_context(|| path.display().to_string())
