@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Kafka and Garage on three Furrow mounts, broken on purpose: scripts/cluster.sh demo|rounds [OPTION]...
+# Kafka and Garage on three Furrow mounts: scripts/cluster.sh demo|rounds|bench [OPTION]...
 #
 # demo: what `make demo-cluster` runs. rounds N --seed S --engine garage|kafka|both: rounds of faults,
-# each followed by a comparison of all that was acknowledged. scripts/cluster/run.py says more.
+# each followed by a comparison of all that was acknowledged. bench --engine ...: speed against ext4 on the
+# same disk, which needs root. scripts/cluster/run.py says more.
 #
 # Kafka comes from Maven's repository. Garage is a program of its own, under its own licence, built
 # from its sources below the target folder by scripts/setup.sh; GARAGE=FILE names another. Neither

@@ -9,6 +9,8 @@
 //     state NAME                     "state ISR LAG": the smallest set in sync, the largest lag of a voter
 //     read NAME RACK SECONDS SEED    "record PARTITION OFFSET NUMBER", "bad ...", then "read RACK done" or
 //                                    "read RACK stuck ..."
+//     produce NAME LENGTH SECONDS PRODUCERS FLIGHT LIMIT, consume NAME SECONDS RACK...
+//                                    a load, measured: "produced ...", "consumed ..." (see Bench.java)
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.time.Duration;
@@ -178,6 +180,14 @@ public class ClusterClient {
                         break;
                     case "read":
                         read(w[1], w[2], Integer.parseInt(w[3]), Long.parseLong(w[4]));
+                        break;
+                    case "produce":
+                        say("produced " + Bench.produce(w[1], Integer.parseInt(w[2]), Integer.parseInt(w[3]),
+                                Integer.parseInt(w[4]), Integer.parseInt(w[5]), Long.parseLong(w[6])));
+                        break;
+                    case "consume":
+                        say("consumed " + Bench.consume(w[1], Integer.parseInt(w[2]),
+                                Arrays.asList(w).subList(3, w.length)));
                         break;
                     default:
                         say("error unknown command " + line);

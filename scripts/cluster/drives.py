@@ -1,4 +1,4 @@
-"""An emulated zoned drive with a Furrow mount, and what can happen to it."""
+"""What a node has its data on: Furrow on an emulated zoned drive, and what befalls it, or ext4."""
 import json
 import os
 import random
@@ -65,15 +65,97 @@ def end(process, seconds=20):
     return False
 
 
-class Drive:
-    def __init__(self, furrow, folder, number, size):
-        self.furrow, self.number, self.size = furrow, number, size
-        self.image = os.path.join(folder, f"drive{number}.zns")
+def in_bytes(size):
+    """The number that a size such as 512MiB stands for."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size.endswith(unit):
+            return int(size[:-3]) << shift
+    return int(size)
+
+
+class Place:
+    """A file system in an image file, mounted on a directory of its own."""
+
+    name = suffix = ""
+
+    def __init__(self, folder, number, size, images=None):
+        self.number, self.size = number, size
+        self.image = os.path.join(images or folder, f"drive{number}.{self.suffix}")
         self.directory = os.path.join(folder, f"mount{number}")
-        self.log = os.path.join(folder, f"furrow{number}.log")
-        self.options = "cache=64MiB"
-        self.daemon = None
         os.makedirs(self.directory, exist_ok=True)
+
+    def is_mounted(self):
+        with open("/proc/self/mountinfo", encoding="utf-8") as table:
+            return any(line.split()[4] == self.directory for line in table)
+
+    def mount_or_fail(self):
+        problem = self.mount()
+        if problem:
+            raise Failure(f"{self.name} {self.number}: mount: {problem}")
+
+
+class Ext4(Place):
+    """ext4 on a loop device. The kernel serves it, so that nothing can be killed but the node."""
+
+    name, suffix = "ext4", "ext4"
+
+    def create(self):
+        """A new, empty file system in the place of the old one."""
+        if os.path.exists(self.image):
+            os.remove(self.image)
+        with open(self.image, "wb") as image:
+            image.truncate(in_bytes(self.size))
+        # Everything is initialised now: the kernel would do it in the background during a load.
+        self.run("mkfs.ext4", "-q", "-F", "-b", "4096", "-E",
+                 "lazy_itable_init=0,lazy_journal_init=0,nodiscard", self.image)
+
+    def run(self, *command, check=True):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if check and done.returncode != 0:
+            raise Failure(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done
+
+    def mount(self):
+        """Mounts; returns what went wrong, or nothing."""
+        # The loop device goes with the mount. It uses the page cache of the image, as an emulated
+        # drive does (direct I/O of loop devices is off unless asked for).
+        done = self.run("mount", "-o", "loop", self.image, self.directory, check=False)
+        return done.stderr.strip()
+
+    def is_alive(self):
+        return self.is_mounted()
+
+    def die(self):
+        pass
+
+    def kill(self):
+        pass
+
+    def unmount(self):
+        # A process that was killed may hold a file for a moment.
+        while self.is_mounted():
+            if not wait_for(lambda: self.run("umount", self.directory, check=False).returncode == 0
+                            or not self.is_mounted(), 10):
+                self.run("umount", "-l", self.directory)
+
+    detach = unmount
+
+    def clear_faults(self):
+        pass
+
+
+class Drive(Place):
+    """Furrow on an emulated drive. With sync, a flush of it is one of the host's disk, too."""
+
+    name, suffix = "drive", "zns"
+
+    def __init__(self, furrow, folder, number, size, images=None, options="cache=64MiB",
+                 sync=False):
+        super().__init__(folder, number, size, images)
+        self.furrow, self.options = furrow, options
+        self.log = os.path.join(folder, f"furrow{number}.log")
+        self.spec = self.image + (",sync=on" if sync else "")
+        self.daemon = None
 
     def run(self, *arguments, check=True, seconds=120):
         done = subprocess.run([self.furrow, *arguments], capture_output=True, text=True,
@@ -89,17 +171,13 @@ class Drive:
         self.run("device", "create", self.image, "-o", f"capacity={self.size},zone-size=4MiB")
         self.run("mkfs", self.image)
 
-    def is_mounted(self):
-        with open("/proc/self/mountinfo", encoding="utf-8") as table:
-            return any(line.split()[4] == self.directory for line in table)
-
     def is_alive(self):
         return self.daemon is not None and self.daemon.poll() is None
 
     def mount(self):
         """Mounts; returns what went wrong, or nothing."""
         before = os.path.getsize(self.log) if os.path.exists(self.log) else 0
-        command = [self.furrow, "mount", "--foreground", "-o", self.options, self.image,
+        command = [self.furrow, "mount", "--foreground", "-o", self.options, self.spec,
                    self.directory]
         self.daemon = start(command, self.log)
         wait_for(lambda: self.is_mounted() or self.daemon.poll() is not None, 120, 0.02)
@@ -111,10 +189,10 @@ class Drive:
             said = log.read().strip().splitlines()
         return said[-1] if said else "the daemon ended without a word"
 
-    def mount_or_fail(self):
-        problem = self.mount()
-        if problem:
-            raise Failure(f"drive {self.number}: mount: {problem}")
+    def die(self):
+        """SIGKILL for the daemon, without waiting for its end."""
+        if self.is_alive():
+            self.daemon.kill()
 
     def kill(self):
         if self.is_alive():

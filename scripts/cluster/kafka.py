@@ -13,6 +13,20 @@ TOPIC = "furrow"
 PARTITIONS = 4
 
 
+# The simple compiler: a run is short, and shares its processors with all nodes.
+JAVA = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1"]
+
+
+def compile_java(folder, jars, name):
+    """Compiles a program of this directory and what it uses; returns where the classes are."""
+    classes = os.path.join(folder, "classes")
+    here = os.path.dirname(os.path.abspath(__file__))
+    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", "-sourcepath", here,
+                    os.path.join(here, f"{name}.java")], check=True)
+    return classes
+
+
 class Kafka:
     name = "kafka"
 
@@ -25,8 +39,8 @@ class Kafka:
         self.stopped = threading.Event()
         self.client = None
         self.rate = 150
-        self.java = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-XX:+UseSerialGC",
-                     "-XX:TieredStopAtLevel=1"]
+        # Small, so that a round writes several.
+        self.segment_bytes = 4 << 20
 
     def path(self, number):
         return os.path.join(self.drives[number - 1].directory, "kafka")
@@ -38,7 +52,7 @@ class Kafka:
         return os.path.join(self.folder, f"kafka{number}.log")
 
     def tool(self, *arguments):
-        command = [*self.java, "-Xmx128m", "-cp", f"{self.jars}/*", "kafka.tools.StorageTool"]
+        command = [*JAVA, "-Xmx128m", "-cp", f"{self.jars}/*", "kafka.tools.StorageTool"]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise Failure(f"kafka StorageTool: {done.stderr.strip()[-300:]}")
@@ -59,7 +73,7 @@ replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 default.replication.factor=3
 min.insync.replicas=2
 log.flush.interval.messages=1
-log.segment.bytes=4194304
+log.segment.bytes={self.segment_bytes}
 log.index.size.max.bytes=262144
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=3
@@ -76,16 +90,13 @@ broker.heartbeat.interval.ms=1000
         self.cluster = "F" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         for number in self.ports:
             self.refill(number)
-        classes = os.path.join(self.folder, "classes")
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ClusterClient.java")
-        subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{self.jars}/*", source],
-                       check=True)
+        classes = compile_java(self.folder, self.jars, "ClusterClient")
         for number in self.ports:
             self.start(number)
         brokers = ",".join(f"127.0.0.1:{p}" for p, _ in self.ports.values())
         with open(os.path.join(self.folder, "kafka-client.log"), "ab") as log:
             self.client = subprocess.Popen(
-                [*self.java, "-Xmx200m", "-cp", f"{self.jars}/*:{classes}", "ClusterClient",
+                [*JAVA, "-Xmx200m", "-cp", f"{self.jars}/*:{classes}", "ClusterClient",
                  brokers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                 start_new_session=True)
         threading.Thread(target=self.listen, daemon=True).start()
@@ -104,7 +115,7 @@ broker.heartbeat.interval.ms=1000
         return found["damaged"] == 0
 
     def start(self, number):
-        command = [*self.java, "-Xms128m", "-Xmx384m", "-cp", f"{self.jars}/*", "kafka.Kafka",
+        command = [*JAVA, "-Xms128m", "-Xmx384m", "-cp", f"{self.jars}/*", "kafka.Kafka",
                    self.properties(number)]
         self.brokers[number] = start(command, self.log(number), cwd=self.folder)
 

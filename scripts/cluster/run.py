@@ -7,6 +7,10 @@
         if anything was lost, wrong or not repaired.
     demo --engine garage|kafka|both
         the engines on the same three mounts: data, a power cut, a drive replaced, all compared
+    bench --engine garage|kafka|both
+        speed on three mounts against three ext4 file systems on the same disk, taking turns:
+        --rounds N pairs, --seconds N for each operation, --clients N producers or threads,
+        --size SIZE of each image, --disk DIRECTORY for the images, --mount-options A,B of Furrow
 
     --furrow FILE, --garage FILE, --jars DIRECTORY   the programs; scripts/cluster.sh gives them
     --kinds A,B       only these faults
@@ -25,10 +29,11 @@ import sys
 import tempfile
 import time
 
+from bench import bench
+from cluster import NODES, Cluster
 from drives import Drive, Failure, wait_for
 
 VERSION = 1
-NODES = (1, 2, 3)
 # What a node or its drive meets.
 FAULTS = {
     "daemon-kill": "SIGKILL for the mount's daemon",
@@ -49,57 +54,6 @@ SECOND = ("daemon-kill", "node-kill", "power-cut", "slow")
 WHAT = {"kafka": "records", "garage": "changes of objects"}
 # Rounds on one cluster: Kafka's topic grows.
 ROUNDS_A_CLUSTER = 20
-
-
-class Cluster:
-    def __init__(self, folder, options, engines, seed, size="512MiB"):
-        self.folder = folder
-        os.makedirs(folder)
-        self.drives = {n: Drive(options.furrow, folder, n, size) for n in NODES}
-        drives = list(self.drives.values())
-        self.engines = []
-        if "kafka" in engines:
-            from kafka import Kafka
-            self.engines.append(Kafka(folder, drives, seed, options.jars))
-        if "garage" in engines:
-            # Needs boto3, which a run of Kafka alone does not.
-            from garage import Garage
-            self.engines.append(Garage(folder, drives, seed, options.garage))
-
-    def set_up(self):
-        for drive in self.drives.values():
-            drive.create()
-            drive.mount_or_fail()
-        for engine in self.engines:
-            engine.set_up()
-
-    def finish(self):
-        for engine in self.engines:
-            engine.finish()
-        for drive in self.drives.values():
-            drive.unmount()
-
-    def stop_node(self, number):
-        for engine in self.engines:
-            engine.stop(number)
-        self.drives[number].unmount()
-
-    def start_node(self, number):
-        for engine in self.engines:
-            engine.start(number)
-
-    def is_alive(self, number):
-        return self.drives[number].is_alive() and all(e.is_alive(number) for e in self.engines)
-
-    def crash(self, numbers):
-        """Nodes and daemons die as close to each other as signals can be sent."""
-        for number in numbers:
-            if self.drives[number].is_alive():
-                self.drives[number].daemon.kill()
-            for engine in self.engines:
-                engine.kill(number)
-        for number in numbers:
-            self.drives[number].kill()
 
 
 class Round:
@@ -242,7 +196,7 @@ class Round:
                 drive.detach()
             if cut:
                 drive.cut_power()
-            if self.pending(drive) and kind in ("power-cut", "replace"):
+            if kind in ("power-cut", "replace") and self.pending(drive):
                 self.notes.append(f"{kind} of {number} had not struck")
             drive.clear_faults()
             if kind == "replace":
@@ -361,6 +315,11 @@ def engines_of(options):
     return ["kafka", "garage"] if options.engine == "both" else [options.engine]
 
 
+def drive_of(options):
+    """Makes the drive of a node: small, so that rounds fill and clean it."""
+    return lambda folder, number: Drive(options.furrow, folder, number, "512MiB")
+
+
 def rounds(options, work):
     engines = engines_of(options)
     results, lost, unfinished, cluster = [], 0, 0, None
@@ -372,7 +331,7 @@ def rounds(options, work):
                     cluster.finish()
                     shutil.rmtree(cluster.folder)
                 cluster = Cluster(os.path.join(work, f"cluster{index}"), options, engines,
-                                  options.seed * 1000 + index)
+                                  options.seed * 1000 + index, drive_of(options))
                 cluster.set_up()
             one = Round(cluster, faults, random.Random(f"{options.seed} {index}"))
             counts, ended = {}, True
@@ -437,7 +396,8 @@ def demo(options, work):
     def say(line):
         print(f"{time.monotonic() - begun:5.0f} s  {line}", flush=True)
 
-    cluster = Cluster(os.path.join(work, "demo"), options, engines_of(options), options.seed)
+    cluster = Cluster(os.path.join(work, "demo"), options, engines_of(options), options.seed,
+                      drive_of(options))
     problems = []
     try:
         say("three emulated zoned drives of 512 MiB, three mounts")
@@ -521,16 +481,31 @@ def main():
     one.add_argument("count", type=int)
     one.add_argument("--kinds", default=",".join(FAULTS))
     commands.add_parser("demo", parents=[shared])
+    one = commands.add_parser("bench", parents=[shared])
+    one.add_argument("--rounds", type=int, default=5)
+    one.add_argument("--seconds", type=int, default=10)
+    one.add_argument("--clients", type=int, default=4)
+    one.add_argument("--size", default="2GiB")
+    one.add_argument("--disk", type=os.path.abspath)
+    one.add_argument("--mount-options", default="cache=256MiB")
     options = parser.parse_args()
     if options.command == "rounds":
         options.kinds = options.kinds.split(",")
         for kind in options.kinds:
             if kind not in FAULTS:
                 parser.error(f"unknown fault {kind}; there are {', '.join(FAULTS)}")
+    if options.command == "bench":
+        if os.geteuid() != 0:
+            parser.error("mounting ext4 in an image needs root")
+        if min(options.rounds, options.seconds, options.clients) < 1:
+            parser.error("--rounds, --seconds and --clients are at least 1")
     # What was started ends with this, however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    work = tempfile.mkdtemp(prefix="furrow-cluster-")
+    signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
+    work = tempfile.mkdtemp(prefix="furrow-cluster-", dir=getattr(options, "disk", None))
     try:
+        if options.command == "bench":
+            return bench(options, work, engines_of(options))
         return (rounds if options.command == "rounds" else demo)(options, work)
     except Failure as error:
         options.keep = True
