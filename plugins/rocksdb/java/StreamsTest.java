@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A program of Kafka Streams with a table in RocksDB, unmodified, for runs on a store.
+// Programs of Kafka Streams with a table in RocksDB, unmodified, for runs on a store. A program keeps the
+// newest value of each key of the topic `numbers`. PROGRAM is `once` (exactly-once) or `least`
+// (at-least-once).
 //
-//   StreamsTest run BROKER DIRECTORY          keeps the newest value of each key of the topic `numbers`,
-//                                             exactly once, until it is killed or told to end by a line
-//                                             on standard input; `show` prints the table
-//   StreamsTest reset BROKER DIRECTORY        wipes the local state, as KafkaStreams.cleanUp does
-//   StreamsTest feed BROKER SEED COUNT KEYS   writes COUNT records, a fifth of which remove a key
-//   StreamsTest expect BROKER TOPIC           prints what the table must be, by `numbers` or by the
-//                                             table's changelog, `streams-test-newest-changelog`
-//   StreamsTest topic BROKER                  makes the topic
-//   StreamsTest forget BROKER                 removes all topics and how far the program was: with
-//                                             `reset` it begins anew
+//   StreamsTest run BROKER DIRECTORY PROGRAM...
+//       runs programs until it is killed or its standard input ends; the line `show PROGRAM FILE` writes a
+//       program's table, as soon as it has all records of the topic; prints `restoring`, `batch` and
+//       `restored` as tables are rebuilt from their changelogs. -Dbatch.delay=MS makes that last longer.
+//   StreamsTest reset BROKER DIRECTORY PROGRAM   wipes the local state, as KafkaStreams.cleanUp does
+//   StreamsTest feed BROKER SEED COUNT KEYS LENGTH
+//       writes COUNT records, a fifth of which remove a key, with values shorter than LENGTH
+//   StreamsTest expect BROKER DIRECTORY TOPIC...
+//       writes to DIRECTORY/TOPIC what the table must be, by `numbers` or by a table's changelog,
+//       `streams-PROGRAM-newest-changelog`
+//   StreamsTest topic BROKER                     makes the topic
+//   StreamsTest forget BROKER PROGRAM            removes all topics and how far the program was: with
+//                                                `reset` it begins anew
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.nio.file.*;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.ExecutionException;
@@ -26,6 +33,7 @@ import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.*;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.*;
 import org.rocksdb.Options;
 
@@ -38,15 +46,22 @@ public class StreamsTest {
     String broker = arguments[1];
     switch (arguments[0]) {
       case "topic": topic(broker); break;
-      case "forget": forget(broker); break;
+      case "forget": forget(broker, arguments[2]); break;
       case "feed":
         feed(broker, Long.parseLong(arguments[2]), Integer.parseInt(arguments[3]),
-            Integer.parseInt(arguments[4]));
+            Integer.parseInt(arguments[4]), Integer.parseInt(arguments[5]));
         break;
-      case "expect": print(expected(broker, arguments[2])); break;
-      case "run": run(broker, arguments[2]); break;
+      case "expect":
+        for (String topic : Arrays.asList(arguments).subList(3, arguments.length)) {
+          write(Path.of(arguments[2], topic), expected(broker, topic));
+        }
+        break;
+      case "run":
+        run(broker, arguments[2], Arrays.asList(arguments).subList(3, arguments.length));
+        break;
       case "reset":
-        try (KafkaStreams streams = new KafkaStreams(topology(), settings(broker, arguments[2]))) {
+        try (KafkaStreams streams =
+            new KafkaStreams(topology(), settings(broker, arguments[2], arguments[3]))) {
           streams.cleanUp();
         }
         break;
@@ -66,16 +81,20 @@ public class StreamsTest {
     public void close(String store, Options options) {}
   }
 
-  static Properties settings(String broker, String directory) {
+  static Properties settings(String broker, String directory, String program) {
     Properties settings = new Properties();
-    settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "streams-test");
+    settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "streams-" + program);
     settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, broker);
     settings.put(StreamsConfig.STATE_DIR_CONFIG, directory);
-    settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
+    settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG,
+        program.equals("once") ? StreamsConfig.EXACTLY_ONCE_V2 : StreamsConfig.AT_LEAST_ONCE);
     settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 200);
     settings.put(StreamsConfig.ROCKSDB_CONFIG_SETTER_CLASS_CONFIG, Blobs.class);
     settings.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-    settings.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
+    // The broker soon takes a program that was killed for gone.
+    settings.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 3000);
+    settings.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+    settings.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 5000);
     settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
     return settings;
   }
@@ -96,15 +115,16 @@ public class StreamsTest {
     }
   }
 
-  static void forget(String broker) throws Exception {
+  static void forget(String broker, String program) throws Exception {
     try (Admin admin = Admin.create(Map.of("bootstrap.servers", broker))) {
-      admin.deleteConsumerGroups(List.of("streams-test")).all().get();
+      admin.deleteConsumerGroups(List.of("streams-" + program)).all().get();
       admin.deleteTopics(admin.listTopics().names().get()).all().get();
       while (!admin.listTopics().names().get().isEmpty()) Thread.sleep(100);
     }
   }
 
-  static void feed(String broker, long seed, int count, int keys) throws Exception {
+  static void feed(String broker, long seed, int count, int keys, int length)
+      throws Exception {
     Random random = new Random(seed);
     Map<String, Object> settings = Map.of("bootstrap.servers", broker, "acks", "all",
         "enable.idempotence", true);
@@ -113,7 +133,7 @@ public class StreamsTest {
       for (int number = 0; number < count; number++) {
         String key = "key" + random.nextInt(keys);
         String value = random.nextInt(5) == 0 ? null
-            : seed + ":" + number + ":" + "x".repeat(random.nextInt(2000));
+            : seed + ":" + number + ":" + "x".repeat(random.nextInt(length));
         producer.send(new ProducerRecord<>(TOPIC, key, value), (done, error) -> {
           if (error != null) throw new IllegalStateException(error);
         });
@@ -122,10 +142,11 @@ public class StreamsTest {
     }
   }
 
-  static SortedMap<String, String> expected(String broker, String topic) {
+  // Gives `each` all records of a topic, in the order of each partition. Returns where partitions end.
+  static Map<TopicPartition, Long> records(String broker, String topic,
+      java.util.function.Consumer<ConsumerRecord<String, String>> each) {
     Map<String, Object> settings = Map.of("bootstrap.servers", broker,
         "isolation.level", "read_committed");
-    SortedMap<String, String> table = new TreeMap<>();
     try (Consumer<String, String> consumer =
         new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
       List<TopicPartition> parts = new ArrayList<>();
@@ -134,57 +155,102 @@ public class StreamsTest {
       consumer.seekToBeginning(parts);
       Map<TopicPartition, Long> ends = consumer.endOffsets(parts);
       while (parts.stream().anyMatch(part -> consumer.position(part) < ends.get(part))) {
-        for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofSeconds(1))) {
-          if (record.value() == null) table.remove(record.key());
-          else table.put(record.key(), record.value());
-        }
+        consumer.poll(Duration.ofSeconds(1)).forEach(each);
       }
+      return ends;
     }
+  }
+
+  static SortedMap<String, String> expected(String broker, String topic) {
+    SortedMap<String, String> table = new TreeMap<>();
+    records(broker, topic, record -> {
+      if (record.value() == null) table.remove(record.key());
+      else table.put(record.key(), record.value());
+    });
     return table;
   }
 
-  static void print(SortedMap<String, String> table) {
+  // Whoever waits for the file finds it complete.
+  static void write(Path file, SortedMap<String, String> table) throws IOException {
     StringBuilder text = new StringBuilder();
     table.forEach((key, value) -> text.append(key).append(' ').append(value).append('\n'));
-    System.out.print(text.append("end ").append(table.size()).append('\n'));
-    System.out.flush();
+    Path made = Path.of(file + ".new");
+    Files.writeString(made, text.append("end ").append(table.size()).append('\n'));
+    Files.move(made, file, StandardCopyOption.ATOMIC_MOVE);
   }
 
-  static void run(String broker, String directory) throws Exception {
-    KafkaStreams streams = new KafkaStreams(topology(), settings(broker, directory));
-    streams.setUncaughtExceptionHandler(error -> {
-      error.printStackTrace();
-      return org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler
-          .StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
-    });
-    streams.start();
-    BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
-    for (String line; (line = input.readLine()) != null && line.equals("show"); ) {
-      while (streams.state() != KafkaStreams.State.RUNNING || behind(broker, streams)) {
-        if (streams.state() == KafkaStreams.State.ERROR
-            || streams.state() == KafkaStreams.State.NOT_RUNNING) System.exit(1);
-        Thread.sleep(100);
-      }
-      SortedMap<String, String> table = new TreeMap<>();
-      ReadOnlyKeyValueStore<String, String> store = streams.store(
-          StoreQueryParameters.fromNameAndType(TABLE, QueryableStoreTypes.keyValueStore()));
-      try (KeyValueIterator<String, String> each = store.all()) {
-        each.forEachRemaining(entry -> table.put(entry.key, entry.value));
-      }
-      print(table);
+  // Tells on standard output what is restored, for kills at that moment.
+  static class Restores implements StateRestoreListener {
+    final int delay = Integer.getInteger("batch.delay", 0);
+
+    @Override
+    public void onRestoreStart(TopicPartition part, String store, long from, long to) {
+      System.out.println("restoring " + part + " from " + from + " to " + to);
     }
-    streams.close();
+
+    @Override
+    public void onBatchRestored(TopicPartition part, String store, long offset, long count) {
+      System.out.println("batch " + part + " " + offset);
+      try {
+        Thread.sleep(delay);
+      } catch (InterruptedException error) {
+        Thread.currentThread().interrupt();
+      }
+    }
+
+    @Override
+    public void onRestoreEnd(TopicPartition part, String store, long count) {
+      System.out.println("restored " + part + " " + count);
+    }
+  }
+
+  static void run(String broker, String directory, List<String> programs) throws Exception {
+    Map<String, KafkaStreams> running = new LinkedHashMap<>();
+    for (String program : programs) {
+      KafkaStreams streams = new KafkaStreams(topology(), settings(broker, directory, program));
+      streams.setUncaughtExceptionHandler(error -> {
+        error.printStackTrace();
+        return org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler
+            .StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+      });
+      streams.setGlobalStateRestoreListener(new Restores());
+      running.put(program, streams);
+    }
+    running.values().forEach(KafkaStreams::start);
+    BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+    for (String line; (line = input.readLine()) != null && line.startsWith("show "); ) {
+      String[] words = line.split(" ");
+      show(broker, words[1], running.get(words[1]), Path.of(words[2]));
+    }
+    running.values().forEach(KafkaStreams::close);
+  }
+
+  static void show(String broker, String program, KafkaStreams streams, Path file)
+      throws Exception {
+    while (streams.state() != KafkaStreams.State.RUNNING || behind(broker, program)) {
+      if (streams.state() == KafkaStreams.State.ERROR
+          || streams.state() == KafkaStreams.State.NOT_RUNNING) System.exit(1);
+      Thread.sleep(100);
+    }
+    SortedMap<String, String> table = new TreeMap<>();
+    ReadOnlyKeyValueStore<String, String> store = streams.store(
+        StoreQueryParameters.fromNameAndType(TABLE, QueryableStoreTypes.keyValueStore()));
+    try (KeyValueIterator<String, String> each = store.all()) {
+      each.forEachRemaining(entry -> table.put(entry.key, entry.value));
+    }
+    write(file, table);
   }
 
   // Whether records of the topic are not in the table yet.
-  static boolean behind(String broker, KafkaStreams streams) throws Exception {
+  static boolean behind(String broker, String program) throws Exception {
     try (Admin admin = Admin.create(Map.of("bootstrap.servers", broker))) {
       Map<TopicPartition, OffsetSpec> latest = new HashMap<>();
       for (int part = 0; part < PARTITIONS; part++) {
         latest.put(new TopicPartition(TOPIC, part), OffsetSpec.latest());
       }
       var ends = admin.listOffsets(latest).all().get();
-      var done = admin.listConsumerGroupOffsets("streams-test").partitionsToOffsetAndMetadata().get();
+      var done = admin.listConsumerGroupOffsets("streams-" + program)
+          .partitionsToOffsetAndMetadata().get();
       for (var part : latest.keySet()) {
         long at = done.get(part) == null ? 0 : done.get(part).offset();
         if (at < ends.get(part).offset()) return true;
