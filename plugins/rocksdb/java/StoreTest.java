@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // RocksDB for Java on a store, unmodified: each kind of database, and each way in which a virtual
-// machine ends. scripts/rocksdb-jni-test.sh runs it under furrow run.
+// machine ends. scripts/rocksdb-jni.sh runs it under furrow run.
 //
 //   StoreTest use PATH              what programs do with databases, at PATH
 //   StoreTest put PATH FROM         puts numbers from FROM on, each synced, and prints them, for ever
 //   StoreTest verify PATH NUMBER    all numbers below NUMBER are there
 //   StoreTest end HOW PATH NUMBER   200 threads put numbers below NUMBER, unsynced, then it ends by
 //                                   exit, halt, return, fork or unclosed
+//   StoreTest bench PATH VALUE KEYS   fills a database with KEYS values of VALUE bytes, reads and replaces
+//                                   KEYS of them at random; prints operations a second
 
 import java.io.File;
 import java.nio.ByteBuffer;
@@ -15,6 +17,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.rocksdb.*;
@@ -29,6 +32,9 @@ public class StoreTest {
       case "put": put(arguments[1], Integer.parseInt(arguments[2])); break;
       case "verify": verify(arguments[1], Integer.parseInt(arguments[2])); break;
       case "end": end(arguments[1], arguments[2], Integer.parseInt(arguments[3])); break;
+      case "bench":
+        bench(arguments[1], Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
+        break;
       default: throw new IllegalArgumentException(arguments[0]);
     }
   }
@@ -274,6 +280,49 @@ public class StoreTest {
       for (int number = 0; number < most; number++) checkValue(db, number);
     }
     System.out.println("whole");
+  }
+
+  interface Step {
+    void at(int number) throws RocksDBException;
+  }
+
+  // Writes are timed until they are durable: to the end of a flush.
+  static void timed(String name, int count, RocksDB db, boolean writes, Step step)
+      throws RocksDBException {
+    long begun = System.nanoTime();
+    for (int number = 0; number < count; number++) step.at(number);
+    if (writes) {
+      try (FlushOptions flush = new FlushOptions().setWaitForFlush(true)) {
+        db.flush(flush);
+      }
+    }
+    System.out.printf("%s %.0f%n", name, count * 1e9 / (System.nanoTime() - begun));
+  }
+
+  static void bench(String path, int length, int keys) throws Exception {
+    Random random = new Random(7);
+    // Values that cannot be compressed, each another part of this.
+    byte[] source = new byte[length + (1 << 20)];
+    random.nextBytes(source);
+    byte[] value = new byte[length];
+    try (Options options =
+            options()
+                .setWriteBufferSize(64 << 20)
+                .setBlobFileSize(64 << 20)
+                .setMinBlobSize(512)
+                .setCompressionType(CompressionType.NO_COMPRESSION);
+        RocksDB db = RocksDB.open(options, path)) {
+      Step put = number -> {
+        System.arraycopy(source, random.nextInt(1 << 20), value, 0, length);
+        db.put(key(number), value);
+      };
+      timed("fill", keys, db, true, put);
+      timed("read", keys, db, false,
+          number -> check(db.get(key(random.nextInt(keys)), value) == length, "a value is lost"));
+      timed("overwrite", keys, db, true, number -> put.at(random.nextInt(keys)));
+      timed("reread", keys, db, false,
+          number -> check(db.get(key(random.nextInt(keys)), value) == length, "a value is lost"));
+    }
   }
 
   static void end(String how, String path, int most) throws Exception {
