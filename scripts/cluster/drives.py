@@ -147,7 +147,7 @@ class Ext4(Place):
 class Drive(Place):
     """Furrow on an emulated drive. With sync, a flush of it is one of the host's disk, too."""
 
-    name, suffix = "drive", "zns"
+    name, suffix = "furrow", "zns"
 
     def __init__(self, furrow, folder, number, size, images=None, options="cache=64MiB",
                  sync=False):

@@ -4,7 +4,8 @@
     rounds N --seed S --engine garage|kafka|both
         N rounds of faults. After each one, every acknowledged record, object and listing is read
         from each of the three nodes and compared. One line a round, then a summary. Exit status 1
-        if anything was lost, wrong or not repaired.
+        if anything was lost, wrong or not repaired. --on ext4: the control, the same cluster on
+        ext4 in image files, which only the faults of CONTROL can strike
     demo --engine garage|kafka|both
         the engines on the same three mounts: data, a power cut, a drive replaced, all compared
     bench --engine garage|kafka|both
@@ -31,7 +32,7 @@ import time
 
 from bench import bench
 from cluster import NODES, Cluster
-from drives import Drive, Failure, wait_for
+from drives import Drive, Ext4, Failure, wait_for
 
 VERSION = 1
 # What a node or its drive meets.
@@ -47,6 +48,9 @@ FAULTS = {
     "full": "the drive is filled to the last block",
     "slow": "every third command of the drive takes 20 ms more",
 }
+# Those that need no drive. The kernel outlives the nodes, and what they had not synced with it: on
+# ext4 these are faults of the engines alone.
+CONTROL = ("node-kill", "all-kill")
 # Those after which a node may lack what it acknowledged: one node at a time, or the copies end.
 DESTRUCTIVE = ("replace", "flip", "offline")
 # Those that may come second, on another node.
@@ -211,7 +215,7 @@ class Round:
             problem = drive.mount()
             if problem:
                 # Nothing that a drive acknowledged may be lost by a kill or a cut.
-                self.problems.append(f"furrow {number}: mount refused: {problem}")
+                self.problems.append(f"{drive.name} {number}: mount refused: {problem}")
                 raise Failure(problem)
             self.cluster.start_node(number)
         for number in refilled:
@@ -316,7 +320,9 @@ def engines_of(options):
 
 
 def drive_of(options):
-    """Makes the drive of a node: small, so that rounds fill and clean it."""
+    """Makes what a node has its data on: small, so that rounds fill and clean it."""
+    if getattr(options, "on", "furrow") == "ext4":
+        return lambda folder, number: Ext4(folder, number, "512MiB")
     return lambda folder, number: Drive(options.furrow, folder, number, "512MiB")
 
 
@@ -368,14 +374,14 @@ def rounds(options, work):
             entry = by_kind.setdefault(kind, {"rounds": 0, "lost": 0})
             entry["rounds"] += 1
             entry["lost"] += bool(result["problems"])
-    summary = {"version": VERSION, "engine": options.engine, "seed": options.seed,
+    summary = {"version": VERSION, "on": options.on, "engine": options.engine, "seed": options.seed,
                "rounds": len(results), "with_two_faults_or_more": sum(
                    len(r["faults"]) > 1 or r["faults"][0][0].startswith("all-") for r in results),
                "lost": lost, "not_compared": unfinished, "faults": by_kind,
                "acknowledged": {name: sum(r["counts"].get(name, {}).get("acknowledged", 0)
                                           for r in results) for name in engines},
                "seconds": round(time.monotonic() - begun), "results": results}
-    print(f"\n{options.engine}: {len(results)} rounds, seed {options.seed}, "
+    print(f"\n{options.engine} on {options.on}: {len(results)} rounds, seed {options.seed}, "
           f"{summary['with_two_faults_or_more']} with two faults or more, "
           f"{summary['seconds']} s; acknowledged {summary['acknowledged']}; rounds with a loss: "
           f"{lost}; not compared: {unfinished}")
@@ -479,7 +485,8 @@ def main():
     shared.add_argument("--json")
     one = commands.add_parser("rounds", parents=[shared])
     one.add_argument("count", type=int)
-    one.add_argument("--kinds", default=",".join(FAULTS))
+    one.add_argument("--kinds")
+    one.add_argument("--on", choices=["furrow", "ext4"], default="furrow")
     commands.add_parser("demo", parents=[shared])
     one = commands.add_parser("bench", parents=[shared])
     one.add_argument("--rounds", type=int, default=5)
@@ -490,13 +497,18 @@ def main():
     one.add_argument("--mount-options", default="cache=256MiB")
     options = parser.parse_args()
     if options.command == "rounds":
-        options.kinds = options.kinds.split(",")
+        possible = CONTROL if options.on == "ext4" else tuple(FAULTS)
+        options.kinds = options.kinds.split(",") if options.kinds else list(possible)
         for kind in options.kinds:
             if kind not in FAULTS:
                 parser.error(f"unknown fault {kind}; there are {', '.join(FAULTS)}")
+            if kind not in possible:
+                parser.error(f"{kind} needs an emulated drive or the daemon of a mount; --on ext4 "
+                             f"has {' and '.join(possible)}")
+    ext4 = options.command == "bench" or getattr(options, "on", None) == "ext4"
+    if ext4 and os.geteuid() != 0:
+        parser.error("mounting ext4 in an image needs root")
     if options.command == "bench":
-        if os.geteuid() != 0:
-            parser.error("mounting ext4 in an image needs root")
         if min(options.rounds, options.seconds, options.clients) < 1:
             parser.error("--rounds, --seconds and --clients are at least 1")
     # What was started ends with this, however it ends.
