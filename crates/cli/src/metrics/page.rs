@@ -167,8 +167,10 @@ fn alert_rules_and_dashboard_name_metrics_and_labels_that_are_there() {
         let named = named(text);
         assert!(named.len() > 12, "{named:?}");
         for name in named {
-            // A summary has an additional counter of its samples.
-            let has = |f: &Family| f.name == name || format!("{}_count", f.name) == name;
+            // A summary also has the number and the sum of its samples.
+            let has = |f: &Family| {
+                f.name == name || ["_count", "_sum"].map(|end| f.name.clone() + end).contains(&name)
+            };
             assert!(all.iter().any(has), "no exporter has {name}");
         }
     }
