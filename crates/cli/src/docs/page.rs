@@ -36,6 +36,10 @@ pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
             continue;
         }
         columns = None;
+        // A terminal shows no pictures.
+        if line.starts_with("![") || line.starts_with('<') {
+            continue;
+        }
         if line.is_empty() {
             ended = true;
         } else if let Some(heading) = line.strip_prefix("## ") {
@@ -110,7 +114,8 @@ mod tests {
     fn a_page_becomes_a_manual_page() {
         let page = "# Title\n\nFirst [link](x.md#y) and `code`.\n\n## Part\n\n| name | unit | \
                     more labels | what |\n|---|---|---|---|\n| `a_b` | bytes | `x` | *One* |\n\
-                    | c | | | Two |\n\n```sh\n.x -y [z]\n```\n\nLast.\n";
+                    | c | | | Two |\n\n```sh\n.x -y [z]\n```\n\n<picture>\n\
+                    ![x](x.svg)\n</picture>\n\nLast.\n";
         let text = manual("furrow-x", 7, "what it is", page);
         let expected = ".SH DESCRIPTION\nFirst link and code.\n.SH PART\n.TP\n\\fBa_b\\fR\nOne \
                         (bytes, labels x)\n.TP\n\\fBc\\fR\nTwo\n.PP\n.nf\n\\&.x \\-y [z]\n.fi\n\
