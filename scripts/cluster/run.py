@@ -56,6 +56,7 @@ DESTRUCTIVE = ("replace", "flip", "offline")
 # Those that may come second, on another node.
 SECOND = ("daemon-kill", "node-kill", "power-cut", "slow")
 WHAT = {"kafka": "records", "garage": "changes of objects"}
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Rounds on one cluster: Kafka's topic grows.
 ROUNDS_A_CLUSTER = 20
 
@@ -472,6 +473,13 @@ def demo(options, work):
     return 1 if problems else 0
 
 
+def stop(received, _):
+    """Ends the run in good order; a second signal would leave mounts behind."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + received)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -512,8 +520,8 @@ def main():
         if min(options.rounds, options.seconds, options.clients) < 1:
             parser.error("--rounds, --seconds and --clients are at least 1")
     # What was started ends with this, however it ends.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
+    for number in STOPS:
+        signal.signal(number, stop)
     work = tempfile.mkdtemp(prefix="furrow-cluster-", dir=getattr(options, "disk", None))
     try:
         if options.command == "bench":
