@@ -15,7 +15,8 @@ import subprocess
 import time
 
 from cluster import NODES, Cluster
-from drives import Drive, Ext4, Failure, in_bytes, wait_for
+from drives import Drive, Ext4, Failure, end, in_bytes, wait_for
+from kafka import JAVA, compile_java
 
 VERSION = 1
 SIDES = ("furrow", "ext4")
@@ -69,10 +70,10 @@ class Disk:
         if os.path.ismount(self.directory) and not wait_for(
                 lambda: subprocess.run(["umount", "-q", self.directory]).returncode == 0, 10):
             command("umount", "-l", self.directory)
-        if self.device:
-            # A device in use goes when its last user does.
-            command("losetup", "-d", self.device)
-            self.device = None
+        # Asked by the file: a signal may have come before its device was known here. One that is
+        # still in use goes when its last user does.
+        for device in command("losetup", "-n", "-O", "NAME", "-j", self.file).split():
+            command("losetup", "-d", device)
         if os.path.exists(self.file):
             os.remove(self.file)
 
@@ -205,7 +206,63 @@ def answer(count, failed, total, microseconds, p50, p99):
             "seconds": microseconds / 1e6, "p50_us": p50, "p99_us": p99}
 
 
-LOADS = {"kafka": KafkaLoad}
+class GarageLoad:
+    """Threads that put and get objects by the S3 protocol, each request at the next node."""
+
+    SIZES = (("1 MiB", 1 << 20), ("4 KiB", 4 << 10))
+
+    def __init__(self, cluster, options):
+        self.engine, self.options = cluster.engines[0], options
+        self.folder, self.client = cluster.folder, None
+
+    def pids(self):
+        return [self.engine.nodes[n].pid for n in NODES], self.client.pid
+
+    def set_up(self):
+        """Starts the nodes, and lets the client be compiled before anything is measured."""
+        from garage import BUCKET
+        self.engine.set_up()
+        classes = compile_java(self.folder, self.options.jars, "S3Bench")
+        ports = [str(self.engine.ports[n][1]) for n in NODES]
+        with open(os.path.join(self.folder, "s3-client.log"), "ab") as log:
+            self.client = subprocess.Popen(
+                [*JAVA, "-Xmx200m", "-cp", classes, "S3Bench", BUCKET, *self.engine.key, *ports],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True)
+        seconds = max(1, self.options.seconds // 3)
+        self.put("warm", 100_000, seconds)
+        self.get("warm", seconds)
+
+    def ask(self, line):
+        self.client.stdin.write(line + "\n")
+        self.client.stdin.flush()
+        words = self.client.stdout.readline().split()
+        if not words or words[0] != line.split()[0]:
+            raise Failure(f"garage: {line}: {' '.join(words)}"[:300])
+        return answer(*(int(word) for word in words[1:]))
+
+    def put(self, prefix, length, seconds):
+        limit = in_bytes(self.options.size) * 3 // 10
+        return self.ask(f"put {prefix} {length} {seconds} {self.options.clients} {limit}")
+
+    def get(self, prefix, seconds):
+        return self.ask(f"get {prefix} {seconds} {self.options.clients}")
+
+    def steps(self):
+        seconds = self.options.seconds
+        for name, length in self.SIZES:
+            prefix = f"o{length}-"
+            yield (f"garage put {name}",
+                   lambda p=prefix, b=length: self.put(p, b, seconds))
+            yield f"garage get {name}", lambda p=prefix: self.get(p, seconds)
+
+    def close(self):
+        if self.client is not None:
+            self.client.stdin.close()
+            end(self.client, 5)
+
+
+LOADS = {"kafka": KafkaLoad, "garage": GarageLoad}
 
 
 def measure(load, cluster, disk, side, call):
@@ -333,9 +390,6 @@ def both(one, other, digits):
 
 def bench(options, work, engines):
     begun = time.monotonic()
-    for engine in engines:
-        if engine not in LOADS:
-            raise Failure(f"there is no load for {engine}")
     disk = Disk(work, 3 * in_bytes(options.size) * 21 // 20 + (256 << 20))
     pairs, results = {}, []
     try:
