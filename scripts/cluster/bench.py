@@ -171,8 +171,8 @@ class KafkaLoad:
             raise Failure(f"kafka: {line}: {' '.join(words)}"[:300])
         return [int(word) for word in words[1:]]
 
-    def produce(self, topic, length, seconds):
-        limit = in_bytes(self.options.size) * 3 // 10
+    def produce(self, topic, length, seconds, share=0.3):
+        limit = int(in_bytes(self.options.size) * share)
         words = self.ask(f"produce {topic} {length} {seconds} {self.options.clients} 16 {limit}",
                          "produced", seconds + 120)
         return answer(*words)
@@ -189,7 +189,7 @@ class KafkaLoad:
         self.engine.set_up()
         for name in ("warm", "t0", "t1"):
             self.ask(f"topic {name} 4", "topic", 60)
-        self.produce("warm", 10_000, max(1, self.options.seconds // 3))
+        self.produce("warm", 10_000, max(1, self.options.seconds // 3), 0.1)
 
     def steps(self):
         for number, (name, length) in enumerate(self.SIZES):
@@ -230,7 +230,7 @@ class GarageLoad:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                 start_new_session=True)
         seconds = max(1, self.options.seconds // 3)
-        self.put("warm", 100_000, seconds)
+        self.put("warm", 100_000, seconds, 0.1)
         self.get("warm", seconds)
 
     def ask(self, line):
@@ -241,8 +241,8 @@ class GarageLoad:
             raise Failure(f"garage: {line}: {' '.join(words)}"[:300])
         return answer(*(int(word) for word in words[1:]))
 
-    def put(self, prefix, length, seconds):
-        limit = in_bytes(self.options.size) * 3 // 10
+    def put(self, prefix, length, seconds, share=0.3):
+        limit = int(in_bytes(self.options.size) * share)
         return self.ask(f"put {prefix} {length} {seconds} {self.options.clients} {limit}")
 
     def get(self, prefix, seconds):
