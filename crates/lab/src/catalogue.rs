@@ -10,7 +10,7 @@
 mod claim;
 mod data;
 mod headline;
-pub mod published;
+mod published;
 mod variant;
 mod verdict;
 

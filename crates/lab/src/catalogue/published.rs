@@ -67,30 +67,6 @@ impl Catalogue {
     }
 }
 
-/// Figures, tables and sections of a paper in their order, each with the claims of it:
-/// `figure 1: A, B; section 2.1: C`. A claim that a figure or table shows is not listed again at
-/// the section about it.
-pub fn index<'a>(claims: impl Iterator<Item = &'a Claim>) -> String {
-    let mut index: Vec<(&str, Vec<&str>)> = Vec::new();
-    for claim in claims {
-        let of = |kinds: &[&str]| -> Vec<&str> {
-            let places = claim.at.iter().map(String::as_str);
-            places.filter(|at| kinds.iter().any(|kind| at.starts_with(kind))).collect()
-        };
-        let shown = of(&NUMBERED[..2]);
-        let places = if shown.is_empty() { of(&NUMBERED[2..]) } else { shown };
-        for place in places {
-            match index.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, ids)) => ids.push(&claim.id),
-                None => index.push((place, vec![&claim.id])),
-            }
-        }
-    }
-    index.sort_by_key(|(place, _)| order(place));
-    let line = |(place, ids): &(&str, Vec<&str>)| format!("{place}: {}", ids.join(", "));
-    index.iter().map(line).collect::<Vec<_>>().join("; ")
-}
-
 /// The order of places: by kind, then by number.
 fn order(place: &str) -> (Option<&str>, u32, &str) {
     (place.split(' ').next(), number_of(place), place)
@@ -145,15 +121,6 @@ mod tests {
             let published = claim.figures.iter().any(|figure| figure.paper.is_some());
             assert!(!published || !claim.at.is_empty(), "{}: no `at`", claim.id);
         }
-    }
-
-    #[test]
-    fn an_index_has_a_claim_once_for_each_figure() {
-        let all = Catalogue::built_in().unwrap();
-        let text = index(all.claims_at("z-lfs").unwrap().into_iter());
-        assert!(text.starts_with("figure 1: Z-raw-peak, Z-raw-4k"), "{text}");
-        assert!(text.contains("; section 2.2: Z13; "), "{text}");
-        assert!(!text.contains("section 6.3"), "{text}");
     }
 
     #[test]

@@ -150,9 +150,14 @@ impl Claim {
             if points.first() != Some(&first) {
                 continue;
             }
+            let off = |at: usize| {
+                let ours = mean(&ours[at]);
+                figure.paper.map_or(0.0, |paper| (ours - paper.nearest(ours)).abs())
+            };
             let worse = |one: usize, other: usize| match figure.relation {
                 Relation::AtMost => mean(&ours[other]) > mean(&ours[one]),
-                _ => all[other] > all[one],
+                Relation::AtLeast => mean(&ours[other]) < mean(&ours[one]),
+                Relation::About => (all[one], off(one)) < (all[other], off(other)),
             };
             let chosen = points.iter().copied().filter(|at| all[*at].compares());
             let chosen = chosen.reduce(|one, other| if worse(one, other) { other } else { one });
@@ -390,6 +395,8 @@ mod tests {
         assert_eq!(sweep("at-most", [3.0, 1.1, 9.0]), [part, part, Verdict::NotReproduced]);
         // What is said of all points has to hold at the worst.
         assert_eq!(sweep("about", [2.9, 2.2, 3.0]), [part, Verdict::Direction, part]);
+        assert_eq!(sweep("about", [1.1, 1.05, 3.0]), [part, Verdict::NotReproduced, part]);
+        assert_eq!(sweep("at-least", [2.0, 1.5, 4.0]), [part, Verdict::NotReproduced, part]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Not here: trials, expectations, earlier figures and variants. They stay in the data.
 
 use super::{Row, Shown};
-use crate::catalogue::{Catalogue, Figure, Relation, Source, Verdict, elsewhere, published};
+use crate::catalogue::{Catalogue, Figure, Relation, Source, Verdict, elsewhere};
 use crate::stored::{self, Kept};
 use crate::text::{self, cell, put};
 use std::fmt::Write as _;
@@ -28,14 +28,13 @@ pub(super) fn page(
         put!(
             out,
             "`furrow-lab report ID` runs a claim and shows the rest: what was expected, the \
-             scenario, all trials, and what was found at length. Earlier figures and variants are \
-             in [data/claims.jsonl](../data/claims.jsonl).\n"
+             scenario, all trials, and what was found at length; `furrow-lab list --figure \
+             \"{paper} 10\"` names the claims of a figure. Earlier figures and variants are in \
+             [data/claims.jsonl](../data/claims.jsonl).\n"
         );
     }
     setups(&mut out, claims);
     open_values(&mut out, source, claims, all);
-    let shown = claims.iter().map(|shown| shown.claim);
-    put!(out, "In the paper: {}.\n", published::index(shown));
     for claim in claims {
         section(&mut out, catalogue, claim, all);
     }

@@ -24,7 +24,7 @@ pub struct Line<'a> {
     pub verdict: Option<Verdict>,
     /// If the verdict is that of a plausible variant: the variant, and our value there.
     there: Option<(&'a str, f64)>,
-    /// The side of the published number on which ours may be: of a gain "up to" is no bound.
+    /// The side of the published number on which ours may be. "Up to" a gain bounds nothing.
     bound: Relation,
 }
 
@@ -262,8 +262,7 @@ fn row(out: &mut String, line: &Line<'_>, y: f64) {
         None => "–".to_owned(),
         Some(ratio) => {
             put!(out, "{}", marker(class, across(ratio), middle));
-            let beyond = if ratio < RATIOS.0 || ratio > RATIOS.1 { "beyond: " } else { "" };
-            format!("{beyond}{}×", text::quantity((ratio * 100.0).round() / 100.0))
+            format!("{}×", text::quantity((ratio * 100.0).round() / 100.0))
         }
     };
     put!(out, "<text x=\"396\" y=\"{:.1}\" text-anchor=\"end\">{said}</text></g>", middle + 4.0);

@@ -28,8 +28,8 @@ pub enum Command {
     /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
     /// gate
     Keep(pages::Keep),
-    /// Run the claims that give the numbers of the papers' abstracts, introductions and conclusions,
-    /// and print those numbers beside ours
+    /// Run the claims that give the numbers of the papers' abstracts, introductions and
+    /// conclusions, and print those numbers beside ours
     Headlines(headlines::Headlines),
     /// Write the pages about claims from the figures that are kept; nothing is run
     Pages(pages::Pages),
@@ -95,10 +95,10 @@ pub struct Report {
 // The claims and their setup.
 #[derive(clap::Args)]
 pub struct Source {
-    /// Take files of this directory in place of the built-in ones of their name: setup.toml,
-    /// setup-hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml,
-    /// claims-zapraid.toml, claims-recorded.toml, claims-headlines.toml; a setup-NAME.toml or claims-NAME.toml is read in
-    /// addition
+    /// Take files of this directory in place of the built-in ones of their name: setup.toml, setup-
+    /// hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml, claims-
+    /// zapraid.toml, claims-recorded.toml, claims-headlines.toml; a setup-NAME.toml or claims-
+    /// NAME.toml is read in addition
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
