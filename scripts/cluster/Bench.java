@@ -1,9 +1,9 @@
 // The load of scripts/cluster.sh bench for Kafka: part of ClusterClient, which says how it is called.
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
@@ -80,13 +80,8 @@ class Bench {
             p.put("max.poll.records", "100000");
             try (KafkaConsumer<byte[], byte[]> consumer =
                     new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-                List<TopicPartition> parts = new ArrayList<>();
-                for (PartitionInfo info : consumer.partitionsFor(topic)) {
-                    parts.add(new TopicPartition(topic, info.partition()));
-                }
-                consumer.assign(parts);
-                Map<TopicPartition, Long> ends = consumer.endOffsets(parts);
-                consumer.seekToBeginning(parts);
+                Map<TopicPartition, Long> ends = ClusterClient.assignAll(consumer, topic);
+                Set<TopicPartition> parts = ends.keySet();
                 // The first answer of a leader names the replica of the rack.
                 for (int i = 0; i < 20; i++) consumer.poll(Duration.ofMillis(20));
                 consumer.seekToBeginning(parts);

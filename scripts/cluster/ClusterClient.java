@@ -19,6 +19,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -107,6 +108,17 @@ public class ClusterClient {
         }
     }
 
+    // Has a consumer read all of a topic from its beginning; where its partitions end.
+    static Map<TopicPartition, Long> assignAll(KafkaConsumer<byte[], byte[]> consumer, String topic) {
+        List<TopicPartition> parts = new ArrayList<>();
+        for (PartitionInfo info : consumer.partitionsFor(topic)) {
+            parts.add(new TopicPartition(topic, info.partition()));
+        }
+        consumer.assign(parts);
+        consumer.seekToBeginning(parts);
+        return consumer.endOffsets(parts);
+    }
+
     static void read(String topic, String rack, int seconds, long seed) {
         Properties p = common();
         p.put("client.rack", rack);
@@ -116,13 +128,8 @@ public class ClusterClient {
         long end = System.nanoTime() + seconds * 1_000_000_000L;
         try (KafkaConsumer<byte[], byte[]> consumer =
                 new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            List<TopicPartition> parts = new ArrayList<>();
-            for (PartitionInfo info : consumer.partitionsFor(topic)) {
-                parts.add(new TopicPartition(topic, info.partition()));
-            }
-            consumer.assign(parts);
-            Map<TopicPartition, Long> ends = consumer.endOffsets(parts);
-            consumer.seekToBeginning(parts);
+            Map<TopicPartition, Long> ends = assignAll(consumer, topic);
+            Set<TopicPartition> parts = ends.keySet();
             for (TopicPartition part : parts) {
                 long begin = consumer.position(part);
                 if (begin != 0) say("bad " + part.partition() + " 0 begins-at-" + begin);

@@ -355,37 +355,47 @@ def summary_of(name, pairs):
     return found
 
 
+def print_table(summaries, heads, cells):
+    """A table with a row for each operation. `cells` makes those of ext4 and of Furrow a row."""
+    print("\n" + "\n".join(heads))
+    for one in summaries:
+        print(f"{one['operation']:22}{cells(one, one['ext4'], one['furrow'])}")
+
+
 def print_tables(summaries):
-    print(f"\n{'operations a second':22}{'ext4':>9}{'furrow':>9}{'ratio':>7}"
-          f"{'p99 ext4':>15}{'p99 furrow':>15}")
-    for one in summaries:
-        ext4, furrow = one["ext4"], one["furrow"]
-        print(f"{one['operation']:22}{ext4['rate']:>9,.0f}{furrow['rate']:>9,.0f}"
-              f"{one['ratio']:>7.2f}{ext4['p99_us'] / 1000:>12.1f} ms"
-              f"{furrow['p99_us'] / 1000:>12.1f} ms")
-    print(f"\n{'ms of processor for':22}{'ext4':>24}{'furrow':>34}")
-    print(f"{'one operation':22}{'nodes':>8}{'client':>8}{'machine':>8}"
-          f"{'daemons':>10}{'nodes':>8}{'client':>8}{'machine':>8}")
-    for one in summaries:
-        ext4, furrow = one["ext4"]["cpu_ms"], one["furrow"]["cpu_ms"]
-        print(f"{one['operation']:22}{ext4['nodes']:>8.3f}{ext4['client']:>8.3f}"
-              f"{ext4['machine']:>8.3f}{furrow['daemons']:>10.3f}{furrow['nodes']:>8.3f}"
-              f"{furrow['client']:>8.3f}{furrow['machine']:>8.3f}")
-    print(f"\n{'the disk, for':22}{'flushes':>13}{'KiB written':>16}{'a flush':>14}"
-          f"{'an fsync':>13}")
-    print(f"{'one operation':22}{'ext4/furrow':>13}{'ext4/furrow':>16}{'ext4/furrow':>14}"
-          f"{'of furrow':>13}")
-    for one in summaries:
-        ext4, furrow = one["ext4"], one["furrow"]
-        print(f"{one['operation']:22}"
-              f"{both(ext4['disk_flushes'], furrow['disk_flushes'], 2):>13}"
-              f"{both(ext4['disk_kib'], furrow['disk_kib'], 1):>16}"
-              f"{both(ext4['disk_flush_ms'], furrow['disk_flush_ms'], 1):>11} ms"
-              f"{furrow['fsync_ms']:>10.1f} ms")
+    print_table(
+        summaries,
+        [f"{'operations a second':22}{'ext4':>9}{'furrow':>9}{'ratio':>7}{'p99 ext4':>15}"
+         f"{'p99 furrow':>15}"],
+        lambda one, ext4, furrow: f"{ext4['rate']:>9,.0f}{furrow['rate']:>9,.0f}"
+                                  f"{one['ratio']:>7.2f}{ext4['p99_us'] / 1000:>12.1f} ms"
+                                  f"{furrow['p99_us'] / 1000:>12.1f} ms")
 
+    def processor_cells(_, ext4, furrow):
+        ext4, furrow = ext4["cpu_ms"], furrow["cpu_ms"]
+        return (f"{ext4['nodes']:>8.3f}{ext4['client']:>8.3f}{ext4['machine']:>8.3f}"
+                f"{furrow['daemons']:>10.3f}{furrow['nodes']:>8.3f}{furrow['client']:>8.3f}"
+                f"{furrow['machine']:>8.3f}")
 
-def both(one, other, digits):
-    return f"{one:.{digits}f}/{other:.{digits}f}"
+    print_table(
+        summaries,
+        [f"{'ms of processor for':22}{'ext4':>24}{'furrow':>34}",
+         f"{'one operation':22}{'nodes':>8}{'client':>8}{'machine':>8}{'daemons':>10}{'nodes':>8}"
+         f"{'client':>8}{'machine':>8}"],
+        processor_cells)
+
+    def both(ext4, furrow, name, digits):
+        return f"{ext4[name]:.{digits}f}/{furrow[name]:.{digits}f}"
+
+    print_table(
+        summaries,
+        [f"{'the disk, for':22}{'flushes':>13}{'KiB written':>16}{'a flush':>14}{'an fsync':>13}",
+         f"{'one operation':22}{'ext4/furrow':>13}{'ext4/furrow':>16}{'ext4/furrow':>14}"
+         f"{'of furrow':>13}"],
+        lambda _, ext4, furrow: f"{both(ext4, furrow, 'disk_flushes', 2):>13}"
+                                f"{both(ext4, furrow, 'disk_kib', 1):>16}"
+                                f"{both(ext4, furrow, 'disk_flush_ms', 1):>11} ms"
+                                f"{furrow['fsync_ms']:>10.1f} ms")
 
 
 def bench(options, work, engines):

@@ -226,7 +226,22 @@ admin_token = "{self.token}"
             return None
         blocks = found["blockManagerStats"]
         rows = sum(t["merkleQueueLen"] + t["insertQueueLen"] for t in found["tableStats"])
-        return rows, blocks["resyncErrors"], blocks["resyncQueueLen"]
+        errors = blocks["resyncErrors"]
+        return rows, errors and errors - self.unfinished(number), blocks["resyncQueueLen"]
+
+    def unfinished(self, number):
+        """Number of blocks that a node lacks and that only uploads refer to which were never
+        acknowledged: no node has the content of an upload that was interrupted."""
+        count = 0
+        try:
+            for line in self.tell(number, "block", "list-errors").splitlines()[1:]:
+                said = self.tell(number, "block", "info", line.split()[0])
+                names = [words[3] for words in map(str.split, said.splitlines())
+                         if words[:1] in (["active"], ["deleted"]) and len(words) > 3]
+                count += bool(names) and set(names) <= self.retired
+        except Failure:
+            return 0
+        return count
 
     def settled(self, numbers):
         """Whether these nodes have nothing to do, and had nothing to do three seconds ago."""
@@ -406,15 +421,23 @@ admin_token = "{self.token}"
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(look, list(self.may_hold)))
-        try:
-            listed = set()
-            for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
-                listed.update(entry["Key"] for entry in page.get("Contents", []))
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-            return problems + [f"garage {number}: no listing: {error}"[:300]]
-        for name, held in self.may_hold.items():
-            if (None not in held and name not in listed) or (held == {None} and name in listed):
-                problems.append(f"garage {number}: the listing is wrong about {name}")
+        # Each node filters its rows before they are merged: until a node that was away has been told
+        # of a removal, it may list what a request for the object itself does not find.
+        wrong = []
+        for _ in range(10):
+            try:
+                listed = set()
+                for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+                    listed.update(entry["Key"] for entry in page.get("Contents", []))
+            except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+                return problems + [f"garage {number}: no listing: {error}"[:300]]
+            wrong = [name for name, held in self.may_hold.items()
+                     if (None not in held and name not in listed)
+                     or (held == {None} and name in listed)]
+            if not wrong:
+                break
+            time.sleep(1)
+        problems += [f"garage {number}: the listing is wrong about {name}" for name in wrong]
         for name in listed - set(self.may_hold):
             problems.append(f"garage {number}: {name} is listed and was never written")
         return problems
