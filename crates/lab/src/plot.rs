@@ -23,6 +23,7 @@
 mod draw;
 mod scale;
 
+pub(crate) use draw::COLOURS;
 pub use furrow_console::show::escape;
 pub(crate) use scale::number;
 pub use scale::{Axis, Labels, Scale};
@@ -96,8 +97,6 @@ pub enum Mark {
     Level(String, f64),
     /// A vertical line: its name and its place on the horizontal axis.
     Upright(String, f64),
-    /// A straight line from one place to another.
-    Slope(String, (f64, f64), (f64, f64)),
     /// Points drawn as crosses.
     Crosses(String, Vec<Point>),
 }
@@ -105,10 +104,7 @@ pub enum Mark {
 impl Mark {
     fn name(&self) -> &str {
         match self {
-            Mark::Level(name, _)
-            | Mark::Upright(name, _)
-            | Mark::Slope(name, ..)
-            | Mark::Crosses(name, _) => name,
+            Mark::Level(name, _) | Mark::Upright(name, _) | Mark::Crosses(name, _) => name,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Shown;
 use crate::catalogue::{Catalogue, Headline, Paper, Relation, Verdict, elsewhere};
-use crate::plot::{escape, number};
+use crate::plot::{COLOURS, escape, number};
 use crate::result::Sample;
 use crate::text::{self, cell, put};
 use std::cmp::Reverse;
@@ -174,15 +174,24 @@ fn marker(class: &str, x: f64, y: f64) -> String {
     format!("<path class=\"fh-{class}\" d=\"{path}\"/>")
 }
 
-const STYLE: &str = "<style>\
-.fh{font:12px system-ui,sans-serif}.fh text{fill:#1c2733}.fh .fh-s{fill:#4d5b6a}\
-.fh .fh-g{stroke:#d5dce4;fill:none}.fh .fh-1{stroke:#4d5b6a;fill:none}\
-.fh-a{fill:#0a7d55}.fh-b{fill:#5b4bb5}.fh-c{fill:#0b63b5}.fh-d{fill:#c4500a}\
-.fh-e{fill:none;stroke:#4d5b6a}\
-@media (prefers-color-scheme:dark){.fh text{fill:#e4eaf1}.fh .fh-s{fill:#a8b5c3}\
-.fh .fh-g{stroke:#3a4653}.fh .fh-1{stroke:#a8b5c3}.fh-a{fill:#4fd1a1}.fh-b{fill:#b3a6ff}\
-.fh-c{fill:#6cb2ff}.fh-d{fill:#ff9d5c}.fh-e{stroke:#a8b5c3}}\
-</style>\n";
+/// The style of the picture, on light and on dark pages. The verdicts have colours of the plots.
+fn style() -> String {
+    let page = |text, soft, grid, colour: fn((&'static str, &'static str)) -> &'static str| {
+        let verdicts: String = [("a", 2), ("b", 5), ("c", 0), ("d", 1)]
+            .map(|(class, at)| format!(".fh-{class}{{fill:{}}}", colour(COLOURS[at])))
+            .concat();
+        format!(
+            ".fh text{{fill:{text}}}.fh .fh-s{{fill:{soft}}}.fh .fh-g{{stroke:{grid};fill:none}}\
+             .fh .fh-1{{stroke:{soft};fill:none}}{verdicts}.fh-e{{fill:none;stroke:{soft}}}"
+        )
+    };
+    format!(
+        "<style>.fh{{font:12px system-ui,sans-serif}}{}@media (prefers-color-scheme:dark){{{}}}\
+         </style>\n",
+        page("#1c2733", "#4d5b6a", "#d5dce4", |colour| colour.0),
+        page("#e4eaf1", "#a8b5c3", "#3a4653", |colour| colour.1)
+    )
+}
 
 /// The picture of one paper's headlines: ours over published, the highest first.
 pub(super) fn picture(title: &str, lines: &[Line<'_>]) -> String {
@@ -204,7 +213,7 @@ pub(super) fn picture(title: &str, lines: &[Line<'_>]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fh\" viewBox=\"0 0 {WIDTH} {height}\" \
          width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">"
     );
-    out.push_str(STYLE);
+    out.push_str(&style());
     put!(out, "<text x=\"16\" y=\"22\" font-weight=\"600\">Ours over published</text>");
     for (at, verdict) in used.iter().enumerate() {
         let (class, name) = look(*verdict);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 const MARKED: usize = 40;
 
 /// Colours by series, for light and for dark pages; markers distinguish series as well.
-const COLOURS: [(&str, &str); 8] = [
+pub(crate) const COLOURS: [(&str, &str); 8] = [
     ("#0b63b5", "#6cb2ff"),
     ("#c4500a", "#ff9d5c"),
     ("#0a7d55", "#4fd1a1"),
@@ -85,8 +85,6 @@ fn values(plot: &Plot, vertical: bool) -> impl Iterator<Item = f64> {
     let marked = plot.marks.iter().flat_map(move |mark| match mark {
         Mark::Level(_, y) if vertical => vec![*y],
         Mark::Upright(_, x) if !vertical => vec![*x],
-        Mark::Slope(_, from, to) if vertical => vec![from.1, to.1],
-        Mark::Slope(_, from, to) => vec![from.0, to.0],
         Mark::Crosses(_, points) => points.iter().flat_map(of).collect(),
         _ => Vec::new(),
     });
@@ -261,17 +259,6 @@ impl Canvas<'_> {
                 self.put(format_args!(
                     "<path d=\"M{at:.1} {top:.1}V{bottom:.1}\" class=\"fp-ref\" {dash}>\
                      <title>{name}</title></path>"
-                ));
-            }
-            Mark::Slope(name, from, to)
-                if [from, to].iter().all(|end| x.takes(end.0) && y.takes(end.1)) =>
-            {
-                let (from, to) = [from, to].map(|end| (self.across(end.0), self.up(end.1))).into();
-                let name = escape(name);
-                self.put(format_args!(
-                    "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" class=\"fp-ref\" {dash}>\
-                     <title>{name}</title></path>",
-                    from.0, from.1, to.0, to.1
                 ));
             }
             Mark::Crosses(name, points) => {

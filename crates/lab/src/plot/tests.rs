@@ -22,15 +22,14 @@ fn whatever_is_named_the_plot_is_well_formed_and_says_it() {
             .line(nasty, [Point::new(1.0, 2.0).note(nasty).range(1.0, 3.0), Point::new(2.0, 9.0)])
             .scatter("", [(1.0, 1.0)])
             .mark(Mark::Crosses(nasty.into(), vec![Point::new(1.0, 4.0)]))
-            .mark(Mark::Slope(nasty.into(), (1.0, 1.0), (2.0, 2.0)))
             .mark(Mark::Upright(nasty.into(), 1.5))
             .level(nasty, 3.0)
     };
     let svg = plot().svg();
     let said = texts(&svg);
     let shown = nasty.replace('\u{1}', "\u{fffd}");
-    // The text appears in the title, two axes, one named series and four marks.
-    assert_eq!(said.iter().filter(|text| **text == shown).count(), 8, "{said:?}");
+    // The text appears in the title, two axes, one named series and three marks.
+    assert_eq!(said.iter().filter(|text| **text == shown).count(), 7, "{said:?}");
     assert_eq!(svg, plot().svg());
 }
 

@@ -95,10 +95,10 @@ pub struct Report {
 // The claims and their setup.
 #[derive(clap::Args)]
 pub struct Source {
-    /// Take files of this directory in place of the built-in ones of their name: setup.toml, setup-
-    /// hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml, claims-
-    /// zapraid.toml, claims-recorded.toml, claims-headlines.toml; a setup-NAME.toml or claims-
-    /// NAME.toml is read in addition
+    /// Take files of this directory in place of the built-in ones of their name: setup.toml,
+    /// setup-hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml,
+    /// claims-zapraid.toml, claims-recorded.toml, claims-headlines.toml; a setup-NAME.toml or
+    /// claims-NAME.toml is read in addition
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }

@@ -134,13 +134,14 @@ pub fn run(catalogue: &Catalogue, args: &Headlines, out: &mut dyn Write) -> anyh
         writeln!(out, "      {}, ours {}: {}{from}", line.published(), line.ours(), line.said())?;
     }
     writeln!(out, "\n{} headlines: {}", headlines.len(), page::headlines::counted(&headlines))?;
-    let kept = headlines.iter().filter(|line| commit(line).is_some()).count();
+    let (build, kept) = (cache.build(), headlines.iter().filter(|line| commit(line).is_some()));
+    let changed = if build.changed { ", changed" } else { "" };
     writeln!(
         out,
-        "commit {}{}, {} kept before; what verdicts mean: docs/research/claims.md",
-        cache.build().commit,
-        if cache.build().changed { " and changes" } else { "" },
-        kept
+        "numbers of commit {}{changed}; {} that were not run are of the commits beside them; what \
+         verdicts mean: docs/research/claims.md",
+        build.commit,
+        kept.count()
     )?;
     Ok(failed)
 }
