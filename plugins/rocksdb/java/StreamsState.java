@@ -171,8 +171,10 @@ public class StreamsState {
 
   static void mark(String directory, String program, String task) throws RocksDBException {
     boolean there = open(database(directory, program, task), true, (db, table) -> {
+      byte[] value = new byte[TIMESTAMP + 1];
+      value[TIMESTAMP] = 'x';
       try (WriteOptions synced = new WriteOptions().setSync(true)) {
-        db.put(table, synced, MARK.getBytes(), new byte[TIMESTAMP + 1]);
+        db.put(table, synced, MARK.getBytes(), value);
       }
     });
     System.out.println(program + " " + task + ": " + (there ? "marked" : "none"));
