@@ -36,7 +36,8 @@ run() {
     local where="$1"
     shift
     mkdir "$work/$where"
-    TMPDIR="$work/$where" timeout 1800 "$@" >"$work/$where.out" 2>"$work/$where.err" ||
+    # Some tests make a database in the working directory.
+    (cd "$work/$where" && TMPDIR="$work/$where" exec timeout 1800 "$@") >"$work/$where.out" 2>"$work/$where.err" ||
         { tail "$work/$where.err"; say "$where: the virtual machine has failed"; }
     sed -n 's/^test //p' "$work/$where.out" | sort >"$work/$where.tests"
     say "$where: $(grep -c ' passed$' "$work/$where.tests") tests of ${#classes[@]} classes pass"
