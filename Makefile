@@ -84,7 +84,7 @@ lab: ## the furrow-lab command, optimised: claims, calibration, benchmarks; it i
 	@scripts/setup.sh build
 	cargo build --release --locked -p furrow-lab --bin furrow-lab
 
-claims: lab ## the headlines of four papers beside ours, from this commit, in virtual time
+claims: lab ## the headlines of four papers beside ours, run again in virtual time
 	@"$${CARGO_TARGET_DIR:-target}/release/furrow-lab" headlines docs/research --seeds 1
 
 bench: lab ## every layer against what limits it; ratios within one run

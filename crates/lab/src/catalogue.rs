@@ -305,7 +305,10 @@ impl Catalogue {
                 place(&mut all.places, file, "claim", &claim.id)?;
                 all.claims.push(claim);
             }
-            all.headlines.extend(claims.headline);
+            for headline in claims.headline {
+                place(&mut all.places, file, "headline", &headline.says)?;
+                all.headlines.push(headline);
+            }
         }
         all.check()?;
         Ok(all)
@@ -340,7 +343,7 @@ impl Catalogue {
             self.check_claim(claim).with_context(|| self.within("claim", &claim.id))?;
         }
         for headline in &self.headlines {
-            headline.check(self).with_context(|| format!("headline `{}`", headline.says))?;
+            headline.check(self).with_context(|| self.within("headline", &headline.says))?;
         }
         Ok(())
     }

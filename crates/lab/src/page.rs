@@ -184,8 +184,9 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
         put!(
             out,
             "Of {count} headlines (each number of abstract, introduction and conclusion, and the \
-             results of the sections that these rest on): {}. The tables below have all of them, \
-             and `make claims` runs them again.\n",
+             results of the sections that these rest on): {}. The tables below have all of them. \
+             `make claims` runs again what needs neither the real clock nor a trace, with one \
+             seed.\n",
             headlines::counted(headlines.iter().flat_map(|(_, lines)| lines))
         );
     }

@@ -1,4 +1,5 @@
-//! A headline: a number of a result in a paper's abstract, introduction or conclusion.
+//! A headline: a number in a paper's abstract, introduction or conclusion, or the result of a section
+//! on which one of these rests.
 //!
 //! A headline names the figure of a claim that gives the number, or says why there is none. So a
 //! number that a reader of the paper remembers cannot be missing among the details.
@@ -16,7 +17,7 @@ const SAYS_WORDS: usize = 14;
 pub struct Headline {
     /// Name of the paper among the sources.
     pub paper: String,
-    /// The sections that state the number: `abstract`, `section 1`.
+    /// The parts that state the number: `abstract`, `introduction`, `section 6.3`.
     pub at: Vec<String>,
     /// The statement in a few words of our own.
     pub says: String,
@@ -64,6 +65,10 @@ impl Headline {
                 self.found(catalogue).with_context(|| format!("no figure `{name}`"))?;
             ensure!(claim.source == self.paper, "`{name}` is a figure of {}", claim.source);
             ensure!(figure.unit == self.unit, "`{name}` is in `{}`", figure.unit);
+            // The worst of the plausible variants is known of the figure's own number only.
+            let source = super::find(&catalogue.sources, "source", &self.paper)?;
+            let own = (figure.paper, figure.relation) == (Some(self.published), self.relation);
+            ensure!(own || source.plausible.is_empty(), "`{name}` has another published number");
         }
         Ok(())
     }

@@ -28,9 +28,8 @@ pub(super) fn page(
         put!(
             out,
             "`furrow-lab report ID` runs a claim and shows the rest: what was expected, the \
-             scenario, all trials, and what was found at length; `furrow-lab list --figure \
-             \"{paper} 10\"` names the claims of a figure. Earlier figures and variants are in \
-             [data/claims.jsonl](../data/claims.jsonl).\n"
+             scenario, all trials, and what was found at length. Earlier figures and variants are \
+             in [data/claims.jsonl](../data/claims.jsonl).\n"
         );
     }
     setups(&mut out, claims);

@@ -1,5 +1,4 @@
-//! Headlines: the numbers of abstract, introduction and conclusion beside ours, as a table and as a
-//! picture with one row for each.
+//! Headlines of the papers beside our numbers, as a table and as a picture with one row for each.
 //!
 //! The picture shows ours over published from a tenth to ten times. What has no such ratio (no run,
 //! a published 0) has a row without a marker, so no headline is missing.

@@ -28,8 +28,7 @@ pub enum Command {
     /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
     /// gate
     Keep(pages::Keep),
-    /// Run the claims that give the numbers of the papers' abstracts, introductions and
-    /// conclusions, and print those numbers beside ours
+    /// Run the claims that give the papers' headlines, and print these beside our numbers
     Headlines(headlines::Headlines),
     /// Write the pages about claims from the figures that are kept; nothing is run
     Pages(pages::Pages),

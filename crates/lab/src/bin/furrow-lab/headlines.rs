@@ -138,8 +138,9 @@ pub fn run(catalogue: &Catalogue, args: &Headlines, out: &mut dyn Write) -> anyh
     let changed = if build.changed { ", changed" } else { "" };
     writeln!(
         out,
-        "numbers of commit {}{changed}; {} that were not run are of the commits beside them; what \
-         verdicts mean: docs/research/claims.md",
+        "numbers of commit {}{changed}; {} that were not run are of the commits beside them, and a \
+         number in parentheses is that of a plausible variant, kept before; what verdicts mean: \
+         docs/research/claims.md",
         build.commit,
         kept.count()
     )?;
