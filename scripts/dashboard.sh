@@ -7,7 +7,7 @@
 # five seconds. A page of scripts/dashboard.jsx asks it what the panels of the dashboard ask, and draws them
 # with Grafana's components; Chromium takes the pictures.
 #
-# Needs root, 3 GiB below /tmp, npm, and the packages fio, prometheus and chromium. PROMETHEUS=FILE names
+# Needs root, 3 GiB below /tmp, and what scripts/setup.sh dashboard installs. PROMETHEUS=FILE names
 # another Prometheus; FURROW=FILE a furrow that has been built already.
 . "$(dirname "$0")/lib.sh"
 
@@ -16,8 +16,10 @@ if [ "${1:-}" != --inside ]; then
 fi
 prometheus="${PROMETHEUS:-prometheus}"
 for tool in npm fio "$prometheus" chromium; do
-    have "$tool" || fail "missing: $tool"
+    have "$tool" || fail "missing: $tool; run 'scripts/setup.sh dashboard'"
 done
+problem="$(fuse_problem)"
+[ -z "$problem" ] || fail "$problem"
 if [ -z "${FURROW:-}" ]; then
     say "building furrow, optimised (a few minutes the first time)"
     cargo build --quiet --release --locked -p furrow-cli
@@ -28,13 +30,13 @@ fi
 packages=(@grafana/ui@11.6.0 @grafana/data@11.6.0 react@18.2.0 react-dom@18.2.0 rxjs@7.8.1
     @fontsource/inter@5.3.0 esbuild@0.28.2)
 page="$(realpath -m "$target_dir")/dashboard"
-if [ ! -e "$page/installed" ]; then
+if ! printf '%s\n' "${packages[@]}" | cmp -s - "$page/installed"; then
     say "fetching Grafana's components (once)"
     mkdir -p "$page"
     echo '{"private": true}' >"$page/package.json"
     npm install --prefix "$page" --no-audit --no-fund --ignore-scripts --legacy-peer-deps --loglevel error \
         "${packages[@]}"
-    : >"$page/installed"
+    printf '%s\n' "${packages[@]}" >"$page/installed"
 fi
 cp scripts/dashboard.jsx scripts/prometheus/furrow-dashboard.json "$page"
 (cd "$page" && node_modules/.bin/esbuild dashboard.jsx --bundle --outfile=dashboard.js --jsx=automatic \
@@ -47,11 +49,12 @@ cat >"$page/index.html" <<END
 END
 
 work="$(mktemp -d)"
-prometheus_id=
+prometheus_id= scrub_id=
 finish() {
     status=$?
     trap - EXIT INT TERM
     [ -z "$prometheus_id" ] || kill "$prometheus_id" 2>/dev/null || true
+    [ -z "$scrub_id" ] || kill "$scrub_id" 2>/dev/null || true
     ! mountpoint -q /srv/data || "$FURROW" umount -f /srv/data
     wait
     rm -rf "$work"

@@ -62,7 +62,8 @@ cat >"$tree/etc/fstab" <<'END'
 LABEL=onpool      /srv/pool  fuse.furrow  _netdev,x-systemd.device-timeout=0,x-systemd.requires=furrow-raid@pool.service  0  0
 LABEL=data        /srv/data  fuse.furrow  nofail,x-systemd.device-timeout=0                    0  0
 END
-# An array may take longer to start than systemd waits for a device: here it does, when a member is missing.
+# An array may take longer to start than systemd waits for a device: here it does, when a member is missing. The
+# drive's own line has a timeout only for this, since a busy host may need more than 30 seconds for it.
 mkdir -p "$tree/etc/systemd/system.conf.d"
 printf '[Manager]\nDefaultDeviceTimeoutSec=30s\n' >"$tree/etc/systemd/system.conf.d/devices.conf"
 cat >"$tree/etc/systemd/system/guest-boot-steps.service" <<'END'

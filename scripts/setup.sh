@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
-# rocksdb|rocksdb-jni|demo|demo-raid|overlay|cluster|cluster-garage|bench|realtime
+# rocksdb|rocksdb-jni|demo|demo-raid|overlay|cluster|cluster-garage|bench|dashboard|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. On other systems the script names what is missing and stops. It never changes
@@ -136,6 +136,7 @@ need_rocksdb_jni() {
 need_cluster() {
     have javac || install_package default-jdk-headless "a Java virtual machine, for Kafka"
     have mvn || install_package maven "fetches Kafka"
+    have mkfs.ext4 || install_package e2fsprogs "ext4, to compare with"
 }
 
 # The same for Garage, which takes twenty minutes of processor time to build.
@@ -244,10 +245,17 @@ bench)
         install_package libisal-dev "parity by a library to be compared with"
     load_fuse
     ;;
+dashboard)
+    have npm || install_package npm "fetches Grafana's components"
+    have fio || install_package fio "the load on the mount"
+    have prometheus || install_package prometheus "scrapes the mount"
+    have chromium || install_package chromium "draws the dashboard"
+    load_fuse
+    ;;
 realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
 *) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, rocksdb-jni, demo," \
-    "demo-raid, overlay, cluster, cluster-garage, bench or realtime" ;;
+    "demo-raid, overlay, cluster, cluster-garage, bench, dashboard or realtime" ;;
 esac

@@ -153,7 +153,8 @@ fn add_letters(
     }
 }
 
-/// `text` with every run of line breaks and indentation replaced by one blank.
+/// `text` on one line, for a message: every run of line breaks and indentation becomes one blank,
+/// and the numbers of the system's errors are left out, since the names before them say the same.
 pub fn one_line(text: &str) -> String {
     let line =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");

@@ -37,7 +37,8 @@ pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
         }
         columns = None;
         // A terminal shows no pictures.
-        if line.starts_with("![") || line.starts_with('<') {
+        let picture = ["![", "<picture", "<source", "<img", "</picture"];
+        if picture.iter().any(|tag| line.starts_with(tag)) {
             continue;
         }
         if line.is_empty() {
