@@ -2,11 +2,12 @@
 # RocksJava with BlobDB on a store, against ext4: scripts/bench-rocksdb-jni.sh [PAIRS [MIB [VERSION]]]
 #
 # The store is on an emulated zoned drive in an image file, ext4 on a loop device in another image file on the
-# same disk (below TMPDIR). Store and ext4 take turns and begin anew each time. With values of 1 KiB and of
+# same disk (below TMPDIR). A flush of either reaches that disk (sync=on of the drive), and both images are
+# written in full before use. Store and ext4 take turns and begin anew each time. With values of 1 KiB and of
 # 16 KiB, a program (StoreTest.java) fills a database with MIB (512), reads all of it at random, replaces as
 # much at random, and reads again, with the write-ahead log on and nothing synced but the flush that ends each
 # writing step, which is timed. Prints medians of operations a second, and of the ratios of the pairs.
-# OPTIONS: of `furrow run`. Needs root, for the loop mount.
+# OPTIONS: of `furrow run`. scripts/setup.sh rocksdb-jni installs what it needs; root, for the loop mount.
 . "$(dirname "$0")/lib.sh"
 
 pairs="${1:-5}" mib="${2:-512}" version="${3:-$ROCKSDBJNI_VERSION}"
@@ -39,15 +40,17 @@ bench() {
 for pair in $(seq 1 "$pairs"); do
     for value in 1024 16384; do
         keys=$((mib * 1048576 / value))
-        truncate -s "${space}M" "$work/ext4.img"
-        mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$work/ext4.img"
+        dd if=/dev/zero of="$work/ext4.img" bs=1M count="$space" conv=fsync status=none
+        mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0,nodiscard "$work/ext4.img"
         mount -o loop "$work/ext4.img" "$work/ext4"
         bench "ext4.$value.$pair" "${java[@]}" "$work/ext4/db" "$value" "$keys"
         umount "$work/ext4"
         rm "$work/ext4.img"
         "$furrow" device create "$work/store.zns" -o "capacity=${space}MiB,zone-size=64MiB,max-active=14" >/dev/null
         "$furrow" kv mkfs "$work/store.zns" >/dev/null
-        bench "store.$value.$pair" "$furrow" run --store "$work/store.zns" "${options[@]}" -- \
+        # Written again as it is: it has no holes then.
+        dd if="$work/store.zns" of="$work/store.zns" bs=1M conv=notrunc,fsync status=none
+        bench "store.$value.$pair" "$furrow" run --store "$work/store.zns,sync=on" "${options[@]}" -- \
             "${java[@]}" /db "$value" "$keys"
         rm "$work/store.zns"
     done

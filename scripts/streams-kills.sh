@@ -16,6 +16,7 @@
 # says, and .checkpoint is not beyond the changelog. Databases that must not come back, since their directory
 # is gone or Kafka Streams is about to discard them, get a key that no topic has. Then the programs are
 # started again, and their whole tables compared with the topic and with the changelogs. A line for each kill.
+# Needs what `make demo-jvm` needs and builds.
 . "$(dirname "$0")/lib.sh"
 
 kills="${1:-20}" seed="${2:-1}"
@@ -23,7 +24,7 @@ kills="${1:-20}" seed="${2:-1}"
 started=$SECONDS
 . scripts/streams-lib.sh
 kinds=(work wipe restore start again)
-state=("${on_store[@]}" "${test[@]:0:${#test[@]}-1}" StreamsState)
+state=("${on_store[@]}" "${java[@]}" -cp "$path" StreamsState)
 tasks=(once/0_0 once/0_1 least/0_0 least/0_1)
 interrupted=0 marked=0
 RANDOM="$seed"
@@ -46,6 +47,7 @@ kill_at_restore() {
         ! grep -q '^batch' "$work/restores" || break
         sleep 0.1
     done
+    [ "$wait" -lt 600 ] || fail "no restore has begun within a minute"
     sleep "$((RANDOM % 3)).$((RANDOM % 10))"
     kill_program
     [ "$(grep -c '^restoring' "$work/restores")" -le "$(grep -c '^restored' "$work/restores")" ] ||

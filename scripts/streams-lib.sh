@@ -2,7 +2,7 @@
 # drive, and programs of Kafka Streams on it. Everything that is started ends with the script.
 
 # Streams 3.9 works with the RocksDB for which Debian has the headers.
-streams=3.9.1 rocksdb=7.8.3 kafka=4.1.0 slf4j=org.slf4j:slf4j-simple:1.7.36
+streams=3.9.1 rocksdb="$ROCKSDBJNI_VERSION" kafka=4.1.0 slf4j=org.slf4j:slf4j-simple:1.7.36
 furrow="$(realpath -m "$target_dir")/release/furrow"
 plugin="$(realpath -m "$target_dir")/release/java/rocksdbjni-$rocksdb"
 [ -x "$furrow" ] || fail "$furrow does not exist: run 'make build' first"
@@ -39,7 +39,8 @@ javac -nowarn -d "$work/classes" -cp "$jars/streams-$streams/*" plugins/rocksdb/
 quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 # Most of what runs is short: the compiler of long runs would not pay.
 java=("$(command -v java)" -Xmx400m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "$quiet")
-test=("${java[@]}" -cp "$jars/streams-$streams/*:$work/classes" StreamsTest)
+path="$jars/streams-$streams/*:$work/classes"
+test=("${java[@]}" -cp "$path" StreamsTest)
 
 port="$(free_port)" control="$(free_port)"
 broker="127.0.0.1:$port"
@@ -85,8 +86,10 @@ mkdir "$work/tables" "$work/expected"
 program() {
     rm -f "$work/told"
     mkfifo "$work/told"
-    "${on_store[@]}" "${java[@]}" "-Dbatch.delay=${delay:-0}" "${test[@]:${#java[@]}}" run "$broker" "$work/state" "$@" \
-        <"$work/told" >"$work/restores" 2>"$work/program.log" &
+    # Of the programs before; whoever waits for a restore must not see theirs.
+    : >"$work/restores"
+    "${on_store[@]}" "${java[@]}" "-Dbatch.delay=${delay:-0}" -cp "$path" StreamsTest run "$broker" \
+        "$work/state" "$@" <"$work/told" >"$work/restores" 2>"$work/program.log" &
     program=$!
     processes+=("$program")
     exec 9>"$work/told"

@@ -104,7 +104,10 @@ public class StreamsState {
 
   // A program that was killed early has made no database yet.
   static boolean isMissing(RocksDBException error) {
-    return error.getMessage().contains("CURRENT") || error.getMessage().contains("does not exist");
+    Status status = error.getStatus();
+    boolean notFound = status != null && status.getCode() == Status.Code.NotFound;
+    return notFound || error.getMessage().contains("does not exist")
+        || error.getMessage().contains("No such file");
   }
 
   // What a task's file .checkpoint says of its table's changelog; -1 if it says nothing.
