@@ -1,4 +1,5 @@
 """Three nodes: their engines, and the file systems that these have their data on."""
+import contextlib
 import os
 
 NODES = (1, 2, 3)
@@ -29,12 +30,12 @@ class Cluster:
             engine.set_up()
 
     def finish(self):
-        try:
-            for engine in self.engines:
-                engine.finish()
-        finally:
+        # What one of them cannot end must not keep the others running.
+        with contextlib.ExitStack() as stack:
             for drive in self.drives.values():
-                drive.unmount()
+                stack.callback(drive.unmount)
+            for engine in self.engines:
+                stack.callback(engine.finish)
 
     def stop_node(self, number):
         for engine in self.engines:

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +21,9 @@ BUCKET = "furrow"
 WRITERS = 3
 # Objects that one writer keeps alive.
 KEPT = 40
+# Tables that have to be the same on all nodes. A repair of blocks knows those of which rows of
+# block_ref have come.
+TABLES = ("object", "bucket_v2", "key", "version", "block_ref")
 
 
 class Garage:
@@ -41,7 +46,7 @@ class Garage:
         self.rounds = 0
         self.rate = 12
         self.writers = []
-        self.seen = (0, None, None)
+        self.bucket = None
 
     def path(self, number, *rest):
         return os.path.join(self.drives[number - 1].directory, "garage", *rest)
@@ -115,6 +120,8 @@ admin_token = "{self.token}"
             raise Failure("garage: the cluster does not become healthy")
         self.tell(1, "key", "import", "--yes", "-n", "test", *self.key)
         self.tell(1, "bucket", "create", BUCKET)
+        found = self.admin(1, f"/v2/GetBucketInfo?globalAlias={BUCKET}")
+        self.bucket = json.loads(found)["id"]
         self.tell(1, "bucket", "allow", "--read", "--write", "--owner", BUCKET, "--key", "test")
         self.wait_whole(60)
 
@@ -140,13 +147,15 @@ admin_token = "{self.token}"
         self.repair_blocks(number)
 
     def repair_blocks(self, number):
+        """Has a node fetch the blocks that it lacks, now. A block that is queued keeps its time,
+        which is up to ten minutes away for a node that has just got its rows; so the queue is
+        emptied first. What waits to be removed comes into it again."""
+        # Rows are put into the queue with a delay of two seconds.
+        time.sleep(3)
+        self.tell(number, "repair", "--yes", "clear-resync-queue")
         self.tell(number, "repair", "--yes", "blocks")
-        time.sleep(1)
-        wait_for(lambda: self.settled([number]), 60, 0.3)
-        try:
-            self.tell(number, "block", "retry-now", "--all")
-        except Failure:
-            pass
+        if not wait_for(lambda: self.has_blocks([number]), 300, 1):
+            raise Failure(f"garage: node {number} lacks {self.missing_blocks([number])} blocks")
 
     def mend(self, number, found):
         """Removes damaged blocks and has Garage fetch them. False if more than blocks is damaged.
@@ -211,72 +220,71 @@ admin_token = "{self.token}"
         """The tables and the blocks of a node, in numbers; nothing if it does not answer."""
         try:
             answer = json.loads(self.admin(number, "/v2/GetNodeStatistics?node=self"))
-        except (OSError, ValueError):
+            return next(iter(answer["success"].values()))
+        except (OSError, ValueError, StopIteration):
             return None
-        for one in answer["success"].values():
-            return one
-        return None
 
-    def busy(self, number):
-        """What a node still has to do, in numbers: rows to compare, blocks that failed, and the
-        length of the queue of blocks. In the queue are also those that it will remove in ten
-        minutes, so it is done when the queue stays as it is. None if it does not answer."""
+    def idle(self, number):
+        """Whether a node has no rows to compare or to insert. Its queue of blocks says nothing:
+        of the blocks in it some are due in two minutes, others in ten."""
         found = self.statistics(number)
-        if found is None:
-            return None
-        blocks = found["blockManagerStats"]
-        rows = sum(t["merkleQueueLen"] + t["insertQueueLen"] for t in found["tableStats"])
-        errors = blocks["resyncErrors"]
-        return rows, errors and errors - self.unfinished(number), blocks["resyncQueueLen"]
+        return found is not None and not any(
+            t["merkleQueueLen"] + t["insertQueueLen"] for t in found["tableStats"])
 
-    def unfinished(self, number):
-        """Number of blocks that a node lacks and that only uploads refer to which were never
-        acknowledged: no node has the content of an upload that was interrupted."""
-        count = 0
+    def missing_blocks(self, numbers):
+        """How many blocks of all objects these nodes lack, each with its node."""
+        missing = 0
+        for name, held in list(self.may_hold.items()):
+            if held == {None}:
+                continue
+            query = urllib.parse.urlencode({"bucketId": self.bucket, "key": name})
+            try:
+                versions = json.loads(self.admin(1, f"/v2/InspectObject?{query}"))["versions"]
+            except urllib.error.HTTPError:
+                # Nothing is there. Whether something should be is asked in verify().
+                continue
+            # No node has the content of an upload that was interrupted.
+            hashes = [block["hash"] for version in versions if not version["uploading"]
+                      for block in version.get("blocks", [])]
+            missing += sum(not self.has_block(n, block) for n in numbers for block in hashes)
+        return missing
+
+    def has_block(self, number, block):
+        file = self.path(number, "data", block[:2], block[2:4], block)
+        return os.path.exists(file) or os.path.exists(file + ".zst")
+
+    def has_blocks(self, numbers):
         try:
-            for line in self.tell(number, "block", "list-errors").splitlines()[1:]:
-                said = self.tell(number, "block", "info", line.split()[0])
-                names = [words[3] for words in map(str.split, said.splitlines())
-                         if words[:1] in (["active"], ["deleted"]) and len(words) > 3]
-                count += bool(names) and set(names) <= self.retired
-        except Failure:
-            return 0
-        return count
-
-    def settled(self, numbers):
-        """Whether these nodes have nothing to do, and had nothing to do three seconds ago."""
-        now = [self.busy(n) for n in numbers]
-        done = all(one is not None and one[:2] == (0, 0) for one in now)
-        if not done or self.seen[1:] != (tuple(numbers), now):
-            self.seen = (time.monotonic(), tuple(numbers), now)
+            return self.missing_blocks(numbers) == 0
+        except (OSError, ValueError):
             return False
-        return time.monotonic() - self.seen[0] >= 3
 
     def sizes(self):
         found = [self.statistics(n) or {"tableStats": []} for n in self.ports]
         return [{table["tableName"]: table["items"] for table in one["tableStats"]
-                 if table["tableName"] in ("object", "bucket_v2", "key")} for one in found]
+                 if table["tableName"] in TABLES} for one in found]
 
     def tables_agree(self):
         sizes = self.sizes()
         return bool(sizes[0]) and all(size == sizes[0] for size in sizes)
 
     def whole(self):
-        return self.healthy() and self.tables_agree() and self.settled(list(self.ports))
+        numbers = list(self.ports)
+        return (self.healthy() and self.tables_agree() and all(map(self.idle, numbers))
+                and self.has_blocks(numbers))
 
     def wait_whole(self, seconds):
         """Waits until all nodes hold the same; asks half-way for the repair that runs daily."""
-        if wait_for(self.whole, seconds / 2, 0.5):
+        if wait_for(self.whole, seconds / 2, 1):
             return
         for number in self.ports:
             self.tell(number, "repair", "--yes", "tables")
-            try:
-                self.tell(number, "block", "retry-now", "--all")
-            except Failure:
-                pass
-        if not wait_for(self.whole, seconds, 0.5):
-            state = [(self.busy(n), self.health(n).get("status")) for n in self.ports]
-            raise Failure(f"garage: not whole after {seconds} s: {state} {self.sizes()}")
+        for number in self.ports:
+            self.repair_blocks(number)
+        if not wait_for(self.whole, seconds, 1):
+            health = [self.health(n).get("status") for n in self.ports]
+            missing = [self.missing_blocks([n]) for n in self.ports]
+            raise Failure(f"garage: not whole: {health}, blocks missing {missing} {self.sizes()}")
 
     # The clients.
 
@@ -423,21 +431,25 @@ admin_token = "{self.token}"
             list(pool.map(look, list(self.may_hold)))
         # Each node filters its rows before they are merged: until a node that was away has been told
         # of a removal, it may list what a request for the object itself does not find.
-        wrong = []
-        for _ in range(10):
+        missing, stale = set(), []
+        for attempt in range(10):
             try:
                 listed = set()
                 for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
                     listed.update(entry["Key"] for entry in page.get("Contents", []))
             except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
                 return problems + [f"garage {number}: no listing: {error}"[:300]]
-            wrong = [name for name, held in self.may_hold.items()
-                     if (None not in held and name not in listed)
-                     or (held == {None} and name in listed)]
-            if not wrong:
+            if attempt == 0:
+                missing = {name for name, held in self.may_hold.items()
+                           if None not in held and name not in listed}
+            stale = [name for name, held in self.may_hold.items()
+                     if held == {None} and name in listed]
+            if not stale:
                 break
             time.sleep(1)
-        problems += [f"garage {number}: the listing is wrong about {name}" for name in wrong]
+        problems += [f"garage {number}: the listing lacks {name}" for name in missing]
+        problems += [f"garage {number}: the listing has {name}, which was removed"
+                     for name in stale]
         for name in listed - set(self.may_hold):
             problems.append(f"garage {number}: {name} is listed and was never written")
         return problems

@@ -1,5 +1,5 @@
-//! A headline: a number in a paper's abstract, introduction or conclusion, or the result of a section
-//! on which one of these rests.
+//! A headline: a number in a paper's abstract, introduction or conclusion, or the result of a
+//! section on which one of these rests.
 //!
 //! A headline names the figure of a claim that gives the number, or says why there is none. So a
 //! number that a reader of the paper remembers cannot be missing among the details.
