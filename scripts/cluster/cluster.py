@@ -16,11 +16,12 @@ class Cluster:
         self.engines = []
         if "kafka" in engines:
             from kafka import Kafka
-            self.engines.append(Kafka(folder, drives, seed, options.jars))
+            self.engines.append(Kafka(folder, drives, seed, options.jars, options.flushes))
         if "garage" in engines:
             # Needs boto3, which a run of Kafka alone does not.
             from garage import Garage
-            self.engines.append(Garage(folder, drives, seed, options.garage))
+            self.engines.append(Garage(folder, drives, seed, options.garage,
+                                       options.flushes))
 
     def set_up(self):
         for drive in self.drives.values():

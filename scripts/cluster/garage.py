@@ -29,8 +29,9 @@ TABLES = ("object", "bucket_v2", "key", "version", "block_ref")
 class Garage:
     name = "garage"
 
-    def __init__(self, folder, drives, seed, program):
+    def __init__(self, folder, drives, seed, program, flushes):
         self.folder, self.drives, self.seed, self.program = folder, drives, seed, program
+        self.flushes = flushes
         self.nodes, self.peers = {}, {}
         self.ports = {d.number: [free_port() for _ in range(3)] for d in drives}
         draw = random.Random(f"garage {seed}")
@@ -60,13 +61,14 @@ class Garage:
     def write_config(self, number):
         rpc, s3, admin = self.ports[number]
         peers = [peer for other, peer in self.peers.items() if other != number]
+        flushes = str(self.flushes).lower()
         with open(self.config(number), "w", encoding="utf-8") as file:
             os.chmod(self.config(number), 0o600)
             file.write(f"""metadata_dir = "{self.path(number, 'meta')}"
 data_dir = "{self.path(number, 'data')}"
 db_engine = "lmdb"
-metadata_fsync = true
-data_fsync = true
+metadata_fsync = {flushes}
+data_fsync = {flushes}
 replication_factor = 3
 consistency_mode = "consistent"
 rpc_secret = "{self.secret}"

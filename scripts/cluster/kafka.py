@@ -30,8 +30,9 @@ def compile_java(folder, jars, name):
 class Kafka:
     name = "kafka"
 
-    def __init__(self, folder, drives, seed, jars):
+    def __init__(self, folder, drives, seed, jars, flushes):
         self.folder, self.drives, self.seed, self.jars = folder, drives, seed, jars
+        self.flushes = flushes
         self.brokers = {}
         self.ports = {d.number: (free_port(), free_port()) for d in drives}
         self.acked, self.unknown, self.attempted = {}, {}, 0
@@ -59,6 +60,7 @@ class Kafka:
 
     def set_up(self):
         voters = ",".join(f"{n}@127.0.0.1:{c}" for n, (_, c) in self.ports.items())
+        flush = "log.flush.interval.messages=1" if self.flushes else ""
         for number, (port, control) in self.ports.items():
             with open(self.properties(number), "w", encoding="utf-8") as file:
                 file.write(f"""process.roles=broker,controller
@@ -72,7 +74,7 @@ broker.rack=rack{number}
 replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 default.replication.factor=3
 min.insync.replicas=2
-log.flush.interval.messages=1
+{flush}
 log.segment.bytes={self.segment_bytes}
 log.index.size.max.bytes=262144
 offsets.topic.num.partitions=1
