@@ -1,11 +1,11 @@
 """Kafka and Garage on three Furrow mounts against three ext4 file systems on the same disk.
 
 The disk is one file, written in full before, on a loop device with direct I/O: the host's disk has
-what a flush of it acknowledges. On it is ext4 without a journal, which only holds the images. So a
-flush costs both sides one flush of the disk, and neither the commit of a journal below, which the
-host's own file system would add to the one and not to the other: a loop device calls fsync, and the
-image of a drive fdatasync. The images are written in full before use for the same reason, and both
-use the page cache of the images: direct I/O of ext4's loop devices is off, since drives have none.
+what a flush of it acknowledges. On it is ext4 without a journal, which only holds the images: soft
+zones for Furrow, and a loop device for ext4, both with direct I/O. So a flush costs both sides one
+flush of the disk, and neither the commit of a journal below, which the host's own file system would
+add to the one and not to the other: a loop device calls fsync, and soft zones fdatasync. The images
+are written in full before use for the same reason.
 """
 import json
 import os
@@ -15,7 +15,7 @@ import subprocess
 import time
 
 from cluster import NODES, Cluster
-from drives import Drive, Ext4, Failure, end, in_bytes, wait_for
+from drives import Ext4, Failure, Soft, end, in_bytes, wait_for
 from kafka import JAVA, compile_java
 
 VERSION = 1
@@ -96,7 +96,7 @@ def fill(path):
 
 
 def flush_times(folder):
-    """Median milliseconds to write 4 KiB and flush, as ext4's loop device does, and as a drive."""
+    """Median milliseconds to write 4 KiB and flush, as ext4's loop device does, and soft zones."""
     path, found = os.path.join(folder, "probe"), {}
     with open(path, "wb") as file:
         file.write(bytes(8 << 20))
@@ -294,9 +294,9 @@ def run_side(options, work, disk, side, engine, number):
     """One cluster of one engine on one kind of file system, from nothing to its removal."""
     def place(folder, node):
         if side == "ext4":
-            return Ext4(folder, node, options.size, images=disk.directory)
-        return Drive(options.furrow, folder, node, options.size, images=disk.directory,
-                     options=options.mount_options, sync=True)
+            return Ext4(folder, node, options.size, images=disk.directory, direct=True)
+        return Soft(options.furrow, folder, node, options.size, images=disk.directory,
+                    options=options.mount_options)
 
     cluster = Cluster(os.path.join(work, f"{engine}-{side}-{number}"), options, [engine], number,
                       place)
@@ -406,7 +406,7 @@ def bench(options, work, engines):
         disk.set_up()
         probe = flush_times(disk.directory)
         print(f"4 KiB written and flushed on the disk: {probe['fsync']} ms by fsync (ext4's loop "
-              f"device),\n{probe['fdatasync']} ms by fdatasync (a drive)", flush=True)
+              f"device),\n{probe['fdatasync']} ms by fdatasync (soft zones)", flush=True)
         for number in range(options.rounds):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
             for engine in engines:
