@@ -7,8 +7,10 @@
 //   StoreTest verify PATH NUMBER    all numbers below NUMBER are there
 //   StoreTest end HOW PATH NUMBER   200 threads put numbers below NUMBER, unsynced, then it ends by
 //                                   exit, halt, return, fork or unclosed
-//   StoreTest bench PATH VALUE KEYS   fills a database with KEYS values of VALUE bytes, reads and replaces
-//                                   KEYS of them at random; prints operations a second
+//   StoreTest bench PATH VALUE KEYS [direct]
+//                                   fills a database with KEYS values of VALUE bytes, reads and replaces
+//                                   KEYS of them at random; prints operations a second. direct: with
+//                                   direct reads, so that the kernel's page cache holds nothing
 
 import java.io.File;
 import java.nio.ByteBuffer;
@@ -33,7 +35,8 @@ public class StoreTest {
       case "verify": verify(arguments[1], Integer.parseInt(arguments[2])); break;
       case "end": end(arguments[1], arguments[2], Integer.parseInt(arguments[3])); break;
       case "bench":
-        bench(arguments[1], Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
+        bench(arguments[1], Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]),
+            arguments.length > 4);
         break;
       default: throw new IllegalArgumentException(arguments[0]);
     }
@@ -299,7 +302,7 @@ public class StoreTest {
     System.out.printf("%s %.0f%n", name, count * 1e9 / (System.nanoTime() - begun));
   }
 
-  static void bench(String path, int length, int keys) throws Exception {
+  static void bench(String path, int length, int keys, boolean direct) throws Exception {
     Random random = new Random(7);
     // Values that cannot be compressed, each another part of this.
     byte[] source = new byte[length + (1 << 20)];
@@ -310,6 +313,7 @@ public class StoreTest {
                 .setWriteBufferSize(64 << 20)
                 .setBlobFileSize(64 << 20)
                 .setMinBlobSize(512)
+                .setUseDirectReads(direct)
                 .setCompressionType(CompressionType.NO_COMPRESSION);
         RocksDB db = RocksDB.open(options, path)) {
       Step put = number -> {
