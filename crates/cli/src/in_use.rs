@@ -73,6 +73,34 @@ pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     }
 }
 
+/// The refusal of the drive `spec` that a mount, a running array or the kernel uses; `None` if the
+/// user of the drive is another program, which may end soon, or is not known.
+pub fn known_user(spec: &DeviceSpec) -> Option<Error> {
+    let path = Path::new(spec.path()?);
+    used_by(path).or_else(|| {
+        let DeviceSpec::Node(_) = spec else { return None };
+        let obstacles = furrow_linux::plain_obstacles(path);
+        let by_kernel =
+            obstacles.iter().find(|one| ["mounted", "partitioned", "held"].contains(&one.code));
+        let what = match by_kernel {
+            Some(obstacle) => &*obstacle.what,
+            None if is_swap(path) => "it is swap space",
+            None => return None,
+        };
+        Some(Error::new(ErrorKind::Busy, format!("{}: {what}", path.display())))
+    })
+}
+
+/// Whether the kernel swaps to the device at `path`.
+fn is_swap(path: &Path) -> bool {
+    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swaps
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .any(|one| full == Path::new(one))
+}
+
 /// The refusal of a drive at `path` that a mount or an array uses, with what to do.
 fn used_by(path: &Path) -> Option<Error> {
     let known = mounted(path).or_else(|| assembled(path));

@@ -176,6 +176,50 @@ fn a_drive_that_stays_busy_is_left_out_at_the_end_of_the_time() {
     }
 }
 
+/// A drive that a pattern finds and another program uses may be a member: the array does not start
+/// without it, because it would become stale.
+#[test]
+fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
+    let place = Place::new("pattern-busy", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    let mut words = words(&place, 0, &[]);
+    words.push(place.at("d?.zns"));
+    let lock = |numbers: &[usize]| -> Vec<fs::File> {
+        let files =
+            numbers.iter().map(|number| fs::File::open(place.at(&format!("d{number}.zns"))));
+        let files: Vec<fs::File> = files.map(Result::unwrap).collect();
+        files.iter().for_each(|file| flock(file, FlockOperation::LockExclusive).unwrap());
+        files
+    };
+    let free_after = |files: Vec<fs::File>, seconds| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(seconds));
+            drop(files);
+        })
+    };
+    // Also if all are in use, as while the daemon of a failed assembly ends.
+    for busy in [&[1][..], &[0, 1, 2, 3]] {
+        let other = free_after(lock(busy), 2);
+        let said = ok(&place, &words);
+        other.join().unwrap();
+        assert_eq!(states(&place.status()), ["online"; 4], "{said}");
+        let why = ["no drive that is free", "d0.zns", "the running array a"];
+        refused(&place, &words, &why);
+        place.ok(&["raid", "stop", "a"]);
+    }
+    let held = lock(&[1]);
+    refused(&place, &words, &["member 1 is missing", "d1.zns", "in use", "name the other drives"]);
+    drop(held);
+    let held = lock(&[0, 1, 2, 3]);
+    refused(&place, &words, &["no drive that is free", "d3.zns", "in use"]);
+    drop(held);
+    // A drive of another array is not missed.
+    fs::rename(place.at("d1.zns"), place.at("other.zns")).unwrap();
+    let said = ok(&place, &words);
+    assert!(said.contains("runs without member 1"), "{said}");
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
 /// The command that assembles the array of `place`, whose member 3 is missing, and waits for
 /// that member.
 fn waiting(place: &Place, more: &[&str]) -> Command {

@@ -135,11 +135,13 @@ proptest! {
     #[test]
     fn a_view_is_the_drive_it_would_become(
         seed in any::<u64>(), small in any::<bool>(), fail in any::<bool>(),
-        volatile in any::<bool>(),
+        volatile in any::<bool>(), oob in any::<bool>(),
     ) {
         let rt = Rt::new(Config::shuffled(seed));
         let geometry = geometry(if small { 512 } else { 4096 }, fail, volatile);
-        let (direct, below) = (drive(&rt, &geometry), drive(&rt, &geometry));
+        // A view of a drive with out-of-band bytes has none.
+        let with_oob = Geometry { oob_bytes: if oob { 64 } else { 0 }, ..geometry.clone() };
+        let (direct, below) = (drive(&rt, &geometry), drive(&rt, &with_oob));
         let on = rt.clone();
         let result: Result<(), TestCaseError> = rt.block_on(async move {
             let mut rng = Rng::new(seed);
@@ -150,6 +152,7 @@ proptest! {
             }
             let before = content(&below).await;
             let view = Overlay::new(&on, Rc::new(below.clone())).await.expect("a view");
+            prop_assert_eq!(view.geometry(), &geometry);
             let mut changed = 0;
             for _ in 0..120 {
                 let request = command(&mut rng, &direct).await;

@@ -102,7 +102,8 @@ impl Volume {
         self.survives_without(&[index])
     }
 
-    /// Takes a member out of service, as if it had failed.
+    /// Takes a member out of service, as if it had failed. Asks the other members' drives first:
+    /// one that has died since its last command must not be counted on.
     ///
     /// # Errors
     /// `Invalid` if there is no such member, or the array needs it.
@@ -110,6 +111,13 @@ impl Volume {
     pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             self.check_alive()?;
+            for (other, member) in (0..).zip(self.0.array.members()) {
+                let Some(drive) = member.drive().filter(|_| other != index) else { continue };
+                if let Err(error) = drive.probe(&self.0.pages).await {
+                    self.member_failed(other, error);
+                }
+            }
+            self.failures_noted().await?;
             let exists = (index as usize) < self.0.array.members().len();
             if !exists || !self.can_do_without(index) {
                 return Err(Error::new(

@@ -4,8 +4,8 @@
 
 use crate::common::{Array, pages};
 use furrow_emu::{Fault, FaultKind, When};
-use furrow_raid::{Event, Level};
-use furrow_zone::{BlockCount, Lba, ZoneId, ZoneState, ZonedDevice};
+use furrow_raid::{Event, Level, MemberState};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
 
 /// Two drives of three cannot be read for a while. Blocks that were read then are known to be lost,
 /// until a full scrub can read them after all.
@@ -89,6 +89,24 @@ fn what_missing_drives_have_is_not_lost() {
         }
         assert!(refused > 0);
         assert_eq!(volume.lost(), (0, Vec::new()));
+    });
+}
+
+/// A drive that has died since its last command is not counted on when another is taken out.
+#[test]
+fn a_member_stays_in_service_if_another_has_died_unnoticed() {
+    Array::new(Level::Raid5, 3).zones(40, 64).run(async move |_, drives, volume| {
+        volume.write(0, pages(0, 40, 1), true).await.unwrap();
+        let away = FaultKind::Disappear { commands: None };
+        drives[2].inject(Fault::new(away).when(When::Always)).unwrap();
+        let refused = volume.fail(0).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        let states: Vec<MemberState> = volume.members().iter().map(|member| member.1).collect();
+        use MemberState::{Active, Failed};
+        assert_eq!(states, [Active, Active, Failed]);
+        for block in 0..40 {
+            volume.read(block, 1).await.unwrap();
+        }
     });
 }
 

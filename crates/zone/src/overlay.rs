@@ -1,7 +1,8 @@
 //! A copy-on-write view of a drive: changes stay in memory, in order, until they are applied.
 //!
 //! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same
-//! geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
+//! geometry but for out-of-band bytes, which a view has none of, same zone states, same rules and
+//! limits ([`Machine`]). Writes, resets and flushes
 //! change only the view, which records them. [`Overlay::apply`] then carries them out on the drive
 //! below: it sends each command after the answer to the one before. Replaying the changes in order
 //! keeps the writer's crash safety: a sequence that is safe on the view is safe on the drive.
@@ -16,7 +17,7 @@
 //! The view may implicitly close another zone than the drive would, because zone reports do not say
 //! which zone was opened first.
 //!
-//! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
+//! Not supported: out-of-band bytes, writes to conventional zones (refused), faults of
 //! the drive between making the view and applying it.
 
 use crate::machine::{Effect, Machine};
@@ -47,6 +48,7 @@ pub struct Overlay(Rc<Inner>);
 struct Inner {
     rt: Rt,
     below: Rc<dyn ZonedDevice>,
+    geometry: Geometry,
     /// The drive's zone reports when the view was made.
     before: Vec<ZoneReport>,
     answers: CompletionTable<Outcome>,
@@ -73,16 +75,11 @@ impl Overlay {
     /// Creates a view of `below`. Nobody else may change the drive while the view is in use.
     ///
     /// # Errors
-    /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
-    /// `Corrupt` if its report breaks its own limits.
+    /// `Io` if the drive does not report its zones, `Corrupt` if its report breaks its own limits.
     pub async fn new(rt: &Rt, below: Rc<dyn ZonedDevice>) -> Result<Overlay> {
-        let geometry = below.geometry().clone();
-        if geometry.oob_bytes > 0 {
-            let message = format!("{}: views of drives with out-of-band bytes", below.name());
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let geometry = Geometry { oob_bytes: 0, ..below.geometry().clone() };
         let before = report(&*below).await?;
-        let mut machine = Machine::new(geometry)?;
+        let mut machine = Machine::new(geometry.clone())?;
         for zone in &before {
             let write_pointer =
                 match zone.state == ZoneState::Full || zone.state == ZoneState::ReadOnly {
@@ -102,6 +99,7 @@ impl Overlay {
         Ok(Overlay(Rc::new(Inner {
             rt: rt.clone(),
             below,
+            geometry,
             before,
             answers: CompletionTable::new(),
             state: RefCell::new(state),
@@ -349,7 +347,7 @@ impl Inner {
 
 impl ZonedDevice for Overlay {
     fn geometry(&self) -> &Geometry {
-        self.0.below.geometry()
+        &self.0.geometry
     }
 
     fn submit(&self, _: QueueId, request: Request) -> Completion<Outcome> {

@@ -5,6 +5,7 @@ use super::status::Status;
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_control::place::{self, Kind};
 use furrow_control::{Connection, Error, client, socket};
+use furrow_zone::spec::DeviceSpec;
 use furrow_zone::words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -301,7 +302,7 @@ pub fn find(name: &str) -> Result<Running> {
     }
 }
 
-/// The running array that has the image at `path` open, if there is one.
+/// The running array that has the image or device at `path` open, if there is one.
 pub fn user_of(path: &Path) -> Option<Status> {
     let path = path.canonicalize().ok()?;
     let uses = |status: &Status| {
@@ -313,7 +314,11 @@ pub fn user_of(path: &Path) -> Option<Status> {
 
 fn is_of(spec: &str, path: &Path) -> bool {
     match spec.parse() {
-        Ok(furrow_zone::spec::DeviceSpec::Image(image)) => Path::new(&image.path) == path,
+        Ok(DeviceSpec::Image(image)) => Path::new(&image.path) == path,
+        // A device has several names: names in /dev/disk are links.
+        Ok(DeviceSpec::Node(node)) => {
+            Path::new(&node.path).canonicalize().is_ok_and(|full| full == path)
+        }
         _ => false,
     }
 }

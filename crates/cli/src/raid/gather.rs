@@ -4,13 +4,14 @@ use super::devices::{self, Named, Patience, Says, same};
 use super::old;
 use super::wait::Wait;
 use crate::daemon::utc;
+use crate::in_use;
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The array to assemble, and the time to wait for its members.
 pub struct Wanted<'a> {
@@ -38,6 +39,8 @@ pub struct Chosen {
     pub remarks: Vec<Remark>,
     /// Members that were found although they were not named: UUID and drive.
     pub unnamed: Vec<(Uuid, DeviceSpec)>,
+    /// Refusals of drives that a pattern found and another program uses. They may be members.
+    pub busy: Vec<Error>,
 }
 
 /// A remark on a drive that was left out, or was found although it was not named. It becomes
@@ -52,6 +55,10 @@ pub struct Remark {
     pub text: String,
 }
 
+/// Time between two looks at drives that are in use.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+/// Largest number of drives in use that a message lists.
+const LISTED: usize = 4;
 /// Nanoseconds that a drive may take to answer if it was not named.
 const GLANCE: u64 = 5 * Nanos::SECOND;
 
@@ -89,28 +96,74 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// are also searched on drives that were not named, because a list of drives may not contain a
 /// replacement yet.
 ///
+/// Without a wait, a member that is missing is waited for while a drive that may be it is in use:
+/// an array that starts without a healthy member makes it stale.
+///
 /// # Errors
 /// An error if an argument is invalid, no array is found or several are, or, without a wait, a
-/// named drive cannot be used. Also an error if the program is to end while it waits.
+/// named drive cannot be used, or one that may be a missing member. Also an error if the program is
+/// to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
+    let begun = Instant::now();
     loop {
         let found = find(rt, arguments, wanted);
-        let what = match &found {
-            Ok(chosen) => match &missing(chosen)[..] {
-                [] => return found,
-                [(index, _)] => format!("{}: member {index} is missing", chosen.name),
-                several => {
-                    let list: Vec<String> = several.iter().map(|(at, _)| at.to_string()).collect();
-                    format!("{}: {} are missing", chosen.name, words::listed("member", &list))
-                }
-            },
-            Err(error) => format!("{error:#}"),
+        let (what, busy) = match &found {
+            Ok(chosen) => {
+                let what = match &missing(chosen)[..] {
+                    [] => return found,
+                    [(index, _)] => format!("{}: member {index} is missing", chosen.name),
+                    several => {
+                        let list: Vec<String> =
+                            several.iter().map(|(at, _)| at.to_string()).collect();
+                        format!("{}: {} are missing", chosen.name, words::listed("member", &list))
+                    }
+                };
+                (what, in_use_list(&chosen.busy))
+            }
+            Err(error) => (format!("{error:#}"), error.is::<NoneFree>().then(String::new)),
         };
-        if !wanted.wait.pause(&what)? {
-            return found;
+        if wanted.wait.is_wanted() || busy.is_none() {
+            if wanted.wait.pause(&what)? {
+                continue;
+            }
+            return found.map(|mut chosen| {
+                chosen.remarks.extend(chosen.busy.iter().map(Remark::unusable));
+                chosen
+            });
         }
+        if begun.elapsed() >= in_use::PATIENCE {
+            found?;
+            bail!(
+                "{what}, and a drive that may be it is in use: {}; to start without it, name the \
+                 other drives",
+                busy.unwrap_or_default()
+            );
+        }
+        std::thread::sleep(TRY_EVERY);
     }
 }
+
+/// The refusals of drives in use as one text; `None` if there are none.
+fn in_use_list(busy: &[Error]) -> Option<String> {
+    let first: Vec<String> = busy.iter().take(LISTED).map(Error::to_string).collect();
+    let more = match busy.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    (!busy.is_empty()).then(|| first.join("; ") + &more)
+}
+
+/// The error that no member was found while drives were in use by programs that may soon end.
+#[derive(Debug)]
+struct NoneFree(String);
+
+impl std::fmt::Display for NoneFree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no drive that is free is a member of such an array ({})", self.0)
+    }
+}
+
+impl std::error::Error for NoneFree {}
 
 /// Looks for the drives once.
 fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
@@ -186,6 +239,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, Vec<Remark>) = Default::default();
+    // Drives in use: those of programs that may end soon, and those of mounts and running arrays.
+    let (mut busy, mut taken): (Vec<Error>, Vec<Error>) = Default::default();
     let mut damaged: Vec<(Named, Damaged, Error)> = Vec::new();
     for named in named {
         match devices::look(rt, &named, patience) {
@@ -207,6 +262,12 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
                     ),
                     _ => error.into(),
                 });
+            }
+            Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
+                match in_use::known_user(&named.spec) {
+                    Some(refusal) => taken.push(refusal),
+                    None => busy.push(in_use::explain(&named.spec, error)),
+                }
             }
             // Files that a directory or pattern matches need not be drives; a drive that fails
             // is reported.
@@ -236,7 +297,15 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
             let errors: Vec<String> = damaged.iter().map(|(.., e)| e.to_string()).collect();
             bail!("no drive has a whole state record: {}", errors.join("; "))
         }
-        [] => bail!("no drive is a member of such an array{}", in_brackets(&left_out)),
+        [] => {
+            if let Some(list) = in_use_list(&busy) {
+                return Err(NoneFree(list).into());
+            }
+            match in_use_list(&taken) {
+                Some(list) => bail!("no drive that is free is a member of such an array ({list})"),
+                None => bail!("no drive is a member of such an array{}", in_brackets(&left_out)),
+            }
+        }
         [one] => one.clone(),
         several => {
             let list: Vec<String> =
@@ -285,7 +354,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() })
+    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new(), busy })
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.

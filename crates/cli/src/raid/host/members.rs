@@ -144,7 +144,13 @@ impl ArrayHost {
         let index = self.member(member)?;
         match self.why_needed(index).filter(|_| self.volume.failed().is_none()) {
             Some(why) => Err(Error::new(ErrorKind::Invalid, why)),
-            None => self.volume.fail(index).await.map(|()| json!({})),
+            // Others may turn out to be gone only now.
+            None => self.volume.fail(index).await.map(|()| json!({})).map_err(|error| {
+                match self.why_needed(index).filter(|_| self.volume.failed().is_none()) {
+                    Some(why) => Error::new(ErrorKind::Invalid, why),
+                    None => error,
+                }
+            }),
         }
     }
 
