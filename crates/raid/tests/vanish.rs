@@ -61,9 +61,9 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
 }
 
 /// Of four drives 2 is taken out, then 0 and 1 vanish; only drive 3 is told of the failure of 0 or
-/// 1, whichever is noticed first. Drives 0 and 1 are then assembled without drive 3, but vanish at their command `at`.
-/// Drive 3, which was told last, is then older than the drives that continued without it. Returns
-/// whether they continued.
+/// 1, whichever is noticed first. Drives 0 and 1 are then assembled without drive 3, but vanish at
+/// their command `at`. Drive 3, which was told last, is then older than the drives that continued
+/// without it. Returns whether they continued.
 fn told_alone(at: u64) -> bool {
     Array::new(Level::Raid6, 4).shuffled(at).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
