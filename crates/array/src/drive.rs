@@ -114,18 +114,6 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Asks the drive for a block, to find out whether it is still there.
-    ///
-    /// # Errors
-    /// The error of the read if the drive is gone. A block that cannot be read is not an error.
-    pub async fn probe(&self, pages: &Pool) -> Result<()> {
-        let at = BlockAddr::new(self.geometry(), ZoneId(ring_start(self.geometry())), 0);
-        match self.read(at, 1, pages).await {
-            Err(error) if error.is_gone() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
     /// Reads blocks from a zone with in-band metadata. If the drive is gone, notes that.
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;

@@ -5,6 +5,7 @@
 //! daemon is writing its last checkpoint, for which umount(8) does not wait. So the functions here
 //! wait, and tell the user so.
 
+use crate::raid::status::Status;
 use anyhow::{Result, anyhow};
 use furrow_emu::Holder;
 use furrow_fuse::endpoint;
@@ -73,38 +74,36 @@ pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     }
 }
 
-/// The refusal of the drive `spec` that a mount, a running array or the kernel uses; `None` if the
-/// user of the drive is another program, which may end soon, or is not known.
-pub fn known_user(spec: &DeviceSpec) -> Option<Error> {
-    let path = Path::new(spec.path()?);
-    used_by(path).or_else(|| {
-        let DeviceSpec::Node(_) = spec else { return None };
-        let obstacles = furrow_linux::plain_obstacles(path);
-        let by_kernel =
-            obstacles.iter().find(|one| ["mounted", "partitioned", "held"].contains(&one.code));
-        let what = match by_kernel {
-            Some(obstacle) => &*obstacle.what,
-            None if is_swap(path) => "it is swap space",
-            None => return None,
-        };
-        Some(Error::new(ErrorKind::Busy, format!("{}: {what}", path.display())))
-    })
-}
-
-/// Whether the kernel swaps to the device at `path`.
-fn is_swap(path: &Path) -> bool {
-    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swaps
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .any(|one| full == Path::new(one))
-}
-
 /// The refusal of a drive at `path` that a mount or an array uses, with what to do.
 fn used_by(path: &Path) -> Option<Error> {
     let known = mounted(path).or_else(|| assembled(path));
     known.map(|refusal| Error::new(ErrorKind::Busy, refusal))
+}
+
+/// Who uses drives, as far as mounts and running arrays say.
+#[derive(Default)]
+pub struct Users(Vec<Status>);
+
+impl Users {
+    /// Asks the daemons of all running arrays. One that does not answer costs some seconds.
+    pub fn ask() -> Users {
+        Users(crate::raid::client::running().into_iter().map(|array| array.status).collect())
+    }
+
+    /// The refusal of a drive in use.
+    ///
+    /// # Errors
+    /// The refusal, too, if the drive's user is another program, which may end soon.
+    pub fn refusal(&self, spec: &DeviceSpec) -> Result<String, String> {
+        let path = Path::new(spec.path().unwrap_or_default());
+        let array =
+            || crate::raid::client::user_among(&self.0, path).map(|one| of_array(path, one));
+        let other = || match spec {
+            DeviceSpec::Image(_) => format!("{}: {}", path.display(), holder(path)),
+            _ => format!("{}: in use by another program", path.display()),
+        };
+        mounted(path).or_else(array).ok_or_else(other)
+    }
 }
 
 /// Adds to the `error` of making a drive at `path`, if it is `Busy`, the user of the drive and what
@@ -214,9 +213,13 @@ fn mounted(path: &Path) -> Option<String> {
 
 /// The refusal for an image at `path` that belongs to a running array.
 fn assembled(path: &Path) -> Option<String> {
-    let array = crate::raid::client::user_of(path)?.array;
-    let path = path.display();
-    Some(format!("{path}: in use: a drive of the running array {array}: furrow raid stop {array}"))
+    crate::raid::client::user_of(path).map(|status| of_array(path, &status))
+}
+
+/// The refusal for a drive at `path` that belongs to the running array with this `status`.
+fn of_array(path: &Path, status: &Status) -> String {
+    let (path, array) = (path.display(), &status.array);
+    format!("{path}: in use: a drive of the running array {array}: furrow raid stop {array}")
 }
 
 fn still_in_use(path: &Path, waited: Duration) -> String {

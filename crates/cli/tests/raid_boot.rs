@@ -203,7 +203,7 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
         let said = ok(&place, &words);
         other.join().unwrap();
         assert_eq!(states(&place.status()), ["online"; 4], "{said}");
-        let why = ["no drive that is free", "d0.zns", "the running array a"];
+        let why = ["no free drive", "d0.zns", "the running array a"];
         refused(&place, &words, &why);
         place.ok(&["raid", "stop", "a"]);
     }
@@ -211,7 +211,7 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
     refused(&place, &words, &["member 1 is missing", "d1.zns", "in use", "name the other drives"]);
     drop(held);
     let held = lock(&[0, 1, 2, 3]);
-    refused(&place, &words, &["no drive that is free", "d3.zns", "in use"]);
+    refused(&place, &words, &["no free drive", "d3.zns", "in use"]);
     drop(held);
     // A drive of another array is not missed.
     fs::rename(place.at("d1.zns"), place.at("other.zns")).unwrap();

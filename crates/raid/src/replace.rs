@@ -102,8 +102,8 @@ impl Volume {
         self.survives_without(&[index])
     }
 
-    /// Takes a member out of service, as if it had failed. Asks the other members' drives first:
-    /// one that has died since its last command must not be counted on.
+    /// Takes a member out of service, as if it had failed. Writes a record to the other members
+    /// first: a drive that has died since its last command must not be counted on.
     ///
     /// # Errors
     /// `Invalid` if there is no such member, or the array needs it.
@@ -111,20 +111,20 @@ impl Volume {
     pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             self.check_alive()?;
-            for (other, member) in (0..).zip(self.0.array.members()) {
-                let Some(drive) = member.drive().filter(|_| other != index) else { continue };
-                if let Err(error) = drive.probe(&self.0.pages).await {
-                    self.member_failed(other, error);
-                }
-            }
-            self.failures_noted().await?;
             let exists = (index as usize) < self.0.array.members().len();
-            if !exists || !self.can_do_without(index) {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!("the array cannot do without member {index}"),
-                ));
-            }
+            let refuse_needed = || match exists && self.can_do_without(index) {
+                true => Ok(()),
+                false => {
+                    let what = format!("the array cannot do without member {index}");
+                    Err(Error::new(ErrorKind::Invalid, what))
+                }
+            };
+            refuse_needed()?;
+            let one = self.state_records().await;
+            self.write_state_but(false, Some(index), &one).await;
+            drop(one);
+            self.failures_noted().await?;
+            refuse_needed()?;
             self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
             self.failures_noted().await
         })

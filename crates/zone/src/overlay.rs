@@ -1,8 +1,8 @@
 //! A copy-on-write view of a drive: changes stay in memory, in order, until they are applied.
 //!
-//! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same
-//! geometry but for out-of-band bytes, which a view has none of, same zone states, same rules and
-//! limits ([`Machine`]). Writes, resets and flushes
+//! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same zone
+//! states, same rules and limits ([`Machine`]), same geometry. Only out-of-band bytes are left out:
+//! a view has none. Writes, resets and flushes
 //! change only the view, which records them. [`Overlay::apply`] then carries them out on the drive
 //! below: it sends each command after the answer to the one before. Replaying the changes in order
 //! keeps the writer's crash safety: a sequence that is safe on the view is safe on the drive.
@@ -17,7 +17,7 @@
 //! The view may implicitly close another zone than the drive would, because zone reports do not say
 //! which zone was opened first.
 //!
-//! Not supported: out-of-band bytes, writes to conventional zones (refused), faults of
+//! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
 //! the drive between making the view and applying it.
 
 use crate::machine::{Effect, Machine};
@@ -259,8 +259,11 @@ impl State {
 
     /// Executes a command that changes the view.
     fn change(&mut self, request: Request) -> Outcome {
-        let Request { command, data, fua, .. } = request;
+        let Request { command, data, fua, oob } = request;
         let geometry = self.machine.geometry().clone();
+        if !oob.is_empty() {
+            return bare(Status::InvalidField);
+        }
         if let Command::Write { lba, .. } = command
             && geometry.zone_at(lba).is_some_and(|zone| geometry.is_conventional(zone))
         {

@@ -304,12 +304,18 @@ pub fn find(name: &str) -> Result<Running> {
 
 /// The running array that has the image or device at `path` open, if there is one.
 pub fn user_of(path: &Path) -> Option<Status> {
+    let running: Vec<Status> = running().into_iter().map(|array| array.status).collect();
+    user_among(&running, path).cloned()
+}
+
+/// The array among `arrays` that has the image or device at `path` open, if there is one.
+pub fn user_among<'a>(arrays: &'a [Status], path: &Path) -> Option<&'a Status> {
     let path = path.canonicalize().ok()?;
-    let uses = |status: &Status| {
+    let uses = |status: &&Status| {
         let members = status.members.iter().filter_map(|member| member.device.as_deref());
         members.chain(status.spares.iter().map(String::as_str)).any(|spec| is_of(spec, &path))
     };
-    running().into_iter().map(|array| array.status).find(uses)
+    arrays.iter().find(uses)
 }
 
 fn is_of(spec: &str, path: &Path) -> bool {

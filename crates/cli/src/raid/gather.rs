@@ -4,7 +4,7 @@ use super::devices::{self, Named, Patience, Says, same};
 use super::old;
 use super::wait::Wait;
 use crate::daemon::utc;
-use crate::in_use;
+use crate::in_use::{self, Users};
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
@@ -39,8 +39,6 @@ pub struct Chosen {
     pub remarks: Vec<Remark>,
     /// Members that were found although they were not named: UUID and drive.
     pub unnamed: Vec<(Uuid, DeviceSpec)>,
-    /// Refusals of drives that a pattern found and another program uses. They may be members.
-    pub busy: Vec<Error>,
 }
 
 /// A remark on a drive that was left out, or was found although it was not named. It becomes
@@ -55,8 +53,11 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Time between two looks at drives that are in use.
-const TRY_EVERY: Duration = Duration::from_millis(50);
+/// Drives in use that may be members, each with its refusal.
+type Busy = Vec<(DeviceSpec, Error)>;
+
+/// Time between two looks at drives in use.
+const TRY_EVERY: Duration = Duration::from_millis(200);
 /// Largest number of drives in use that a message lists.
 const LISTED: usize = 4;
 /// Nanoseconds that a drive may take to answer if it was not named.
@@ -96,7 +97,7 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// are also searched on drives that were not named, because a list of drives may not contain a
 /// replacement yet.
 ///
-/// Without a wait, a member that is missing is waited for while a drive that may be it is in use:
+/// Without a wait, too, a missing member is waited for while a program has a drive that may be it:
 /// an array that starts without a healthy member makes it stale.
 ///
 /// # Errors
@@ -104,87 +105,87 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// named drive cannot be used, or one that may be a missing member. Also an error if the program is
 /// to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
-    let begun = Instant::now();
+    let (begun, mut users, mut said) = (Instant::now(), None, false);
     loop {
-        let found = find(rt, arguments, wanted);
-        let (what, busy) = match &found {
-            Ok(chosen) => {
-                let what = match &missing(chosen)[..] {
-                    [] => return found,
-                    [(index, _)] => format!("{}: member {index} is missing", chosen.name),
-                    several => {
-                        let list: Vec<String> =
-                            several.iter().map(|(at, _)| at.to_string()).collect();
-                        format!("{}: {} are missing", chosen.name, words::listed("member", &list))
-                    }
-                };
-                (what, in_use_list(&chosen.busy))
-            }
-            Err(error) => (format!("{error:#}"), error.is::<NoneFree>().then(String::new)),
+        let mut busy = Vec::new();
+        let found = find(rt, arguments, wanted, &mut busy);
+        let lacks = match &found {
+            Ok(chosen) => match &missing(chosen)[..] {
+                [] => return found,
+                [(index, _)] => format!("{}: member {index} is missing", chosen.name),
+                several => {
+                    let list: Vec<String> = several.iter().map(|(at, _)| at.to_string()).collect();
+                    format!("{}: {} are missing", chosen.name, words::listed("member", &list))
+                }
+            },
+            Err(error) => format!("{error:#}"),
         };
-        if wanted.wait.is_wanted() || busy.is_none() {
-            if wanted.wait.pause(&what)? {
-                continue;
-            }
+        if wanted.wait.pause(&lacks)? {
+            continue;
+        }
+        if wanted.wait.is_wanted() {
+            // At boot, only the drives of other programs are told apart from those that are gone.
             return found.map(|mut chosen| {
-                chosen.remarks.extend(chosen.busy.iter().map(Remark::unusable));
+                chosen.remarks.extend(busy.iter().map(|(_, error)| Remark::unusable(error)));
                 chosen
             });
         }
-        if begun.elapsed() >= in_use::PATIENCE {
-            found?;
-            bail!(
-                "{what}, and a drive that may be it is in use: {}; to start without it, name the \
-                 other drives",
-                busy.unwrap_or_default()
-            );
+        // Only now, because a daemon that does not answer delays the question.
+        let users = match busy.is_empty() {
+            true => &Users::default(),
+            false => users.get_or_insert_with(Users::ask),
+        };
+        let (taken, unknown): (Vec<_>, Vec<_>) =
+            busy.into_iter().map(|(spec, _)| users.refusal(&spec)).partition(Result::is_ok);
+        let list = |refusals: Vec<Result<String, String>>| -> String {
+            let more = refusals.len().saturating_sub(LISTED);
+            let texts = refusals.into_iter().take(LISTED).map(|text| text.unwrap_or_else(|e| e));
+            let mut texts: Vec<String> = texts.collect();
+            texts.extend((more > 0).then(|| format!("and {more} more")));
+            texts.join("; ")
+        };
+        if unknown.is_empty() {
+            return match found {
+                Ok(mut chosen) => {
+                    chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
+                    Ok(chosen)
+                }
+                Err(error) if taken.is_empty() => Err(error),
+                Err(_) => bail!("{lacks} ({})", list(taken)),
+            };
         }
-        std::thread::sleep(TRY_EVERY);
+        if begun.elapsed() >= in_use::PATIENCE {
+            match found {
+                Ok(_) => bail!(
+                    "{lacks}; a drive in use may be it ({}): to start without it, name the other \
+                     drives",
+                    list(unknown)
+                ),
+                Err(_) => bail!("{lacks} ({})", list(unknown)),
+            }
+        }
+        if !std::mem::replace(&mut said, true) {
+            crate::complain(&format!("{lacks}: waiting for a drive in use"));
+        }
+        wanted.wait.sleep(TRY_EVERY)?;
     }
 }
 
-/// The refusals of drives in use as one text; `None` if there are none.
-fn in_use_list(busy: &[Error]) -> Option<String> {
-    let first: Vec<String> = busy.iter().take(LISTED).map(Error::to_string).collect();
-    let more = match busy.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
-    (!busy.is_empty()).then(|| first.join("; ") + &more)
-}
-
-/// The error that no member was found while drives were in use by programs that may soon end.
-#[derive(Debug)]
-struct NoneFree(String);
-
-impl std::fmt::Display for NoneFree {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "no drive that is free is a member of such an array ({})", self.0)
-    }
-}
-
-impl std::error::Error for NoneFree {}
-
-/// Looks for the drives once.
-fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
+/// Looks for the drives once. Images and devices that a pattern found, that may be members and that
+/// another program uses come into `busy`.
+fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
     if arguments.is_empty() {
-        let chosen = choose(rt, devices::of_machine(), wanted);
+        let chosen = choose(rt, devices::of_machine(), wanted, busy);
+        // Most devices of a machine that are in use are no members.
+        busy.clear();
         return chosen.context("among the block devices of this machine, as no drive was named");
     }
     let mut named = devices::named(arguments)?;
-    let mut chosen = choose(rt, named.clone(), wanted)?;
-    let missing = missing(&chosen);
+    let chosen = choose(rt, named.clone(), wanted, busy)?;
     if !wanted.wait.is_wanted() {
-        // Naming only some members is not an error: the user may intend it. But the unnamed members
-        // become stale, so the user is told which members were found but not named.
-        let silent = [wanted.drive_timeout, GLANCE];
-        let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
-        let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
-        let found = elsewhere(rt, &named, &missing, silent).into_iter();
-        chosen.unnamed = found.filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect();
         return Ok(chosen);
     }
-    let found = elsewhere(rt, &named, &missing, wanted.drive_timeout);
+    let found = elsewhere(rt, &named, &missing(&chosen), wanted.drive_timeout);
     if found.is_empty() {
         return Ok(chosen);
     }
@@ -195,9 +196,29 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     };
     let told: Vec<Remark> = found.iter().map(told).collect();
     named.extend(found.into_iter().map(|(_, found)| found));
-    let mut chosen = choose(rt, named, wanted)?;
+    busy.clear();
+    let mut chosen = choose(rt, named, wanted, busy)?;
     chosen.remarks.extend(told);
     Ok(chosen)
+}
+
+/// The missing members that were found although they were not named. Naming only some members is
+/// not an error: the user may intend it. But the unnamed members become stale, so the user is told.
+fn unnamed(
+    rt: &Rt,
+    arguments: &[String],
+    wanted: &Wanted,
+    chosen: &Chosen,
+) -> Result<Vec<(Uuid, DeviceSpec)>> {
+    if arguments.is_empty() {
+        return Ok(Vec::new());
+    }
+    let missing = missing(chosen);
+    let silent = [wanted.drive_timeout, GLANCE];
+    let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
+    let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
+    let found = elsewhere(rt, &devices::named(arguments)?, &missing, silent).into_iter();
+    Ok(found.filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect())
 }
 
 /// Members that the newest state has in service, but whose drives were not found: number and UUID.
@@ -235,12 +256,10 @@ fn elsewhere(
 }
 
 /// Inspects the drives, and chooses those of one array.
-fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
+fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
     let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, Vec<Remark>) = Default::default();
-    // Drives in use: those of programs that may end soon, and those of mounts and running arrays.
-    let (mut busy, mut taken): (Vec<Error>, Vec<Error>) = Default::default();
     let mut damaged: Vec<(Named, Damaged, Error)> = Vec::new();
     for named in named {
         match devices::look(rt, &named, patience) {
@@ -264,9 +283,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
                 });
             }
             Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
-                match in_use::known_user(&named.spec) {
-                    Some(refusal) => taken.push(refusal),
-                    None => busy.push(in_use::explain(&named.spec, error)),
+                if devices::may_be_member(&named.spec) {
+                    busy.push((named.spec, error));
                 }
             }
             // Files that a directory or pattern matches need not be drives; a drive that fails
@@ -298,13 +316,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
             bail!("no drive has a whole state record: {}", errors.join("; "))
         }
         [] => {
-            if let Some(list) = in_use_list(&busy) {
-                return Err(NoneFree(list).into());
-            }
-            match in_use_list(&taken) {
-                Some(list) => bail!("no drive that is free is a member of such an array ({list})"),
-                None => bail!("no drive is a member of such an array{}", in_brackets(&left_out)),
-            }
+            let which = if busy.is_empty() { "drive" } else { "free drive" };
+            bail!("no {which} is a member of such an array{}", in_brackets(&left_out))
         }
         [one] => one.clone(),
         several => {
@@ -354,7 +367,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new(), busy })
+    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() })
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.

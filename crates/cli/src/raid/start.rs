@@ -318,7 +318,7 @@ fn start(
     (places, tls): (&[Listen], Tls),
     notices: Notices,
 ) -> Result<(Rc<ArrayHost>, Vec<Remark>)> {
-    let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed, .. } = chosen;
+    let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
