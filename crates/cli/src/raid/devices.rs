@@ -272,7 +272,7 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
 }
 
 /// Whether a drive in use, which cannot be inspected, may be a member: images and soft zones are
-/// known by their first bytes, and what the kernel uses is no member.
+/// known by their first bytes, and what the kernel uses is not a member.
 pub fn may_be_member(spec: &DeviceSpec) -> bool {
     match spec {
         DeviceSpec::Image(image) => {

@@ -176,7 +176,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
 fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
     if arguments.is_empty() {
         let chosen = choose(rt, devices::of_machine(), wanted, busy);
-        // Most devices of a machine that are in use are no members.
+        // Most devices of a machine that are in use are not members.
         busy.clear();
         return chosen.context("among the block devices of this machine, as no drive was named");
     }
