@@ -350,8 +350,8 @@ def rounds(options, work):
                 one.problems.append(f"the round did not end, nothing was compared: {error}")
                 ended = False
             # Without flushes the engines may lose something; the file system may not.
-            failed = one.problems if options.flushes else [
-                line for line in one.problems if "mount refused" in line or "still damaged" in line]
+            failed = [line for line in one.problems
+                      if options.flushes or line.startswith(f"{options.on} ")]
             failures += bool(failed)
             done = ", ".join(f"{name} {c['acknowledged']} acknowledged"
                              for name, c in counts.items())

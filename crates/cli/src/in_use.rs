@@ -5,6 +5,7 @@
 //! daemon is writing its last checkpoint, for which umount(8) does not wait. So the functions here
 //! wait, and tell the user so.
 
+use crate::raid::client;
 use crate::raid::status::Status;
 use anyhow::{Result, anyhow};
 use furrow_emu::Holder;
@@ -80,30 +81,11 @@ fn used_by(path: &Path) -> Option<Error> {
     known.map(|refusal| Error::new(ErrorKind::Busy, refusal))
 }
 
-/// Who uses drives, as far as mounts and running arrays say.
-#[derive(Default)]
-pub struct Users(Vec<Status>);
-
-impl Users {
-    /// Asks the daemons of all running arrays. One that does not answer costs some seconds.
-    pub fn ask() -> Users {
-        Users(crate::raid::client::running().into_iter().map(|array| array.status).collect())
-    }
-
-    /// The refusal of a drive in use.
-    ///
-    /// # Errors
-    /// The refusal, too, if the drive's user is another program, which may end soon.
-    pub fn refusal(&self, spec: &DeviceSpec) -> Result<String, String> {
-        let path = Path::new(spec.path().unwrap_or_default());
-        let array =
-            || crate::raid::client::user_among(&self.0, path).map(|one| of_array(path, one));
-        let other = || match spec {
-            DeviceSpec::Image(_) => format!("{}: {}", path.display(), holder(path)),
-            _ => format!("{}: in use by another program", path.display()),
-        };
-        mounted(path).or_else(array).ok_or_else(other)
-    }
+/// The refusal of a drive at `path` that a mount or one of the `arrays` uses; `None` if its user is
+/// another program, which may end soon, or is not known.
+pub fn known_user(path: &Path, arrays: &[Status]) -> Option<String> {
+    let array = || client::user_among(arrays, path).map(|array| of_array(path, array));
+    mounted(path).or_else(array)
 }
 
 /// Adds to the `error` of making a drive at `path`, if it is `Busy`, the user of the drive and what
@@ -213,7 +195,7 @@ fn mounted(path: &Path) -> Option<String> {
 
 /// The refusal for an image at `path` that belongs to a running array.
 fn assembled(path: &Path) -> Option<String> {
-    crate::raid::client::user_of(path).map(|status| of_array(path, &status))
+    client::user_of(path).map(|array| of_array(path, &array))
 }
 
 /// The refusal for a drive at `path` that belongs to the running array with this `status`.

@@ -211,7 +211,7 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
     refused(&place, &words, &["member 1 is missing", "d1.zns", "in use", "name the other drives"]);
     drop(held);
     let held = lock(&[0, 1, 2, 3]);
-    refused(&place, &words, &["no free drive", "d3.zns", "in use"]);
+    refused(&place, &words, &["no free drive", "d0.zns", "in use", "wait until"]);
     drop(held);
     // A drive of another array is not missed.
     fs::rename(place.at("d1.zns"), place.at("other.zns")).unwrap();

@@ -12,7 +12,7 @@ pub mod block_devices;
 mod other;
 pub mod soft;
 
-pub use other::{FRONT, lost_front, of_no_member, signature};
+pub use other::{FRONT, is_image, lost_front, of_no_member, signature};
 
 use furrow_emu::Emulator;
 use furrow_rt::Rt;

@@ -2,6 +2,7 @@
 //! soft zones whose first superblock is overwritten.
 
 use crate::soft;
+use furrow_emu::format::MAGIC;
 use furrow_zone::{Error, ErrorKind};
 use std::fs::File;
 use std::io::Read as _;
@@ -69,7 +70,7 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
             return Some(Error::new(ErrorKind::Unsupported, format!("{name}: {what}")));
         }
         // The error of opening an image of a newer format already explains the problem.
-        if front.starts_with(b"FURROWZN") {
+        if front.starts_with(&MAGIC) {
             return None;
         }
         if let Some(lost) = lost_front(path) {
@@ -120,6 +121,12 @@ fn zoned(device: u64) -> Option<String> {
     // The queue of a partition is one level up.
     let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/zoned")).ok();
     Some(read("queue").or_else(|| read("../queue"))?.trim().to_owned())
+}
+
+/// Whether the file at `path` begins as an emulated drive or soft zones do.
+pub fn is_image(path: &Path) -> bool {
+    let front = front(path).unwrap_or_default();
+    front.starts_with(&MAGIC) || furrow_soft::is_superblock(&front)
 }
 
 fn front(path: &Path) -> std::io::Result<Vec<u8>> {

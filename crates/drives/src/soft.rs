@@ -2,6 +2,7 @@
 
 use crate::{FRONT, signature};
 use furrow_emu::Identity;
+use furrow_emu::format::MAGIC;
 use furrow_linux::{PlainFile, allocate};
 use furrow_log::Uuid;
 use furrow_rt::{Config, Rng, Rt};
@@ -156,7 +157,7 @@ fn on_existing(
     let front = file.front(FRONT as usize)?;
     let held = match signature(&front) {
         _ if is_superblock(&front) => Some("soft zones"),
-        _ if front.starts_with(b"FURROWZN") => Some("an emulated drive"),
+        _ if front.starts_with(&MAGIC) => Some("an emulated drive"),
         Some(other) => Some(other),
         None if has_lost_front(Path::new(name)) => Some(WITHOUT_FRONT),
         None if front.iter().any(|byte| *byte != 0) => Some("data of an unknown kind"),

@@ -44,7 +44,7 @@ pub(crate) fn refuse_obstacles(
     obstacles.retain(|one| one.code != "read-only" || access.writes());
     let Some(obstacle) = obstacles.first() else { return Ok(()) };
     let kind = match obstacle.code {
-        "mounted" | "partitioned" | "held" => ErrorKind::Busy,
+        _ if obstacle.is_use() => ErrorKind::Busy,
         "read-only" => ErrorKind::ReadOnly,
         "not-found" => ErrorKind::NotFound,
         _ => ErrorKind::WrongFormat,

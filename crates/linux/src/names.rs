@@ -18,6 +18,11 @@ impl Obstacle {
     fn new(code: &'static str, what: impl Into<String>) -> Obstacle {
         Obstacle { code, what: what.into() }
     }
+
+    /// Whether the obstacle is that the kernel uses the device.
+    pub fn is_use(&self) -> bool {
+        matches!(self.code, "mounted" | "partitioned" | "held")
+    }
 }
 
 /// The name of the block device at `path` below `/dev/disk/by-id`, which does not change when

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{Array, check, churn, devices, pages, power_cycle, without_stale};
-use furrow_emu::{Fates, Fault, FaultKind, When};
-use furrow_raid::{Level, MemberState, Options, assemble};
+use crate::common::{Array, check, churn, devices, power_cycle, without_stale};
+use furrow_emu::{Fault, FaultKind, When};
+use furrow_raid::{Level, MemberState, Options, assemble, examine};
 use furrow_rt::Rng;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
@@ -60,23 +60,27 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
     assert!(opened > 20 && refused > 5, "{opened} {refused}");
 }
 
-/// Of four drives 2 is taken out, then 0 and 1 vanish; only drive 3 is told of the failure of 0 or
-/// 1, whichever is noticed first. Drives 0 and 1 are then assembled without drive 3, but vanish at
-/// their command `at`. Drive 3, which was told last, is then older than the drives that continued
-/// without it. Returns whether they continued.
+/// Of four drives 2 is taken out, then 0; only drive 3 of the remaining two is told of the second
+/// failure. Drives 0 and 1 are then assembled without drive 3, but vanish at their command `at`.
+/// Drive 3, which was told last, is then older than the drives that continued without it. Returns
+/// whether they continued.
 fn told_alone(at: u64) -> bool {
     Array::new(Level::Raid6, 4).shuffled(at).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
         churn(&volume, &mut model, &mut rng, 20).await;
         volume.fail(2).await.unwrap();
-        for drive in &all[..2] {
-            drive.power_cut(&Fates::nothing(1));
-        }
-        // The content that the block has already: it makes no difference whether it is written.
-        let (&block, &version) = model.first_key_value().unwrap();
-        let failed = volume.write(block, pages(block, 1, version), true).await.unwrap_err();
+        // Drive 1 takes the record before drive 0 is taken out, not the one that says so.
+        let away = Fault::new(FaultKind::Disappear { commands: None });
+        all[1].inject(away.when(When::Nth(2))).unwrap();
+        let failed = volume.fail(0).await.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+        all[1].clear_faults(None).unwrap();
         power_cycle(&rt, &all, volume).await;
+        let mut told = Vec::new();
+        for drive in [&all[1], &all[3]] {
+            told.push(examine(&**drive).await.unwrap().members[0].1 == MemberState::Failed);
+        }
+        assert_eq!(told, [false, true]);
         let kind = FaultKind::Disappear { commands: None };
         for drive in &all[..2] {
             drive.inject(Fault::new(kind).when(When::Nth(at)).times(1)).unwrap();

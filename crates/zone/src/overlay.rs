@@ -2,10 +2,10 @@
 //!
 //! An [`Overlay`] looks and behaves like the drive below it did when the view was made: same zone
 //! states, same rules and limits ([`Machine`]), same geometry. Only out-of-band bytes are left out:
-//! a view has none. Writes, resets and flushes
-//! change only the view, which records them. [`Overlay::apply`] then carries them out on the drive
-//! below: it sends each command after the answer to the one before. Replaying the changes in order
-//! keeps the writer's crash safety: a sequence that is safe on the view is safe on the drive.
+//! a view has none. Writes, resets and flushes change only the view, which records them.
+//! [`Overlay::apply`] then carries them out on the drive below: it sends each command after the
+//! answer to the one before. Replaying the changes in order keeps the writer's crash safety: a
+//! sequence that is safe on the view is safe on the drive.
 //!
 //! Invariants
 //! - Only [`Overlay::apply`] sends the drive below anything other than reads.

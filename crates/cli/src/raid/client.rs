@@ -302,10 +302,14 @@ pub fn find(name: &str) -> Result<Running> {
     }
 }
 
+/// What the daemons of all running arrays say of them.
+pub fn statuses() -> Vec<Status> {
+    running().into_iter().map(|array| array.status).collect()
+}
+
 /// The running array that has the image or device at `path` open, if there is one.
 pub fn user_of(path: &Path) -> Option<Status> {
-    let running: Vec<Status> = running().into_iter().map(|array| array.status).collect();
-    user_among(&running, path).cloned()
+    user_among(&statuses(), path).cloned()
 }
 
 /// The array among `arrays` that has the image or device at `path` open, if there is one.

@@ -3,20 +3,16 @@
 use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
-use furrow_drives::{block_devices, of_no_member, soft as soft_zones};
+use furrow_drives::{block_devices, of_no_member};
+use furrow_linux::Obstacle;
 use furrow_raid::{Damaged, Examined, damaged_member, examine};
 use furrow_rt::{Nanos, Rt, within};
 use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
 use furrow_zone::{Access, Error, ErrorKind, ZonedDevice};
-use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-
-/// The first bytes of an emulated drive's image.
-const EMULATED: &[u8; 8] = b"FURROWZN";
 
 /// A drive named by an argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -271,26 +267,18 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     })
 }
 
-/// Whether a drive in use, which cannot be inspected, may be a member: images and soft zones are
-/// known by their first bytes, and what the kernel uses is not a member.
-pub fn may_be_member(spec: &DeviceSpec) -> bool {
-    match spec {
-        DeviceSpec::Image(image) => {
-            let emulated = || {
-                let mut front = [0; EMULATED.len()];
-                let read = File::open(&image.path).and_then(|mut file| file.read_exact(&mut front));
-                read.is_ok() && front == *EMULATED
-            };
-            soft_zones::is_soft(spec) || emulated()
+/// The path of a drive in use, which cannot be inspected, if the drive may be a member. A file may
+/// be one if it begins as a drive does; what the kernel uses is not a member.
+pub fn may_be_member(spec: &DeviceSpec) -> Option<PathBuf> {
+    let path = Path::new(spec.path()?);
+    let may_be = match spec {
+        DeviceSpec::Node(_) => {
+            let obstacles = [furrow_linux::obstacles(path), furrow_linux::plain_obstacles(path)];
+            !obstacles.iter().flatten().any(Obstacle::is_use)
         }
-        DeviceSpec::Node(node) => {
-            let path = Path::new(&node.path);
-            let mut obstacles = furrow_linux::obstacles(path);
-            obstacles.extend(furrow_linux::plain_obstacles(path));
-            !obstacles.iter().any(|one| ["mounted", "partitioned", "held"].contains(&one.code))
-        }
-        DeviceSpec::Memory(_) => false,
-    }
+        _ => furrow_drives::is_image(path),
+    };
+    may_be.then(|| path.to_owned())
 }
 
 /// Inspects an open drive.

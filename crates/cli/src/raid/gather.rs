@@ -1,16 +1,18 @@
 //! The drives an array is assembled from: inspected, chosen, and waited for.
 
+use super::client;
 use super::devices::{self, Named, Patience, Says, same};
 use super::old;
 use super::wait::Wait;
 use crate::daemon::utc;
-use crate::in_use::{self, Users};
+use crate::in_use;
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The array to assemble, and the time to wait for its members.
@@ -53,13 +55,9 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Drives in use that may be members, each with its refusal.
-type Busy = Vec<(DeviceSpec, Error)>;
+/// Paths of drives in use that may be members, each with the refusal of the drive.
+type Busy = Vec<(PathBuf, Error)>;
 
-/// Time between two looks at drives in use.
-const TRY_EVERY: Duration = Duration::from_millis(200);
-/// Largest number of drives in use that a message lists.
-const LISTED: usize = 4;
 /// Nanoseconds that a drive may take to answer if it was not named.
 const GLANCE: u64 = 5 * Nanos::SECOND;
 
@@ -105,7 +103,7 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// named drive cannot be used, or one that may be a missing member. Also an error if the program is
 /// to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
-    let (begun, mut users, mut said) = (Instant::now(), None, false);
+    let (begun, mut running) = (Instant::now(), None);
     loop {
         let mut busy = Vec::new();
         let found = find(rt, arguments, wanted, &mut busy);
@@ -124,50 +122,43 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             continue;
         }
         if wanted.wait.is_wanted() {
-            // At boot, only the drives of other programs are told apart from those that are gone.
             return found.map(|mut chosen| {
                 chosen.remarks.extend(busy.iter().map(|(_, error)| Remark::unusable(error)));
                 chosen
             });
         }
-        // Only now, because a daemon that does not answer delays the question.
-        let users = match busy.is_empty() {
-            true => &Users::default(),
-            false => users.get_or_insert_with(Users::ask),
-        };
-        let (taken, unknown): (Vec<_>, Vec<_>) =
-            busy.into_iter().map(|(spec, _)| users.refusal(&spec)).partition(Result::is_ok);
-        let list = |refusals: Vec<Result<String, String>>| -> String {
-            let more = refusals.len().saturating_sub(LISTED);
-            let texts = refusals.into_iter().take(LISTED).map(|text| text.unwrap_or_else(|e| e));
-            let mut texts: Vec<String> = texts.collect();
-            texts.extend((more > 0).then(|| format!("and {more} more")));
-            texts.join("; ")
-        };
-        if unknown.is_empty() {
-            return match found {
-                Ok(mut chosen) => {
-                    chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
-                    Ok(chosen)
-                }
-                Err(error) if taken.is_empty() => Err(error),
-                Err(_) => bail!("{lacks} ({})", list(taken)),
-            };
+        let mut taken = Vec::new();
+        if !busy.is_empty() {
+            // Asked only now and once, because a daemon that does not answer delays the question.
+            let running = running.get_or_insert_with(client::statuses);
+            busy.retain(|(path, _)| {
+                let user = in_use::known_user(path, running);
+                taken.extend(user.iter().map(Remark::left_out));
+                user.is_none()
+            });
         }
-        if begun.elapsed() >= in_use::PATIENCE {
-            match found {
-                Ok(_) => bail!(
-                    "{lacks}; a drive in use may be it ({}): to start without it, name the other \
-                     drives",
-                    list(unknown)
-                ),
-                Err(_) => bail!("{lacks} ({})", list(unknown)),
+        let refusal = |why: &dyn std::fmt::Display| match &found {
+            Ok(_) => anyhow!(
+                "{lacks}, and a drive in use may be it: {why}; to start without it, name the other \
+                 drives"
+            ),
+            Err(_) => anyhow!("{lacks}: {why}"),
+        };
+        for (path, error) in &busy {
+            let left = in_use::PATIENCE.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(refusal(error));
             }
+            in_use::until_free(path, left).map_err(|error| refusal(&error))?;
         }
-        if !std::mem::replace(&mut said, true) {
-            crate::complain(&format!("{lacks}: waiting for a drive in use"));
+        if busy.is_empty() {
+            let mut chosen = match found {
+                Err(_) if !taken.is_empty() => bail!("{lacks}{}", in_brackets(&taken)),
+                found => found?,
+            };
+            chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
+            return Ok(chosen);
         }
-        wanted.wait.sleep(TRY_EVERY)?;
     }
 }
 
@@ -283,9 +274,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
                 });
             }
             Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
-                if devices::may_be_member(&named.spec) {
-                    busy.push((named.spec, error));
-                }
+                busy.extend(devices::may_be_member(&named.spec).map(|path| (path, error)));
             }
             // Files that a directory or pattern matches need not be drives; a drive that fails
             // is reported.

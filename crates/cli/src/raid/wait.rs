@@ -63,7 +63,7 @@ impl Wait {
     ///
     /// # Errors
     /// An error if the program should end; then the wait stops at once.
-    pub fn sleep(&self, time: Duration) -> Result<()> {
+    fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
         if self.is_started {

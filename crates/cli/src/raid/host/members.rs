@@ -142,16 +142,16 @@ impl ArrayHost {
 
     pub(super) async fn fail(&self, member: &str) -> Result<Value> {
         let index = self.member(member)?;
-        match self.why_needed(index).filter(|_| self.volume.failed().is_none()) {
-            Some(why) => Err(Error::new(ErrorKind::Invalid, why)),
-            // Others may turn out to be gone only now.
-            None => self.volume.fail(index).await.map(|()| json!({})).map_err(|error| {
-                match self.why_needed(index).filter(|_| self.volume.failed().is_none()) {
-                    Some(why) => Error::new(ErrorKind::Invalid, why),
-                    None => error,
-                }
-            }),
+        let needed = || {
+            let why = self.why_needed(index).filter(|_| self.volume.failed().is_none());
+            why.map(|why| Error::new(ErrorKind::Invalid, why))
+        };
+        if let Some(why) = needed() {
+            return Err(why);
         }
+        // Only now another drive may turn out to be gone.
+        let failed = self.volume.fail(index).await;
+        failed.map_err(|error| needed().unwrap_or(error)).map(|()| json!({}))
     }
 
     pub(super) async fn add_spare(&self, device: &str, force: bool) -> Result<Value> {
