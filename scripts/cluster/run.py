@@ -7,7 +7,7 @@
         if anything was lost, wrong or not repaired. --on ext4: the control, the same cluster on
         ext4 in image files, which only the faults of CONTROL can strike. --no-flushes: Kafka and
         Garage acknowledge what they have not flushed, and promise nothing if all nodes lose it; the
-        rounds with a loss are counted, and only a refused mount is a failure
+        rounds with a loss are counted, and only a fault of the file system is a failure
     demo --engine garage|kafka|both
         the engines on the same three mounts: data, a power cut, a drive replaced, all compared
     bench --engine garage|kafka|both
