@@ -190,10 +190,15 @@ fn fold(a: u64, b: u64) -> u64 {
 /// Computes the hash of a name (see the module's header) in a file system with `seed`.
 pub fn hash(seed: u64, name: &[u8]) -> u32 {
     let mut state = seed ^ (name.len() as u64).wrapping_mul(K);
-    for chunk in name.chunks(8) {
-        let mut bytes = [0; 8];
-        bytes[..chunk.len()].copy_from_slice(chunk);
+    let mut take = |bytes| {
         state = fold(state ^ u64::from_le_bytes(bytes), K) ^ K.rotate_left(23);
+    };
+    let (whole, rest) = name.as_chunks::<8>();
+    whole.iter().for_each(|bytes| take(*bytes));
+    if !rest.is_empty() {
+        let mut bytes = [0; 8];
+        bytes[..rest.len()].copy_from_slice(rest);
+        take(bytes);
     }
     (fold(state ^ (state >> 32), FINAL) >> 32) as u32
 }
