@@ -3,14 +3,14 @@
 use crate::durability::recover::report;
 use crate::format::{
     CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
-    UnitRef, class, kind, table,
+    SummaryEntry, SuperblockBody, UnitRef, class, kind, table,
 };
 use crate::layout::{Layout, OPEN_MIN, check_label};
 use crate::tree::node::{as_inode_mut, new_node, stamp};
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
-use furrow_log::format::Descriptor;
+use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{SuperzoneState, ZonePool, describe};
 use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer, ZoneWrite};
@@ -36,6 +36,7 @@ pub(crate) async fn format(
     layout.hash_seed = options.hash_seed.unwrap_or(drawn);
     layout.created = rt.wall().0;
     let pages = Pool::new(256);
+    check_checkpoint(&layout).map_err(|error| error.at(device.name()))?;
     refuse_used(&*device, &layout, options, &pages).await?;
     // Nothing is written before this line.
     let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
@@ -54,6 +55,35 @@ pub(crate) async fn format(
         profile: layout.profile(&geometry, options),
         log_zones: layout.main_start - layout.ring_start,
     })
+}
+
+/// Checks that the checkpoints of a busy file system fit a zone after the superblock: unlike the
+/// first one, they also have table pages, open summaries and orphans.
+fn check_checkpoint(layout: &Layout) -> Result<()> {
+    let units = (layout.nat_units() + layout.sit_units()) as usize;
+    let (streams, superzones) = (layout.streams as usize, layout.superzones as usize);
+    let first = size_of::<CheckpointBody>()
+        + size_of::<SuperblockBody>()
+        + streams * size_of::<StreamState>()
+        + layout.logs as usize * size_of::<ExtentEntry>()
+        + superzones * size_of::<Descriptor>()
+        + size_of::<SummaryEntry>();
+    let most = first
+        + units * size_of::<UnitRef>()
+        + streams * 8 * layout.segment_blocks as usize
+        + streams * HEADS_PER_STREAM as usize * size_of::<StreamState>()
+        + 4 * OPEN_MIN;
+    if blocks_for(most) < layout.capacity {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "zones of {} blocks are too small for checkpoints of {} blocks and a superblock",
+            layout.capacity,
+            blocks_for(most)
+        ),
+    ))
 }
 
 /// Refuses a drive that is not empty, unless forced.
@@ -183,23 +213,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     all[home].state = SuperzoneState::Active as u8;
     let body = first_checkpoint(layout, (stream, home as u32), &all, &logs, seconds);
     let ring = ZoneId(layout.ring_start);
-    let room = layout.capacity - 1;
-    // Leave space for the larger checkpoint of a busy file system, which also has table pages, open
-    // summaries and orphans.
-    let units = (layout.nat_units() + layout.sit_units()) as usize;
-    let most = body.len()
-        + units * size_of::<UnitRef>()
-        + layout.streams as usize * 8 * layout.segment_blocks as usize
-        + (layout.streams * HEADS_PER_STREAM) as usize * size_of::<StreamState>()
-        + 4 * OPEN_MIN;
-    if blocks_for(most) > room {
-        let message = format!(
-            "zones of {} blocks are too small for checkpoints of {} blocks",
-            layout.capacity,
-            blocks_for(most)
-        );
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
+    assert!(blocks_for(body.len()) < layout.capacity, "invariant: the checkpoint fits");
     writer.open_empty(ring);
     let superblock = RecordId { kind: kind::SUPERBLOCK, checkpoint: 0, ..id };
     let superblock = seal(&superblock, layout.encode().as_bytes(), pages);
@@ -256,10 +270,8 @@ fn first_checkpoint(
         out.extend(extent.entry().as_bytes());
     }
     out.extend(descriptors.as_bytes());
-    let owner = crate::format::SummaryEntry {
-        node: ROOT_NODE.into(),
-        slot: crate::alloc::place::NODE_SLOT.into(),
-    };
+    let owner =
+        SummaryEntry { node: ROOT_NODE.into(), slot: crate::alloc::place::NODE_SLOT.into() };
     out.extend(owner.as_bytes());
     out
 }

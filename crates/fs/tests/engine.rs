@@ -320,6 +320,25 @@ fn drives_that_do_not_fit_are_refused_with_the_sum() {
     }
 }
 
+/// A refused mkfs must leave what is on the drive, also with `force`.
+#[test]
+fn options_that_do_not_fit_are_refused_before_anything_is_written() {
+    on_drive("zones=6000,zone-size=64KiB,max-active=32,channels=8", |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?;
+        fs.fsync(file.ino, false).await?;
+        fs.unmount().await?;
+        let narrow = MkfsOptions { width: Some(1), force: true, ..Default::default() };
+        let made = Fs::format(&rt, drive.clone(), &narrow).await;
+        let error = made.expect_err("a checkpoint does not fit a zone");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("too small for checkpoints"), "{error}");
+        let fs = mount(&rt, &drive).await?;
+        assert_eq!(fs.lookup(Ino::ROOT, b"file").await?.ino, file.ino);
+        fs.unmount().await
+    });
+}
+
 /// Uses sizes that the small drives never reach: whole segments of 512 blocks, eight zones wide.
 #[test]
 fn full_size_segments_striped_over_zones_survive_a_crash() {
