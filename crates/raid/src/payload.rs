@@ -127,7 +127,7 @@ impl Payload {
         let whole = shape.rows > 0
             && shape.blocks > 0
             && shape.blocks.div_ceil(u64::from(MAPPED)) == u64::from(shape.mappings)
-            && u64::from(shape.blocks as u32) <= numbers
+            && shape.blocks <= numbers
             && numbers < u64::from(NONE)
             && config.small > 0
             && shape.rows.is_multiple_of(config.chunk_small)
