@@ -218,6 +218,14 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
     let said = ok(&place, &words);
     assert!(said.contains("runs without member 1"), "{said}");
     place.ok(&["raid", "stop", "a", "--force"]);
+    // No member is missed any more; what else is found and cannot be used is named nevertheless.
+    fs::rename(place.at("other.zns"), place.at("d1.zns")).unwrap();
+    let held = lock(&[1]);
+    fs::write(place.at("d5.zns"), &fs::read(place.at("d0.zns")).unwrap()[..8192]).unwrap();
+    let said = ok(&place, &words);
+    assert!(said.contains("d1.zns: in use") && said.contains("d5.zns"), "{said}");
+    drop(held);
+    place.ok(&["raid", "stop", "a", "--force"]);
 }
 
 /// The command that assembles the array of `place`, whose member 3 is missing, and waits for

@@ -52,7 +52,7 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     if let Err(error) = rustix::fs::access(path, rustix::fs::Access::READ_OK) {
         let error = std::io::Error::from(error);
         if error.kind() == std::io::ErrorKind::PermissionDenied {
-            return Some(Error::new(ErrorKind::Io, format!("{name}: {error}")));
+            return Some(Error::new(ErrorKind::Denied, format!("{name}: {error}")));
         }
     }
     let what = if kind.is_block_device() {

@@ -43,7 +43,10 @@ pub fn advise(status: &mut Status) {
         let is_first = |member: &&Member| member.member.to_string() == *first;
         let unnamed = status.members.iter().find(is_first).and_then(|one| one.unnamed.as_deref());
         let drive = unnamed.map_or("DEV".to_owned(), |drive| format!("{drive} --force"));
-        status.action = Some(format!("replace {each}: furrow raid replace {name} {first} {drive}"));
+        status.action = Some(match status.spares.first() {
+            Some(spare) => format!("wait: the spare {spare} takes the place of member {first}"),
+            None => format!("replace {each}: furrow raid replace {name} {first} {drive}"),
+        });
     } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
         status.problem = Some(format!("a rebuild is not finished; {redundancy}"));
         status.action = Some(format!("continue it: furrow raid rebuild {name}"));

@@ -276,9 +276,15 @@ pub fn may_be_member(spec: &DeviceSpec) -> Option<PathBuf> {
             let obstacles = [furrow_linux::obstacles(path), furrow_linux::plain_obstacles(path)];
             !obstacles.iter().flatten().any(Obstacle::is_use)
         }
-        _ => furrow_drives::is_image(path),
+        _ => is_image(spec),
     };
     may_be.then(|| path.to_owned())
+}
+
+/// Whether the drive is a file that begins as a drive does.
+pub fn is_image(spec: &DeviceSpec) -> bool {
+    let path = spec.path().map(Path::new);
+    !matches!(spec, DeviceSpec::Node(_)) && path.is_some_and(furrow_drives::is_image)
 }
 
 /// Inspects an open drive.

@@ -3,6 +3,7 @@
 use super::client;
 use super::devices::{self, Named, Patience, Says, same};
 use super::old;
+use super::status::Status;
 use super::wait::Wait;
 use crate::daemon::utc;
 use crate::in_use;
@@ -68,6 +69,14 @@ pub const UNUSABLE: &str = "unusable";
 /// The event of a member that was found although it was not named.
 pub const FOUND: &str = "found";
 
+impl Chosen {
+    /// The same with remarks on the drives that are `busy`.
+    fn with(mut self, busy: &Busy) -> Chosen {
+        self.remarks.extend(busy.iter().map(|(_, error)| Remark::unusable(error)));
+        self
+    }
+}
+
 impl Remark {
     /// The remark on a drive that is not, or is no longer, a member.
     fn left_out(text: impl ToString) -> Remark {
@@ -109,7 +118,11 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
         let found = find(rt, arguments, wanted, &mut busy);
         let lacks = match &found {
             Ok(chosen) => match &missing(chosen)[..] {
-                [] => return found,
+                // One of them may be a spare.
+                [] => {
+                    of_others(&mut busy, &mut running);
+                    return found.map(|chosen| chosen.with(&busy));
+                }
                 [(index, _)] => format!("{}: member {index} is missing", chosen.name),
                 several => {
                     let list: Vec<String> = several.iter().map(|(at, _)| at.to_string()).collect();
@@ -122,21 +135,9 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             continue;
         }
         if wanted.wait.is_wanted() {
-            return found.map(|mut chosen| {
-                chosen.remarks.extend(busy.iter().map(|(_, error)| Remark::unusable(error)));
-                chosen
-            });
+            return found.map(|chosen| chosen.with(&busy));
         }
-        let mut taken = Vec::new();
-        if !busy.is_empty() {
-            // Asked only now and once, because a daemon that does not answer delays the question.
-            let running = running.get_or_insert_with(client::statuses);
-            busy.retain(|(path, _)| {
-                let user = in_use::known_user(path, running);
-                taken.extend(user.iter().map(Remark::left_out));
-                user.is_none()
-            });
-        }
+        let taken = of_others(&mut busy, &mut running);
         let refusal = |why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
                 "{lacks}, and a drive in use may be it: {why}; to start without it, name the other \
@@ -160,6 +161,21 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             return Ok(chosen);
         }
     }
+}
+
+/// Takes the drives that a mount or a running array uses out of `busy`, and returns the remarks on
+/// them. Asks the arrays at most once, because a daemon that does not answer delays the question.
+fn of_others(busy: &mut Busy, running: &mut Option<Vec<Status>>) -> Vec<Remark> {
+    let mut taken = Vec::new();
+    if !busy.is_empty() {
+        let running = running.get_or_insert_with(client::statuses);
+        busy.retain(|(path, _)| {
+            let user = in_use::known_user(path, running);
+            taken.extend(user.iter().map(Remark::left_out));
+            user.is_none()
+        });
+    }
+    taken
 }
 
 /// Looks for the drives once. Images and devices that a pattern found, that may be members and that
@@ -276,12 +292,14 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
             Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
                 busy.extend(devices::may_be_member(&named.spec).map(|path| (path, error)));
             }
-            // Files that a directory or pattern matches need not be drives; a drive that fails
-            // is reported.
-            Err(error) if named.by_name || error.kind() == ErrorKind::Io => {
-                left_out.push(Remark::unusable(&error));
+            // Files that a directory or pattern matches need not be drives; a drive that fails, or
+            // that this user may not read, is reported.
+            Err(error) => {
+                let tells = matches!(error.kind(), ErrorKind::Io | ErrorKind::Denied);
+                if named.by_name || tells || devices::is_image(&named.spec) {
+                    left_out.push(Remark::unusable(&error));
+                }
             }
-            Err(_) => {}
         }
     }
     let fits = |examined: &Examined| {

@@ -91,6 +91,8 @@ pub struct ArrayHost {
     /// The drive of each member, in the order of members; for a failed member its former drive.
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
+    /// The spare that is about to take a member's place.
+    taken: RefCell<Option<String>>,
     absent: Vec<Absent>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
@@ -138,6 +140,7 @@ impl ArrayHost {
             service,
             drives: RefCell::new(drives),
             spares: RefCell::new(spares.into()),
+            taken: RefCell::default(),
             absent,
             scrub: RefCell::default(),
             scrub_over: Notify::new(),

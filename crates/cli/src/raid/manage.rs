@@ -175,7 +175,8 @@ fn drive_for(array: &Running, name: &str) -> Result<String> {
 pub fn fail(args: &Fail, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask(&array.socket, &Request::Fail { member: member(&args.member)? })?;
-    writeln!(out, "{}: member {} is out of service", array.status.array, args.member)?;
+    let word = if args.member.parse::<u32>().is_ok() { "member " } else { "" };
+    writeln!(out, "{}: {word}{} is out of service", array.status.array, args.member)?;
     Ok(0)
 }
 

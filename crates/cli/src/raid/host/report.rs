@@ -48,6 +48,9 @@ impl ArrayHost {
             _ => placement.tolerates().saturating_sub(down),
         };
         let (lost_blocks, lost) = volume.lost();
+        // A spare remains one until it is a member.
+        let (spares, taken) = (self.spares.borrow(), self.taken.borrow().clone());
+        let spares = taken.into_iter().chain(spares.iter().map(|spare| spare.spec.to_string()));
         let range =
             |range: &Range<u64>| LostRange { first: range.start, blocks: range.end - range.start };
         let mut status = Status {
@@ -76,7 +79,7 @@ impl ArrayHost {
             listening: self.service.places(),
             clients: self.service.clients() as u64,
             members,
-            spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),
+            spares: spares.collect(),
             rebuild,
             last_rebuild: volume.last_rebuild().map(|event| LastRebuild {
                 ok: event == Event::RebuildFinished,

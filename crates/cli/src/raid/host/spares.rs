@@ -13,7 +13,10 @@ impl ArrayHost {
             while self.volume.failed().is_none() && !self.stopping.get() {
                 let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
                 let name = spare.spec.to_string();
-                match self.volume.take_spare(member, spare.device.clone()).await {
+                self.taken.replace(Some(name.clone()));
+                let done = self.volume.take_spare(member, spare.device.clone()).await;
+                self.taken.take();
+                match done {
                     Ok(()) => {
                         self.drives.borrow_mut()[member as usize] = Some(spare);
                         let text = format!("the spare {name} takes the place of member {member}");
