@@ -14,7 +14,8 @@ use furrow_log::pool::DurableSnapshot;
 use furrow_log::record::{self, Expect, RecordHeader};
 use furrow_log::writer::{Durability, Kind, ZoneWrite};
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Page, Pages, Pool};
+use furrow_rt::buf::{concat, is_zero};
+use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
@@ -221,7 +222,7 @@ async fn place(
         Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Place::Torn(1)),
         Err(error) => return unread(error),
     };
-    if is_zero(&first[0]) {
+    if is_zero(first[0].bytes()) {
         return Ok(Place::Empty);
     }
     let Some(header) = record::peek(first[0].bytes()) else {
@@ -237,7 +238,7 @@ async fn place(
         }
         Err(error) => return unread(error),
     };
-    let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
+    let bytes = concat(&whole);
     let wanted = if header.kind.get() == kind::SPARE { kind::SPARE } else { kind::STATE };
     match record::open(&bytes, &Expect { kind: wanted, ..Expect::default() }) {
         Ok((header, body)) => {
@@ -258,13 +259,9 @@ fn is_whole(bytes: &[u8], kind: u16) -> bool {
     record::open(bytes, &Expect { kind, ..Expect::default() }).is_ok()
 }
 
-fn is_zero(page: &Page) -> bool {
-    page.bytes().iter().all(|byte| *byte == 0)
-}
-
 /// Whether the end of a record was never written: the drive then returns zeros there.
 fn is_torn(pages: &Pages, bytes: &[u8], geometry: &Geometry) -> bool {
-    let missing = pages.len() > 1 && pages.last().is_some_and(is_zero);
+    let missing = pages.len() > 1 && pages.last().is_some_and(|page| is_zero(page.bytes()));
     missing || record::may_be_cut_off(bytes, geometry.block_size.0 as usize)
 }
 
@@ -276,7 +273,7 @@ fn looks_like_ours(bytes: &[u8]) -> Option<RecordHeader> {
         header.magic.get() == furrow_log::format::RECORD_MAGIC,
         matches!(header.kind.get(), kind::STATE | kind::SPARE),
         header.version.get() == furrow_log::format::RECORD_VERSION,
-        header.reserved.iter().all(|byte| *byte == 0),
+        is_zero(&header.reserved),
     ];
     (signs.iter().filter(|sign| **sign).count() >= 3).then_some(header)
 }

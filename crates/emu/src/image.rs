@@ -20,6 +20,7 @@ use crate::format::{self, BLOCK, FAULTS_AT, FAULTS_HALF, Header, Layout, Refusal
 use crate::holder::in_use;
 use crate::memory::Memory;
 use crate::transfer::{MediumError, Shape, Span, ZoneRecord};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::fault::Fault;
 use furrow_zone::{
@@ -340,10 +341,9 @@ impl Image {
         even: &[u8],
         warnings: &mut Vec<String>,
     ) -> Result<(u64, ZoneRecord)> {
-        let never = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         match (Slot::parse(odd, zone, true), Slot::parse(even, zone, false)) {
             (Ok(odd), Ok(even)) => Ok(if odd.0 > even.0 { odd } else { even }),
-            (Ok(odd), Err(_)) if never(even) && odd.0 == 1 => Ok(odd),
+            (Ok(odd), Err(_)) if is_zero(even) && odd.0 == 1 => Ok(odd),
             (Ok(good), Err(bad)) | (Err(bad), Ok(good)) => {
                 warnings.push(format!(
                     "{}: zone {zone}: one of its two records is damaged ({bad}); generation {} \
@@ -370,7 +370,7 @@ impl Image {
             self.file
                 .read_exact_at(&mut bytes, half(index))
                 .map_err(|error| io_error(&self.name, "fault list cannot be read", &error))?;
-            if bytes.iter().all(|byte| *byte == 0) {
+            if is_zero(&bytes) {
                 continue;
             }
             match format::parse_fault_list(&bytes) {

@@ -17,6 +17,7 @@
 //! The medium knows no write pointer: a read of blocks that were not written gives zeros.
 
 use crate::transfer::{MediumError, Span};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::Geometry;
 use std::sync::Arc;
@@ -132,12 +133,6 @@ impl Entry {
             Entry::Zeros | Entry::Unreadable => 0,
         }
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    // Data without zeros ends this search at the first 64 bytes.
-    bytes.chunks_exact(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
-        && bytes.chunks_exact(64).remainder().iter().all(|byte| *byte == 0)
 }
 
 fn trimmed(oob: &[u8]) -> &[u8] {

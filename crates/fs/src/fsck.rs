@@ -41,6 +41,7 @@ use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
 use furrow_log::record::RecordHeader;
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Boxed, Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
 use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -328,8 +329,7 @@ impl Fsck {
     /// so the block that was cut off need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
-        let ends_in_zeros =
-            |block: &[u8]| block[(block.len() - 1) / size * size..].iter().all(|byte| *byte == 0);
+        let ends_in_zeros = |block: &[u8]| is_zero(&block[(block.len() - 1) / size * size..]);
         size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(ends_in_zeros)
     }
 

@@ -66,7 +66,7 @@ impl Data {
 
     /// Copies the bytes into one piece.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.chunks().flatten().copied().collect()
+        self.chunks().collect::<Vec<_>>().concat()
     }
 }
 

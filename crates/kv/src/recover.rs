@@ -28,6 +28,7 @@ use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
 use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -340,7 +341,7 @@ async fn is_there(
             Some(sum) if sum == crc32c(page.bytes()) => true,
             Some(sum) => {
                 let sector = geometry.block_size.0 as usize;
-                !is_zero(&page) && !record::may_be_torn(page.bytes(), sum, sector)
+                !is_zero(page.bytes()) && !record::may_be_torn(page.bytes(), sum, sector)
             }
             // The block of checksums is damaged, not cut off, so it proves nothing
             // about the content.
@@ -367,14 +368,10 @@ async fn found(device: &dyn ZonedDevice, at: BlockAddr, pages: &Pool) -> Result<
     }
 }
 
-fn is_zero(page: &Page) -> bool {
-    page.bytes().iter().all(|byte| *byte == 0)
-}
-
 /// Whether a power cut left nothing or only a part of a block that held a record. A block that was
 /// never written may read as zeros.
 fn is_cut_off(page: &Page, geometry: &Geometry) -> bool {
-    is_zero(page) || record::may_be_cut_off(page.bytes(), geometry.block_size.0 as usize)
+    is_zero(page.bytes()) || record::may_be_cut_off(page.bytes(), geometry.block_size.0 as usize)
 }
 
 /// Returns a checksum from a block of checksums.

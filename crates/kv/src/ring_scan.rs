@@ -11,6 +11,7 @@ use furrow_log::ring::{
 };
 use furrow_log::{BlockAddr, read_blocks, survey};
 use furrow_rt::Pool;
+use furrow_rt::buf::is_zero;
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
@@ -217,7 +218,7 @@ async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &P
     let at = BlockAddr::new(geometry, report.zone, 0);
     let Ok(first) = read_blocks(device, QueueId(0), at, 1, pages).await else { return true };
     let bytes = first[0].bytes();
-    let zeros = bytes.iter().all(|byte| *byte == 0);
+    let zeros = is_zero(bytes);
     let exact = report.state.is_active();
     let cut_off = record::peek(bytes).is_some_and(|header| header.blocks() > written)
         || record::may_be_cut_off(bytes, geometry.block_size.0 as usize);

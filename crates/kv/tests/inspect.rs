@@ -8,6 +8,7 @@ use furrow_kv::{
     Store, ZoneUse, check, identify,
 };
 use furrow_log::{BlockAddr, read_blocks, record};
+use furrow_rt::buf::concat;
 use furrow_rt::{Completion, Config, Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{
     BlockCount, Command, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports, Request, ZoneId,
@@ -354,7 +355,7 @@ async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<E
         }
         let at = BlockAddr::new(from.geometry(), report.zone, 0);
         let read = read_blocks(&**from, QueueId(0), at, count, &pages).await.unwrap();
-        let mut bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
+        let mut bytes: Vec<u8> = concat(&read);
         let mut block = 0;
         while block < count {
             let rest = &bytes[block as usize * 4096..];

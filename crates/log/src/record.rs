@@ -285,8 +285,8 @@ fn has_one_flipped_bit(header: &Header, record: &[u8]) -> bool {
 /// smaller than a block, a power cut can leave part of a block. The missing part reads as zeros,
 /// because it was not written or because recovery filled it with zeros.
 pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
-    let written = last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-    sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
+    let written = || last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    sector < BLOCK_SIZE && written().div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
 }
 
 /// True if a block whose content should have the checksum `crc` may have been torn. Zeros at the
@@ -336,6 +336,7 @@ fn check(header: &Header, expect: &Expect) -> Result<()> {
 mod tests {
     use super::*;
     use furrow_rt::Rng;
+    use furrow_rt::buf::concat;
     use proptest::prelude::*;
 
     fn id() -> RecordId {
@@ -355,7 +356,7 @@ mod tests {
     }
 
     fn flat(pages: &Pages) -> Vec<u8> {
-        pages.iter().flat_map(|page| page.iter().copied()).collect()
+        concat(&pages)
     }
 
     #[test]

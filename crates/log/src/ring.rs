@@ -30,6 +30,7 @@ use crate::budget::Permit;
 use crate::pool::{DurableSnapshot, ZonePool};
 use crate::record::{self, Expect, RecordHeader, RecordId, blocks_for};
 use crate::writer::{Kind, WriteHandle, Writer, ZoneWrite};
+use furrow_rt::buf::{concat, is_zero};
 use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -193,7 +194,7 @@ async fn is_filled(
     pages: &Pool,
 ) -> Result<Option<bool>> {
     let page = blocks_at(device, (zone, at), 1, pages).await?;
-    let zeros = |page: Pages| page.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0));
+    let zeros = |page: Pages| page.iter().all(|page| is_zero(page.bytes()));
     Ok(page.map(zeros))
 }
 
@@ -218,7 +219,7 @@ async fn record_at(
         blocks => blocks_at(device, (zone, at), blocks, pages).await?,
     };
     let Some(whole) = whole else { return Ok(None) };
-    let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
+    let bytes = concat(&whole);
     match record::open(&bytes, &Expect { kind: header.kind.get(), ..Expect::default() }) {
         Ok((header, body)) => {
             Ok(Some(FoundRecord { header, body: body.to_vec(), place: (zone, at) }))

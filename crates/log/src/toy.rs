@@ -1,6 +1,7 @@
 //! A zoned drive for this crate's tests. It obeys the zone rules and answers in an order drawn from
 //! a seed. Tests can make it slow, let commands overtake each other, and make it fail.
 
+use furrow_rt::buf::concat;
 use furrow_rt::{Completion, CompletionTable, Pages, Rng, Rt, Source, Ticket};
 use furrow_zone::machine::{Effect, Machine};
 use furrow_zone::{
@@ -209,7 +210,7 @@ impl Toy {
                 Effect::Written { lba, .. },
                 Command::Write { blocks, .. } | Command::Append { blocks, .. },
             ) => {
-                let flat: Vec<u8> = data.iter().flat_map(|page| page.iter().copied()).collect();
+                let flat = concat(&data);
                 assert_eq!(flat.len().div_ceil(4096), (blocks.0 as usize * size).div_ceil(4096));
                 for (index, bytes) in flat.chunks(size).take(blocks.0 as usize).enumerate() {
                     state.data.insert(lba.0 + index as u64, bytes.to_vec());

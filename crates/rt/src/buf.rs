@@ -279,6 +279,22 @@ impl Pool {
     }
 }
 
+/// The bytes of `pages` in one piece.
+pub fn concat(pages: &[Page]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(pages.len() * PAGE_SIZE);
+    pages.iter().for_each(|page| all.extend_from_slice(page.bytes()));
+    all
+}
+
+/// Whether all `bytes` are zero.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    // Lines are compared as a whole, which a search that may end at each byte is not. Data without
+    // zeros ends this one at the first line.
+    let (lines, rest) = bytes.as_chunks::<64>();
+    lines.iter().all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
+        && rest.iter().all(|byte| *byte == 0)
+}
+
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pool({} free)", self.free_pages())
@@ -340,5 +356,24 @@ mod tests {
         let page = Page::from_slice(&[7; 10]);
         assert_eq!(page[..12], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0]);
         assert!(page[10..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_not_zero_and_pages_in_one_piece_keep_their_order() {
+        for length in [0, 1, 63, 64, 65, 128, 200] {
+            let mut bytes = vec![0; length];
+            assert!(is_zero(&bytes));
+            for at in 0..length {
+                bytes[at] = 0x80;
+                assert!(!is_zero(&bytes), "byte {at} of {length}");
+                bytes[at] = 0;
+            }
+        }
+        let pages = [Page::from_slice(&[1]), Page::zeroed(), Page::from_slice(&[3])];
+        let all = concat(&pages);
+        assert_eq!(all.len(), 3 * PAGE_SIZE);
+        assert_eq!([all[0], all[2 * PAGE_SIZE]], [1, 3]);
+        assert!(is_zero(&all[1..2 * PAGE_SIZE]));
+        assert!(concat(&[]).is_empty());
     }
 }

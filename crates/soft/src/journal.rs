@@ -351,6 +351,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_rt::buf::concat;
     use furrow_zone::ByteLen;
     use proptest::prelude::*;
 
@@ -389,7 +390,7 @@ mod tests {
                 let entries = pending.take(most);
                 prop_assert!(!entries.is_empty());
                 let placed = journal.append(&entries, &layout(), &pool);
-                let bytes: Vec<u8> = placed.pages.iter().flat_map(|p| p.iter().copied()).collect();
+                let bytes = concat(&placed.pages);
                 let expect = record::Expect { kind: kind::CHANGES, ..Default::default() };
                 let (_, body) = record::open(&bytes, &expect).expect("just sealed");
                 let told = Changes { table: 1, entries: entries.clone(), before };

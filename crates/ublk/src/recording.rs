@@ -14,6 +14,7 @@
 //! commands in the order of the entries. A recording may end anywhere: an entry that is cut off
 //! does not count.
 
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Target};
 use std::cell::{Cell, RefCell};
@@ -173,7 +174,7 @@ impl Recorder {
             kind::WRITE | kind::APPEND => data,
             _ => &[],
         };
-        let zero = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+        let zero = |page: &Page| is_zero(page.bytes());
         let map: Vec<u8> = payload.iter().map(|page| u8::from(!zero(page))).collect();
         self.put(|out| {
             out.write_all(entry.as_bytes())?;

@@ -9,6 +9,7 @@ use crate::format::{
 use crate::layout::{Layout, RING_ZONES};
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader};
+use furrow_rt::buf::{concat, is_zero};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -384,7 +385,7 @@ async fn judge(fsck: &Fsck, plan: &Layout, zone: ZoneId, at: u32, end: u32) -> F
     };
     let Ok(block) = fsck.read_one(fsck.addr(zone, at)).await else { return Found::Damaged(why) };
     let Some(header) = record::peek(block.bytes()) else {
-        let zeros = block.bytes().iter().all(|b| *b == 0);
+        let zeros = is_zero(block.bytes());
         return if zeros { Found::Padding } else { Found::Damaged(why) };
     };
     // A crash cut the record off if fewer blocks than it needs lie before the next whole record or
@@ -438,10 +439,6 @@ fn needed_blocks(block: &[u8]) -> Option<u32> {
         bytes = bytes.checked_add((count.get() as usize).checked_mul(size)?)?;
     }
     u32::try_from(bytes.div_ceil(format::BLOCK)).ok()
-}
-
-pub(super) fn concat(pages: &furrow_rt::Pages) -> Vec<u8> {
-    pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
 }
 
 /// Takes `count` values of type `T` from the front of `rest`.

@@ -7,6 +7,7 @@ use super::{Fsck, Volume, state};
 use crate::format::{INODE_POINTERS, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader};
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
+use furrow_rt::buf::is_zero;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -260,7 +261,7 @@ async fn check_summary(
         let sound = summary_checksum(page).is_some_and(|(stored, found)| stored == found);
         !sound && fsck.is_cut_off(page.bytes(), used)
     };
-    let zeros = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+    let zeros = |page: &Page| is_zero(page.bytes());
     let empty = read.as_ref().is_ok_and(|page| zeros(page) || torn(page));
     if (empty && written) || (closed && (empty || read.is_err())) {
         if space.maps.contains_key(&segment) {
@@ -312,7 +313,7 @@ async fn check_summary(
 
 /// The checksum stored in a summary block and the correct one; `None` if it holds no summary.
 pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
-    if page.bytes().iter().all(|byte| *byte == 0) {
+    if is_zero(page.bytes()) {
         return None;
     }
     let (mut head, _) = SummaryHeader::read_from_prefix(page.bytes()).ok()?;

@@ -11,6 +11,7 @@ use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
+use furrow_rt::buf::is_zero;
 use furrow_zone::words::count;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
@@ -235,12 +236,11 @@ async fn wiped(
     };
     let written =
         |half, at| block_addr(fsck, volume, half, at).filter(|addr| fsck.is_written(*addr));
-    let is_zero = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
     if next + record_blocks_max(blocks) <= blocks {
         written(half, next).filter(|_| exact(half))?;
         let mut zeros = 0;
         for addr in (next..blocks).filter_map(|at| written(half, at)) {
-            fsck.read_one(addr).await.ok().filter(is_zero)?;
+            fsck.read_one(addr).await.ok().filter(|page| is_zero(page.bytes()))?;
             zeros += 1;
         }
         return Some((
@@ -256,7 +256,7 @@ async fn wiped(
     }
     let other = 1 - half;
     let first = fsck.read_one(written(other, 0)?).await.ok()?;
-    if is_zero(&first) && !exact(other) {
+    if is_zero(first.bytes()) && !exact(other) {
         return None;
     }
     for addr in (0..blocks).take(GAP as usize).filter_map(|at| written(other, at)) {
@@ -329,12 +329,12 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
         };
         let zone = ZoneId(addr / volume.plan.capacity);
         doubtful |= fsck.is_doubtful(zone);
-        if read > 0 && fsck.is_doubtful(zone) && page.bytes().iter().all(|byte| *byte == 0) {
+        if read > 0 && fsck.is_doubtful(zone) && is_zero(page.bytes()) {
             return torn(header.as_ref(), &bytes);
         }
         if read == 0 {
             let Some(first) = record::peek(page.bytes()) else {
-                let zeros = page.bytes().iter().all(|b| *b == 0);
+                let zeros = is_zero(page.bytes());
                 return if zeros { Found::End } else { Found::Damaged("no record header".into()) };
             };
             blocks = first.blocks();
@@ -366,7 +366,7 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
 /// so, a crash cut the record off, and the mount after the crash filled the half with zeros or
 /// continued there with its own records.
 fn ends_early(bytes: &[u8]) -> bool {
-    let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
+    let other = |block: &[u8]| is_zero(block) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
@@ -550,7 +550,7 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
 /// are torn between sectors.
 fn never_written(fsck: &Fsck, block: &Page) -> bool {
     let sector = (fsck.geometry.block_size.0 as usize).min(block.bytes().len());
-    block.bytes()[block.bytes().len() - sector..].iter().all(|byte| *byte == 0)
+    is_zero(&block.bytes()[block.bytes().len() - sector..])
 }
 
 fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, item: Item) {

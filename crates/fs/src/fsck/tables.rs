@@ -1,10 +1,10 @@
 //! Reads and checks the tables: table pages, completed by the extents of the delta log.
 
-use super::ring::concat;
 use super::{Fsck, Volume};
 use crate::format::{HOLE, NatEntry, SitEntry, UnitRef, kind, table};
 use furrow_log::format::{DeltaGroup, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader, crc32c_append};
+use furrow_rt::buf::concat;
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, KnownLayout};

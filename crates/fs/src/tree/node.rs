@@ -14,6 +14,7 @@ use crate::format::{
 use crate::tree::cache::{Entry, Key};
 use crate::tree::shape::Shape;
 use crate::types::{Attr, Ino, Kind, Time};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
@@ -362,7 +363,7 @@ impl Core {
         let empty = match height {
             // Blocks that wait to be written have no address yet, but the inode counts them.
             0 => self.inode_mut(ino).head.blocks.get() == 0,
-            _ => old.as_bytes().iter().all(|byte| *byte == 0),
+            _ => is_zero(old.as_bytes()),
         };
         let child = if empty { NO_NODE } else { self.add_node(ino, 0, height) };
         if !empty {

@@ -13,6 +13,7 @@ use furrow_array::drive::Drive;
 use furrow_log::BlockAddr;
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
+use furrow_rt::buf::{concat, is_zero};
 use furrow_rt::{Completion, Page, Pages, Pool};
 use furrow_zone::{BlockCount, Command, Outcome, Request, Result, ZoneId};
 use std::cell::RefCell;
@@ -80,7 +81,7 @@ async fn scan_zone(
                 Some(meta) => record::may_be_torn(bytes, meta.own_crc.get(), sector),
                 None => record::is_torn(bytes, bytes.len(), sector),
             };
-            let empty = || bytes.iter().chain(oob).all(|byte| *byte == 0);
+            let empty = || is_zero(bytes) && is_zero(oob);
             let damaged = !torn && !empty();
             let known = meta.map_or(Row::UNKNOWN, |m| Row { whole: false, ..Row::listed(&m) });
             damaged.then_some(known)
@@ -177,7 +178,7 @@ pub(crate) async fn read_any_footer(
     let blocks = shape.footer_blocks();
     let _pin = drive.zones().pin(zone);
     let read = drive.read(at, blocks, &volume.0.pages).await.ok()?;
-    let bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
+    let bytes = concat(&read);
     let expect =
         Expect { kind: kind::FOOTER, device: Some(member.uuid()), object: Some(volume.uuid()) };
     let (header, body) = record::open(&bytes, &expect).ok()?;

@@ -4,6 +4,7 @@
 
 use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, assemble, create};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Config as Executor, Page, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::collections::BTreeMap;
@@ -128,7 +129,7 @@ pub fn pages(block: u64, count: u64, version: u64) -> Pages {
 pub fn version(block: u64, found: &Page) -> Option<u64> {
     let word = |at: usize| u64::from_le_bytes(found.bytes()[at..at + 8].try_into().unwrap());
     let version = word(8);
-    if found.bytes().iter().all(|byte| *byte == 0) {
+    if is_zero(found.bytes()) {
         return None;
     }
     assert_eq!(word(0), block, "block {block} holds another's content");

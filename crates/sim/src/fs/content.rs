@@ -216,6 +216,7 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_rt::buf::is_zero;
 
     const ONE: Object = Object(0x100_0000);
     const TWO: Object = Object(0x100_0001);
@@ -240,7 +241,7 @@ mod tests {
         content.truncate(8192);
         let found = bytes(&content);
         assert_eq!(found[..700], payload(ONE, 1, 0..700));
-        assert!(found[700..].iter().all(|&b| b == 0));
+        assert!(is_zero(&found[700..]));
         assert_eq!(content.blocks().into_iter().collect::<Vec<_>>(), [0]);
         content.truncate(0);
         assert_eq!(content, Content::default());
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(other.size, 2000);
         let found = bytes(&other);
         assert_eq!(found[..5], payload(TWO, 7, 0..5));
-        assert!(found[5..105].iter().all(|&b| b == 0));
+        assert!(is_zero(&found[5..105]));
         assert_eq!(found[105..605], payload(ONE, 1, 1000..1500));
         assert_eq!(found[605..], payload(TWO, 7, 605..2000));
         assert!(content.copy(1500, 0, 10).is_empty());

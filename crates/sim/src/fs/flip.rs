@@ -26,6 +26,7 @@ use furrow_fs::{
 };
 use furrow_log::address::{BlockAddr, blocks_written, read_blocks, sectors_per_block};
 use furrow_log::record::{self, RecordHeader};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool, Rng, Rt};
 use furrow_zone::{
     BlockCount, Command, ErrorKind, Geometry, Lba, QueueId, Request, ZoneId, ZoneState, ZonedDevice,
@@ -294,7 +295,7 @@ async fn look_at(fs: &Fs, name: Name, states: &[State]) -> Result<(), Problem> {
         };
         let right = there.iter().any(|content| match content.blocks.get(&block) {
             Some(version) => found == bytes_of(block, *version),
-            None => found.iter().all(|byte| *byte == 0),
+            None => is_zero(&found),
         });
         if !right {
             return Err(wrong(&format!("block {block} is of no version of {states:?}")));
@@ -332,7 +333,7 @@ async fn sites(drive: &Emulator) -> Result<(Vec<Site>, SuperblockBody), String> 
             let addr = BlockAddr::new(&geometry, zone.zone, offset);
             let Ok(pages) = read_blocks(drive, QueueId(0), addr, 1, &pool).await else { continue };
             let Some(page) = pages.into_iter().next() else { continue };
-            if page.bytes().iter().all(|byte| *byte == 0) {
+            if is_zero(page.bytes()) {
                 continue;
             }
             let header = record::peek(page.bytes());

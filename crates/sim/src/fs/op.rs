@@ -8,6 +8,7 @@
 
 use crate::fs::attributes::{special_name, special_value};
 use furrow_rt::Rng;
+use furrow_rt::buf::is_zero;
 
 /// Bytes per sector, the unit of payload tags.
 pub const SECTOR: usize = 512;
@@ -529,7 +530,7 @@ pub fn difference(found: &[u8], want: &[u8], offset: u64) -> String {
 
 /// The probable content of a sector, for messages.
 pub fn describe(bytes: &[u8]) -> String {
-    if bytes.iter().all(|&b| b == 0) {
+    if is_zero(bytes) {
         return "zeros".into();
     }
     let word = |at: usize| {
@@ -544,7 +545,7 @@ pub fn describe(bytes: &[u8]) -> String {
     fill_sector(&mut want, object, word(8), version);
     match want.iter().zip(bytes).position(|(a, b)| a != b) {
         None => format!("{object} sector {} version {version}", word(8)),
-        Some(at) if bytes[at..].iter().all(|&b| b == 0) => {
+        Some(at) if is_zero(&bytes[at..]) => {
             format!("{object} sector {} version {version}, zeros from byte {at}", word(8))
         }
         Some(at) => format!("{:02x?}…, not a payload from byte {at}", &bytes[..bytes.len().min(8)]),

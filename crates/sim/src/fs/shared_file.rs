@@ -15,6 +15,7 @@ use crate::fs::observe::{Trouble, check, told};
 use crate::fs::op::SECTOR;
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::{Allocate, Fs, Ino, NewNode, SetAttr, WriteData};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
@@ -180,7 +181,7 @@ fn sector_of(sector: u64, version: u64) -> [u8; SECTOR] {
 
 /// The version in the bytes of `sector`; `None` if these are zeros.
 fn version_of(bytes: &[u8], sector: u64) -> std::result::Result<Option<u64>, String> {
-    if bytes.iter().all(|byte| *byte == 0) {
+    if is_zero(bytes) {
         return Ok(None);
     }
     let version = bytes.first_chunk().map_or(0, |version| u64::from_le_bytes(*version));

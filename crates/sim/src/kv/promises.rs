@@ -7,6 +7,7 @@
 //! dead are as they were written, or zeros.
 
 use furrow_kv::{CheckOptions, FileId, Lifetime, Node, Options, Store};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Rng, Rt};
 use furrow_zone::ZonedDevice;
 use std::collections::BTreeMap;
@@ -144,7 +145,7 @@ impl Content {
                     }
                 };
                 let found = &data[(at - start) as usize..(end - start) as usize];
-                if found.iter().all(|byte| *byte == 0) {
+                if is_zero(found) {
                     content.punch(at, end);
                 }
                 at = end;
@@ -203,7 +204,13 @@ impl Content {
                 let bytes = word(uid, *append, at / 8);
                 let skip = (at % 8) as usize;
                 let now = (8 - skip).min(count - compared);
-                if here[compared..compared + now] != bytes[skip..skip + now] {
+                let there = &here[compared..compared + now];
+                // Whole words are compared as one, which is most of them.
+                let same = match there.try_into() {
+                    Ok(word) => u64::from_le_bytes(word) == u64::from_le_bytes(bytes),
+                    Err(_) => there == &bytes[skip..skip + now],
+                };
+                if !same {
                     return false;
                 }
                 (compared, at) = (compared + now, at + now as u64);
@@ -220,7 +227,7 @@ impl Content {
             let end = zeros.end_at(at);
             let next = (at / BLOCK * BLOCK + BLOCK).min(end.unwrap_or(u64::MAX));
             let (here, after) = rest.split_at(((next - at) as usize).min(rest.len()));
-            let zero = end.is_some() && here.iter().all(|byte| *byte == 0);
+            let zero = end.is_some() && is_zero(here);
             if !zero && !self.holds(uid, at, here) {
                 return false;
             }

@@ -23,6 +23,7 @@ use furrow_log::{
     BlockAddr, Durability, Kind, Order, Writer, WriterOptions, ZoneWrite, read_blocks,
 };
 use furrow_policy::LogDefect;
+use furrow_rt::buf::concat;
 use furrow_rt::{Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::RefCell;
@@ -209,7 +210,7 @@ async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>,
     let from = BlockAddr::new(device.geometry(), zone, 0);
     let pages =
         read_blocks(device, QueueId(0), from, written, &Pool::new(4)).await.map_err(text)?;
-    let bytes: Vec<u8> = pages.iter().flat_map(|page| page.iter().copied()).collect();
+    let bytes: Vec<u8> = concat(&pages);
     let expect = Expect { kind: CHECKPOINT, device: Some(DEVICE), object: Some(OBJECT) };
     let mut found = Vec::new();
     let mut at = 0;

@@ -5,6 +5,7 @@
 
 use furrow_raid::Volume;
 use furrow_rt::Page;
+use furrow_rt::buf::is_zero;
 use std::collections::BTreeMap;
 
 /// Versions from here on belong to a reopened volume. If it is crashed again, they are not
@@ -33,7 +34,7 @@ pub fn version(block: u64, found: &Page) -> Result<u64, String> {
         u64::from_le_bytes(bytes)
     };
     let version = word(8);
-    if found.bytes().iter().all(|byte| *byte == 0) {
+    if is_zero(found.bytes()) {
         return Ok(0);
     }
     if found.bytes() != page(block, version).bytes() {

@@ -7,6 +7,7 @@ use crate::format::{BLOCK, Pointer, kind};
 use crate::tree::node;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::record::{self, Expect, RecordHeader};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
@@ -134,7 +135,7 @@ impl<'a> LogReader<'a> {
     /// The errors of [`LogReader::block`].
     pub(super) async fn is_zeros(&mut self, place: Place) -> Result<bool> {
         let block = self.block(place).await?;
-        Ok(block.is_some_and(|block| block.bytes().iter().all(|byte| *byte == 0)))
+        Ok(block.is_some_and(|block| is_zero(block.bytes())))
     }
 
     /// Reads the block at a place; `None` if the drive has no block there.
@@ -213,7 +214,7 @@ impl<'a> LogReader<'a> {
                 return Ok(self.cut_off(header.as_ref(), bytes));
             };
             doubtful |= self.is_doubtful(zone);
-            let zeros = block.bytes().iter().all(|byte| *byte == 0);
+            let zeros = is_zero(block.bytes());
             if zeros && (read == 0 || self.is_doubtful(zone)) {
                 return Ok(self.cut_off(header.as_ref(), bytes));
             }
@@ -269,7 +270,7 @@ impl<'a> LogReader<'a> {
     /// have content. In a torn block, the last sector that should have content holds zeros.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = self.device.geometry().block_size.0 as usize;
-        let torn = |block: &[u8]| block[(block.len() - 1) / size * size..].iter().all(|b| *b == 0);
+        let torn = |block: &[u8]| is_zero(&block[(block.len() - 1) / size * size..]);
         size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(torn)
     }
 
@@ -372,7 +373,7 @@ impl<'a> LogReader<'a> {
 
 /// Whether one of the record's later blocks holds only zeros or the header of another record.
 fn ends_early(bytes: &[u8]) -> bool {
-    let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
+    let other = |block: &[u8]| is_zero(block) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 

@@ -14,7 +14,8 @@ use furrow_log::format::ExtentEntry;
 use furrow_log::pool::SuperzoneState;
 use furrow_log::record::{self, Expect, RecordHeader, RecordId};
 pub(crate) use furrow_log::survey::reports as report;
-use furrow_rt::{Page, Pages, Pool};
+use furrow_rt::buf::{concat, is_zero};
+use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
@@ -389,7 +390,7 @@ async fn damaged(
     let geometry = device.geometry();
     let place = |at| BlockAddr::new(geometry, report.zone, at);
     let block = read_blocks(device, QueueId(0), place(at), 1, pages).await.ok()?;
-    let zeros = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+    let zeros = |page: &Page| is_zero(page.bytes());
     let Some(header) = record::peek(block[0].bytes()) else {
         return (first && !zeros(&block[0])).then_some(None);
     };
@@ -407,8 +408,7 @@ async fn damaged(
     if doubtful && all.iter().any(zeros) {
         return None;
     }
-    let all: Vec<u8> = all.iter().flat_map(|page| page.iter().copied()).collect();
-    let torn = record::may_be_cut_off(&all, geometry.block_size.0 as usize);
+    let torn = record::may_be_cut_off(&concat(&all), geometry.block_size.0 as usize);
     (!torn).then_some(Some(header))
 }
 
@@ -430,10 +430,6 @@ async fn checkpoint_at(
     }
     let bytes = concat(&read_blocks(device, QueueId(0), addr, blocks, pages).await?);
     Ok(record::open(&bytes, expect).ok().map(|(header, body)| (header, body.to_vec())))
-}
-
-pub(crate) fn concat(pages: &Pages) -> Vec<u8> {
-    pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
 }
 
 /// Checks the content of a checkpoint against the layout, so that later code cannot go out

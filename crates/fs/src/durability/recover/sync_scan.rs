@@ -13,6 +13,7 @@ use furrow_log::address::BlockAddr;
 use furrow_log::format::Descriptor;
 use furrow_log::pool::SuperzoneState;
 use furrow_log::record::{self, RecordHeader};
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
 
@@ -324,7 +325,7 @@ async fn arrived(
 /// are torn between sectors.
 fn never_written(geometry: &Geometry, block: &Page) -> bool {
     let sector = (geometry.block_size.0 as usize).min(BLOCK);
-    block.bytes()[BLOCK - sector..].iter().all(|byte| *byte == 0)
+    is_zero(&block.bytes()[BLOCK - sector..])
 }
 
 /// A record, and the changes it makes to the pool.

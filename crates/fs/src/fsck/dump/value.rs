@@ -4,6 +4,7 @@
 use crate::format::TimeStamp;
 use furrow_log::layout::Layout;
 use furrow_log::record::Uuid;
+use furrow_rt::buf::is_zero;
 use std::fmt::Write as _;
 
 /// A value to show.
@@ -48,7 +49,7 @@ pub(super) fn fields(layout: &Layout, bytes: &[u8]) -> Fields {
     let mut all = Fields::new();
     for field in layout.fields {
         let Some(bytes) = bytes.get(field.offset..field.offset + field.size) else { break };
-        if field.name.starts_with("reserved") && bytes.iter().all(|byte| *byte == 0) {
+        if field.name.starts_with("reserved") && is_zero(bytes) {
             continue;
         }
         all.push((field.name, value(field.name, bytes)));
