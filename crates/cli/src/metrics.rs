@@ -81,14 +81,15 @@ impl Service {
         }
     }
 
-    /// Starts a thread that serves the text from `page`, until `page` returns `None`.
+    /// Starts a thread that serves the text from `page`. If there is no text, a client gets an error
+    /// and a file stays as it is.
     ///
     /// # Errors
     /// An error if no thread can be started.
     pub fn start(self, page: impl Fn() -> Option<String> + Send + 'static) -> Result<()> {
         let give = move || match self {
             Service::Listener(listener) => listen(&listener, &page),
-            Service::File(path) => write_on(&path, &page),
+            Service::File(path) => write_on(&path, &page, EVERY),
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         thread.spawn(give).map(drop).context("cannot start a thread for metrics")
@@ -114,18 +115,20 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-fn write_on(path: &Path, page: &impl Fn() -> Option<String>) {
+/// Writes the page every so often, as long as the daemon runs. If there is no page, as when an array
+/// does not answer in time, the file stays as it is, and readers see its age.
+fn write_on(path: &Path, page: &impl Fn() -> Option<String>, every: Duration) -> ! {
     let mut failed = false;
-    while let Some(text) = page() {
-        match replace(path, &text) {
-            Ok(()) => failed = false,
-            Err(error) if !failed => {
+    loop {
+        match page().map(|text| replace(path, &text)) {
+            Some(Ok(())) => failed = false,
+            Some(Err(error)) if !failed => {
                 failed = true;
                 log(&format!("metrics={}: {error}", path.display()));
             }
-            Err(_) => {}
+            Some(Err(_)) | None => {}
         }
-        std::thread::sleep(EVERY);
+        std::thread::sleep(every);
     }
 }
 
@@ -279,6 +282,28 @@ mod tests {
         // The connection is closed in the middle of a request that is too long.
         let _ = client.read_to_string(&mut text);
         text
+    }
+
+    #[test]
+    fn a_file_is_written_again_after_a_page_that_failed() {
+        let path = std::env::temp_dir().join(format!("furrow-metrics-{}", std::process::id()));
+        let file = path.clone();
+        let asked = std::sync::atomic::AtomicU32::new(0);
+        // The thread ends with the process.
+        std::thread::spawn(move || {
+            let page = || match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                number @ (0 | 2) => Some(number.to_string()),
+                _ => None,
+            };
+            write_on(&file, &page, Duration::from_millis(1))
+        });
+        let begun = Instant::now();
+        let number = || std::fs::read_to_string(&path).ok()?.parse::<u32>().ok();
+        while number() != Some(2) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", number());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     /// The server's answer to `request`.
