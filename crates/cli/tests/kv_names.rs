@@ -90,6 +90,14 @@ fn files_get_other_names_and_further_ones_or_none_does() {
     place.refused(&["kv", "mv", &d, "db/1.sst", &deep], 1, &["at most 1024"]);
     place.ok(&["kv", "rmdir", &d, &long]);
     assert_eq!(names(&place), all);
+    // The second name cannot be made, because no longer name fits beside it.
+    let longest = "y".repeat(1024 - "empty/".len());
+    place.ok(&["kv", "ln", &d, "db/1.sst", &longest]);
+    place.ok(&["kv", "ln", &d, "db/1.sst", &format!("empty/{longest}")]);
+    let more = names(&place);
+    place.refused(&["kv", "ln", "-f", &d, "top", &longest, "empty"], 1, &["at most 1024"]);
+    assert_eq!(names(&place), more, "neither name was made");
+    place.ok(&["kv", "rm", &d, &longest, &format!("empty/{longest}")]);
 
     let said = place.ok(&["kv", "ln", "-v", &d, "top", "db/1.sst", "empty"]);
     assert_eq!(said, "top => empty/top\ndb/1.sst => empty/1.sst\n");

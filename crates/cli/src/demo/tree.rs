@@ -184,7 +184,7 @@ impl<'a> Tree<'a> {
             let count = from.read_at(offset, expected)?;
             let read = to.read_at(offset, found).with_context(|| path.to_owned())?;
             if expected[..count] != found[..read] {
-                bail!("{path}: differs within {CHUNK} bytes from {offset}");
+                bail!("{path}: differs within {} bytes from {offset}", CHUNK / 2);
             }
             if count == 0 {
                 return Ok(());

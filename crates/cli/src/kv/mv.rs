@@ -93,17 +93,21 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
             bail!("{}: a directory: it has one name only", show::printable(from));
         }
     }
+    // A name that is to replace a file is made under another name first and renamed then, so it
+    // exists at all times.
+    let (mut made, mut replacing) = (Vec::new(), Vec::new());
     for (from, to) in &pairs {
-        match changed.node(to)? {
-            None => changed.store().link(from, to)?,
-            // The new name is made first and then renamed over the old one, so `to` exists at
-            // all times.
-            Some(_) => {
-                let new = format!("{to}{UNFINISHED}");
-                changed.store().link(from, &new)?;
-                changed.store().rename(&new, to)?;
-            }
+        let is_new = changed.node(to)?.is_none();
+        let name = if is_new { to.clone() } else { format!("{to}{UNFINISHED}") };
+        if let Err(error) = changed.store().link(from, &name) {
+            made.iter().try_for_each(|name: &String| changed.store().remove(name))?;
+            return Err(error.into());
         }
+        replacing.extend((!is_new).then(|| (name.clone(), to)));
+        made.push(name);
+    }
+    for (new, to) in &replacing {
+        changed.store().rename(new, to)?;
     }
     end(&changed, &args.names, &pairs, "=>", out)
 }
