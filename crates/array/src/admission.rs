@@ -1,9 +1,9 @@
-//! Standing: which of an array's state records count. Every way to assemble an array uses
-//! this decision.
+//! Decides which of an array's state records count, and so the *standing* of each drive. All code
+//! that assembles an array uses this decision.
 //!
-//! A record says with which drives its array continues. If these are fewer drives than before, the
-//! record counts once all of them have it: until then no write was acknowledged without the drives
-//! that were left out. The left-out drives are *stale*. But if they also continued without the
+//! A state record lists the drives with which its array continues. A record that leaves drives out
+//! counts once all the other drives have it: before that, no write was acknowledged without the
+//! drives left out. The drives left out are then *stale*. But if they also continued without the
 //! others, the array is *split*, and the user has to say which history counts.
 
 use crate::examine::Examined;
@@ -23,24 +23,24 @@ pub enum Standing {
     TakenOut(u32),
     /// A former member, with its number: another drive has its place.
     Replaced(u32),
-    /// An older image of a member: the array continued with the drive, which then had newer
-    /// records.
+    /// An older image of a member: the member's drive later recorded newer state records than this
+    /// image has.
     Behind {
         /// Number of the member.
         member: u32,
         /// Number of the newest record in this image.
         record: u64,
-        /// Number of a record that the drive acknowledged.
+        /// Number of a newer state record that the drive certainly had.
         least: u64,
     },
     /// A second image of the member with this number, equal to one given before.
     Copy(u32),
 }
 
-/// The common result of the records of an array's drives.
+/// The verdict on an array's drives, from all of their state records together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// Index of the drive with the newest state; with a split, the newest of one part.
+    /// Index of the drive with the newest state; if the array is split, the newest of one part.
     pub newest: usize,
     /// The standing of each drive in the newest state.
     pub standings: Vec<Standing>,
@@ -49,7 +49,7 @@ pub struct Judgement {
     pub split: Vec<Vec<usize>>,
 }
 
-/// Judges the drives of one array; `None` if none of them is a member.
+/// Judges the drives of one array; `None` if no drive has a whole state record.
 pub fn judge(drives: &[Examined]) -> Option<Judgement> {
     let all = All { drives };
     let newest = all.newest()?;
@@ -73,7 +73,7 @@ struct All<'a> {
 enum View {
     InService,
     Failed,
-    /// The record does not name the drive: another drive has its place, or had it then.
+    /// The record does not name the drive: another drive had its place when the record was written.
     Unknown,
 }
 
@@ -98,8 +98,8 @@ impl All<'_> {
         of.served.get(seat).copied()
     }
 
-    /// Whether every drive that is failed in the record of `one` is out of service in the record
-    /// of `at`.
+    /// Whether `at` has recorded all failures that `one` has: each drive that has failed in the
+    /// record of `one` is not in service in the record of `at`.
     fn was_told(&self, at: usize, one: usize) -> bool {
         let in_service = |device: &Uuid| {
             let mut of = self.drives[at].members.iter();
@@ -110,7 +110,7 @@ impl All<'_> {
         !failed.any(|(uuid, _)| in_service(uuid))
     }
 
-    /// Whether the drive has a whole state record, and this is its newest image.
+    /// Whether this image has a whole state record and is the newest given image of its drive.
     fn speaks(&self, index: usize) -> bool {
         let drive = &self.drives[index];
         drive.member.is_some() && !drive.is_stand_in() && self.twin(index).is_none()
@@ -126,8 +126,9 @@ impl All<'_> {
     }
 
     /// The drive with the newest state: the one with the most events, then with the newest record.
-    /// There is one exception, whatever the numbers of events. Drive A is older than drive B if B
-    /// has recorded A as failed, and A counts B as a member or has not continued without B.
+    /// An exception holds whatever the numbers of events: drive A ranks below drive B if B has
+    /// recorded A as failed, and either A has B in service, or B continued without A and A did not
+    /// continue without B.
     fn newest(&self) -> Option<usize> {
         let speaking = (0..self.drives.len()).filter(|index| self.speaks(*index));
         let is_behind = |one: usize| {
@@ -142,7 +143,8 @@ impl All<'_> {
             (0..self.drives.len()).any(|other| self.speaks(other) && ahead(other))
         };
         let rank = |index: usize| (self.drives[index].events, self.drives[index].record);
-        // Of two equal states, the one that all of its drives know counts.
+        // Tie-break between records of equal rank: a record wins if every present drive that it has
+        // in service agrees with it.
         let agreed = |index: usize| {
             let of = &self.drives[index].members;
             let in_service = |at: &usize| {
@@ -155,9 +157,10 @@ impl All<'_> {
         speaking.max_by_key(|index| (!is_behind(*index), rank(*index), agreed(*index)))
     }
 
-    /// Whether `one` continued without `other`: `one` says so, and so does every present drive with
-    /// which it continues. If one of these lacks the record, nothing was acknowledged with it; the
-    /// record before it, which that drive has, then decides.
+    /// Whether `one` continued without `other`: the record of `one` says so, and so do the records
+    /// of all present drives that it has in service. If one of these drives lacks the record of
+    /// `one`, no write was acknowledged with that record; then the older record that this drive
+    /// has decides.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {
@@ -168,16 +171,16 @@ impl All<'_> {
         let mut there = with.map(|(uuid, _)| {
             (0..self.drives.len()).find(|at| self.speaks(*at) && self.drives[*at].device == *uuid)
         });
-        // A drive that the record of `one` does not name may be newer than that record. It is older
-        // if all drives of the record are present and agree with the record, or if it recorded that
-        // `one` left and `one` continued since.
+        // If the record of `one` does not name `other`, `other` may be newer than that record.
+        // `other` is older if all drives in service in the record are present and agree with it, or
+        // if `other` recorded that `one` failed and `one` continued since.
         let left = self.left(other, one).is_some_and(|served| served < self.drives[one].events);
         there.all(|at| match at {
             None => view == View::Failed || left,
             Some(at) => {
                 let with = self.view(at, one) == View::InService;
                 let told = match view {
-                    // Each call is about fewer failed drives, so the recursion ends.
+                    // Each nested call is about fewer failed drives, so the recursion ends.
                     View::Failed if !self.was_told(at, one) && self.was_told(one, at) => {
                         self.went_on_without(at, other)
                     }
@@ -189,9 +192,9 @@ impl All<'_> {
         })
     }
 
-    /// Whether the records of `one` and `other` have a common drive in service. At most one of the
-    /// two records is the newest of that drive. If one of the two arrays has replaced a drive, all
-    /// of its drives had to record that, so its record is the newest.
+    /// Whether some drive is in service in both records, that of `one` and that of `other`. Such a
+    /// drive followed at most one of the two. If one of them has replaced the other, the drive
+    /// followed that one: all drives in its record had to record the replacement.
     fn share(&self, one: usize, other: usize) -> bool {
         let in_service = |index: usize| {
             let all = self.drives[index].members.iter();
@@ -207,7 +210,7 @@ impl All<'_> {
         }
         let apart = |one: usize, other: usize| {
             let both = self.went_on_without(one, other) && self.went_on_without(other, one);
-            // An older image does not have the newest record of its drive.
+            // An older image lacks records that its drive had, so it does not make a split.
             let older = self.least(one, other).or(self.least(other, one)).is_some();
             let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
             both && !older
@@ -239,8 +242,9 @@ impl All<'_> {
         parts
     }
 
-    /// Drives that count each other as members but have different records with the same number: one
-    /// of the two histories began with older images of drives.
+    /// The parts of a fork: drives in service in the newest state whose records have the number of
+    /// the newest record but different content. One of the histories began with older images of
+    /// drives. Empty without a fork.
     fn forked(&self, newest: usize) -> Vec<Vec<usize>> {
         let content = |index: usize| {
             let drive = &self.drives[index];
@@ -262,9 +266,10 @@ impl All<'_> {
         parts
     }
 
-    /// The drive with the newest state, and a drive with more events, if neither knows the other.
-    /// The second drive was a member in another history: the newest state does not come from it.
-    /// The members of that history may have recorded each other as failed since.
+    /// If a drive has more events than the drive with the newest state, and neither of their
+    /// records names the other drive: these two drives, as the parts of a split. The drive with
+    /// more events belongs to another history, whose members may have recorded each other as failed
+    /// since. Otherwise empty.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
             self.speaks(*index)
@@ -302,7 +307,7 @@ impl All<'_> {
         let (of, on) = (&self.drives[of], &self.drives[on]);
         let seat = of.members.iter().position(|(uuid, _)| *uuid == on.device)?;
         let least = of.known.get(seat).copied().unwrap_or(0);
-        // A damaged record was there; a flipped bit may have changed its number.
+        // The missing record may be the damaged one, whose number a flipped bit may have changed.
         let flipped = |number: u64| {
             let mut near = (0..u64::BITS).map(|bit| number ^ 1 << bit);
             near.any(|number| (least..=of.record).contains(&number))
@@ -323,8 +328,8 @@ fn can_split(level: Level, drives: u32) -> bool {
     }
 }
 
-/// The reason why a split array is not assembled: the state of each part, and the user's options.
-/// `names` are the names of the drives; `utc` formats a time in seconds since 1970.
+/// The error message for a split array: the state of each part, and what the user can do. `names`
+/// are the names of the drives; `utc` formats a time in seconds since 1970.
 pub fn split_refusal(
     drives: &[Examined],
     names: &[String],

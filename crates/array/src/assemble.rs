@@ -34,7 +34,8 @@ pub struct Seats {
     pub zones: Vec<Vec<ZoneReport>>,
     /// Whether members lack a drive although the newest state record has them in service.
     pub missing: bool,
-    /// Members, as bits, whose newest state record may be a damaged one.
+    /// Members, as bits, with a damaged record that may be newer than their newest whole
+    /// state record.
     pub unsure: u32,
     /// UUIDs of the given drives that are spares.
     pub spares: Vec<Uuid>,
@@ -50,8 +51,9 @@ impl Gathered {
     /// Reads the newest state record of each drive.
     ///
     /// # Errors
-    /// `NotFound` if a drive belongs to no array, `Corrupt` if a record is not an array's,
-    /// `WrongFormat` if it is of a newer version. A drive that does not answer counts as missing.
+    /// `NotFound` if a drive belongs to no array, `Corrupt` if the content of a state record is
+    /// invalid, `WrongFormat` if a record is of a newer version. A drive that does not answer
+    /// counts as missing.
     pub async fn read(
         &mut self,
         devices: Vec<Rc<dyn ZonedDevice>>,
@@ -96,8 +98,9 @@ impl Gathered {
     /// newest one is damaged on every member.
     ///
     /// # Errors
-    /// `Invalid` if a drive is stale or given twice, or too many are missing; `WrongFormat` if a
-    /// drive belongs to another array; `Corrupt` if the newest record is damaged on every member.
+    /// `Invalid` if a drive is stale or given twice, if too many are missing, or if the array is
+    /// split; `WrongFormat` if a drive belongs to another array; `Corrupt` if the newest record is
+    /// damaged on every member, or if no member has a whole record; `Io` if no member answers.
     pub fn match_members(&mut self, accept_loss: bool) -> Result<()> {
         let unrecorded = std::mem::take(&mut self.unrecorded);
         let says: Vec<Examined> = self.candidates.iter().map(|c| c.says.clone()).collect();
@@ -119,7 +122,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// The newest state record, its checkpoint, and the drive that it was read from.
+    /// The newest state record, the number of its checkpoint, and the drive that it was read from.
     ///
     /// # Panics
     /// If [`Gathered::match_members`] has not succeeded.
@@ -225,7 +228,7 @@ struct Unrecorded {
     zones: Vec<ZoneReport>,
 }
 
-/// The members, as all state records together give them.
+/// The drives matched to members, according to all state records together.
 struct Matched {
     /// Index of the candidate with the latest state of the array.
     newest: usize,
@@ -252,7 +255,8 @@ impl Seated {
     }
 }
 
-/// Finds out which member each drive is. Fails if the drives do not belong together.
+/// Finds out which member each drive is. Fails if the drives do not belong together, or if one of
+/// them must not be used.
 fn match_members(
     candidates: &[Candidate],
     says: &[Examined],
@@ -348,9 +352,10 @@ fn match_members(
     Ok(Matched { newest: best, order, unrecorded })
 }
 
-/// Fails if the newest whole state record had a successor that is damaged on every member: blocks
-/// that the older record names may have been overwritten since. A successor with the same
-/// checkpoint makes no difference, and one that some member lacks was never acknowledged.
+/// Fails if a newer state record, damaged on every member, followed the newest whole one:
+/// blocks that the whole record names may have been overwritten since. Does not fail if the
+/// damaged record has the same checkpoint, or if a member lacks it: then the damaged record was
+/// never acknowledged.
 fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: bool) -> Result<()> {
     let newest = &candidates[matched.newest].says;
     let last = candidates.iter().filter(|c| c.says.record == newest.record);

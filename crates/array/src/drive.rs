@@ -46,7 +46,8 @@ impl Drop for Drive {
 }
 
 impl Drive {
-    /// Opens a drive in the state of its reports; `ring` says what its state ring holds.
+    /// Opens a drive whose zones are in the states that `reports` give; `ring` says what its state
+    /// ring holds.
     pub fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -114,7 +115,8 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Reads blocks from a zone with in-band metadata. If the drive is gone, notes that.
+    /// Reads blocks of metadata, such as headers and footers. If the drive is gone, notes that;
+    /// see [`Drive::has_missed`].
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
@@ -123,7 +125,8 @@ impl Drive {
         read
     }
 
-    /// Notes the status of a read of out-of-band metadata.
+    /// Notes the status of a read command for metadata: an internal error may mean that the drive
+    /// is gone.
     pub fn note(&self, status: Status) {
         self.missed.set(self.missed.get() || status == Status::InternalError);
     }

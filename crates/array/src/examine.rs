@@ -15,7 +15,7 @@ use furrow_rt::{Boxed, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 
-/// The content of a state record's payload, for reports about a drive.
+/// Figures from a state record's payload, for reports about a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Number of blocks that the array's user serves.
@@ -45,7 +45,7 @@ pub struct Examined {
     pub level: Level,
     /// Name of the array.
     pub label: String,
-    /// Number of events that the drive has recorded.
+    /// The array's count of events in the newest state record.
     pub events: u64,
     /// Size of the volume in blocks.
     pub blocks: u64,
@@ -53,7 +53,7 @@ pub struct Examined {
     pub created: i64,
     /// Whether the array was stopped cleanly.
     pub clean: bool,
-    /// The members as this drive knows them; a spare knows none.
+    /// The members according to this drive's record; empty for a spare.
     pub members: Vec<(Uuid, MemberState)>,
     /// Number of the newest whole state record on the drive.
     pub record: u64,
@@ -68,7 +68,8 @@ pub struct Examined {
     pub epoch: u64,
     /// Number of the checkpoint in the newest state record.
     pub checkpoint: u64,
-    /// Number of blocks written up to that checkpoint, including those that the volume moved.
+    /// Number of blocks written up to that checkpoint, with mapping blocks and trim records. Moved
+    /// blocks do not count again.
     pub written_blocks: u64,
     /// Number of segments begun up to that checkpoint.
     pub segments: u64,
@@ -77,7 +78,7 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// For tests: the first state of a new array, as its member `member` says it.
+    /// For tests: the first state of a new array, as its member `member` has recorded it.
     #[cfg(test)]
     pub(crate) fn sample(
         array: Uuid,
@@ -142,7 +143,7 @@ impl Damaged {
 /// Decodes a state record that was found on a drive, and its payload.
 ///
 /// # Errors
-/// `Corrupt` if the record is not an array's.
+/// `Corrupt` if the content of the record or of its payload is invalid.
 pub(crate) fn open(found: &Found, name: &str, read: ReadPayload) -> Result<(Record, Told)> {
     let whole = Record::decode(&found.body, found.header.object);
     let read = whole.and_then(|record| read(&record).map(|told| (record, told)));
@@ -180,8 +181,8 @@ pub(crate) fn says(record: &Record, told: Told, found: &Found, ring: &RingRead) 
 /// Reads what `device` records about its array.
 ///
 /// # Errors
-/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
-/// `Io` if the drive cannot be read.
+/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version,
+/// `Corrupt` if the drive's records are damaged, `Io` if the drive cannot be read.
 #[inline(never)]
 pub fn examine(device: &dyn ZonedDevice, read: ReadPayload) -> Boxed<'_, Result<Examined>> {
     Box::pin(async move {
@@ -223,7 +224,7 @@ pub(crate) fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error
 /// the drive has a whole record, or no such sign.
 ///
 /// # Errors
-/// The errors of [`examine`].
+/// `WrongFormat` if the array is of a newer version, `Io` if the drive cannot be read.
 #[inline(never)]
 pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damaged>>> {
     Box::pin(async move {
@@ -313,7 +314,8 @@ pub fn check_empty(device: &dyn ZonedDevice) -> Boxed<'_, Result<()>> {
     })
 }
 
-/// Empties every zone that is not empty. Returns the reports of all zones afterwards.
+/// Empties every zone that is not empty and can be reset. Returns the reports of all
+/// zones afterwards.
 pub async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     erase_but(device, None).await
 }
@@ -344,7 +346,7 @@ pub async fn erase_but(device: &dyn ZonedDevice, ring: Option<u32>) -> Result<Ve
 pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
-    /// The place at which the drive's state ring is continued.
+    /// The content of the drive's state ring, which decides how the ring is continued.
     pub(crate) holds: Holds,
     pub(crate) zones: Vec<ZoneReport>,
 }

@@ -10,8 +10,8 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 /// The format version that this code writes; a newer one is refused.
 pub const VERSION: u16 = 1;
-/// Incompatible feature: the drives have no out-of-band area, so the lists of windows describe
-/// the blocks.
+/// Incompatible feature: the drives' out-of-band area is missing or too small, so metadata blocks
+/// among the data describe the other blocks.
 pub const BARE: u64 = 1;
 /// Incompatible features that this version can read.
 pub const INCOMPAT_KNOWN: u64 = BARE;
@@ -42,8 +42,8 @@ layout! {
     /// Fixed part of a state record's body; members, segments and the map's root follow.
     ///
     /// Invariants: `member < drives`; `1 + rows + footer blocks ≤ zone_capacity`;
-    /// `segments × data chunks × rows < 2^32`; the record of the highest `events`, then of the
-    /// highest `sequence` in its header, counts.
+    /// `segments × data chunks × rows < 2^32`. Of several records, the one with the most `events`
+    /// counts; of these, the one with the highest `sequence` in its header.
     pub struct ArrayBody: 232 {
         /// Features an older version may ignore.
         pub compat: U64,
@@ -125,7 +125,7 @@ layout! {
         pub reserved: [u8; 19],
     }
 
-    /// A member of the array.
+    /// The entry of a member in a state record.
     pub struct MemberEntry: 32 {
         /// UUID of the member: `device` in its records.
         pub uuid: Uuid,
@@ -141,8 +141,8 @@ layout! {
     }
 }
 
-/// The features are at the same offset in both records, so they can be read before it is known
-/// which record it is.
+/// `incompat` is at the same offset in both kinds of record, so it can be read before the kind
+/// is known.
 const _: () = assert!(
     core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
 );

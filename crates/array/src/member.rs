@@ -149,8 +149,8 @@ impl Member {
         };
         entry.events = served.into();
         let recorded = self.recorded.get();
-        // Entries of failed members have this number as well: an older image of such a member must
-        // not look as if it had continued.
+        // Entries of failed members have this number as well, so that an older image of a failed
+        // member is not taken for a drive that continued.
         if recorded > 0 {
             let behind = u32::try_from(record.saturating_sub(recorded));
             entry.behind = behind.unwrap_or(0).into();
@@ -179,8 +179,8 @@ impl Member {
     }
 
     /// Waits for a permit for a zone of the drive. `None` if the member has failed. A drive that
-    /// hung may never give permits back: if it is taken out of service, the wait continues for the
-    /// drive that takes its place.
+    /// hung may never give permits back: if it is taken out of service, the wait ends, or continues
+    /// for the drive that has taken its place.
     pub async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
         loop {
             let drive = self.drive()?;

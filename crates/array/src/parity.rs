@@ -1,8 +1,8 @@
 //! Parity over bytes, of chunks and of the metadata of their blocks: P (exclusive or), P + Q
 //! (Reed-Solomon over GF(2⁸), polynomial 0x11d, generator 2, as in Linux md and ISA-L), mirrors.
 //!
-//! Encoding runs for every write, in registers ([`lanes`]). Reconstruction is rarer and multiplies
-//! by table.
+//! Encoding runs for every write, in registers ([`p_and_q`]). Reconstruction is rarer and
+//! multiplies by table.
 
 mod p_and_q;
 
@@ -16,7 +16,7 @@ const fn double(a: u8) -> u8 {
     (a << 1) ^ (if a & 0x80 != 0 { POLYNOMIAL } else { 0 })
 }
 
-/// 2^i for i in 0..255, and the logarithm of each value.
+/// Tables of the field: 2^i for each i in 0..255, and the logarithm to base 2 of each value.
 const fn tables() -> ([u8; 256], [u8; 256]) {
     let (mut exp, mut log) = ([0u8; 256], [0u8; 256]);
     let (mut i, mut value) = (0, 1u8);
@@ -40,7 +40,7 @@ fn multiply(a: u8, b: u8) -> u8 {
     exp[(usize::from(log[usize::from(a)]) + usize::from(log[usize::from(b)])) % 255]
 }
 
-/// 2^i.
+/// 2^i in the field.
 fn power(i: u32) -> u8 {
     TABLES.0[(i % 255) as usize]
 }
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         /// At every level, parity matches its definition, and every chunk can be reconstructed from
-        /// any sufficient set of others, and not from fewer.
+        /// any sufficient set of others. From too few others, no wrong chunk is computed.
         #[test]
         fn what_is_lost_comes_back(
             level in prop::sample::select(Level::ALL.to_vec()),

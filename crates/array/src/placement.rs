@@ -26,7 +26,7 @@ impl Placement {
     ///
     /// # Errors
     /// `Invalid` if the level does not work with this number of drives; the message says which
-    /// number would.
+    /// number would work.
     pub fn new(level: Level, drives: u32) -> Result<Placement> {
         let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         if drives < level.drives_min() || !DRIVES.contains(&drives) {

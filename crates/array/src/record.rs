@@ -71,7 +71,7 @@ impl Record {
         bytes
     }
 
-    /// Reads the record in `bytes`, which is of the array `uuid`.
+    /// Decodes a state record of the array `uuid`.
     ///
     /// # Errors
     /// A description of what is wrong with the record.

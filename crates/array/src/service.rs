@@ -33,7 +33,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The placement of its chunks.
+    /// The placement of the array's chunks on its drives.
     ///
     /// # Errors
     /// `Invalid` if the level does not allow this number of drives.
@@ -220,8 +220,8 @@ impl Array {
         });
     }
 
-    /// Takes a member out of service, and reports this event. Its drive is closed when the last
-    /// command has ended. The caller counts the event, by [`Array::raise_events`].
+    /// Takes a member out of service, and reports this event. The member's drive is closed when the
+    /// last command to it has ended. The caller counts the event, by [`Array::raise_events`].
     pub fn take_out(&self, index: u32, why: String) {
         self.set_state(index, MemberState::Failed);
         if let Some(drive) = self.member(index).leave(self.events.get()) {

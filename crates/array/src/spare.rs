@@ -64,8 +64,8 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
 }
 
 /// The number of the member that a drive with a spare's record has become, if a crash prevented its
-/// own state record. `None` if the drive is still a spare. `array` is the UUID of the other drives'
-/// array, with the name of one of them.
+/// own state record. `None` if the drive is still a spare. `other` is the name of one of the other
+/// drives, and `array` the UUID of their array.
 ///
 /// # Errors
 /// `WrongFormat` if the drive is a spare of another array, `Invalid` if it is stale.

@@ -1,7 +1,7 @@
 //! Split brain: whether the given drives can know that they have the newest state.
 //!
 //! Missing drives may have continued without the given ones, if the missing drives alone were
-//! enough. The given drives cannot know whether they did. This concerns mirrors (arrays of two
+//! enough. The given drives cannot know whether that happened. This concerns mirrors (arrays of two
 //! drives, the halves of RAID-01) and RAID-6 on three or four drives. In all other arrays, a part
 //! that can start has more than half of the drives, so the other drives cannot start.
 
@@ -11,8 +11,8 @@ use crate::member::MemberState;
 use crate::placement::Placement;
 
 /// The reason why an array should not be started from these drives without a confirmation. `None`
-/// if they certainly have the newest state, or are too few to start.
-/// [`assemble`](crate::assemble()) checks everything else.
+/// if they certainly have the newest state, or are too few to start. The module
+/// [`assemble`](crate::assemble) checks everything else.
 pub fn split_brain(drives: &[Examined]) -> Option<String> {
     let newest = newest(drives)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
@@ -46,8 +46,8 @@ mod tests {
     use crate::level::Level;
     use furrow_log::Uuid;
 
-    /// State records for tests: those of the members `here` of an array in which the members
-    /// `failed` had failed.
+    /// State records for tests: those that the members `here` of an array have after the members
+    /// `failed` have failed.
     fn say(level: Level, drives: u32, here: &[u32], failed: &[u32]) -> Vec<Examined> {
         let state = |member| match failed.contains(&member) {
             true => MemberState::Failed,

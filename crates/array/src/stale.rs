@@ -1,8 +1,9 @@
-//! Stale members: drives that come back in an older state, as a restored backup does, or a drive
-//! that lost acknowledged writes.
+//! Stale members: drives that come back in an older state, for example from a restored backup, or
+//! because the drive lost acknowledged writes.
 //!
-//! Each state record names, for each member, the last state record that its drive acknowledged. An
-//! older image of a member lacks the record that the other members know it had.
+//! Each state record names, for each member, the last state record that the member's drive
+//! acknowledged. An older image of a member lacks a record that, according to the other members,
+//! the member had.
 
 use crate::format::MemberEntry;
 use furrow_log::Uuid;

@@ -132,7 +132,7 @@ pub async fn read_ring(
                 Place::Damaged(header, blocks) => {
                     bad.certain |= at >= bad.end;
                     // If there are several headers, the last is the newest record's. Blocks inside
-                    // a record have none.
+                    // a record have no header.
                     if at >= bad.end || header.is_some() {
                         bad.damage.header = header;
                     }
@@ -154,8 +154,9 @@ pub async fn read_ring(
         let ring = damage.zone.0 - ring_start(device.geometry());
         damage.newest = match newest {
             Some((of, at)) if of == ring => damage.block > at,
-            // The ring continues in an empty zone. If the other zone has a whole record, it was
-            // left before the newest record was written.
+            // This damage is in the zone without the newest record. The ring goes on only in an
+            // empty zone: if this zone has a whole record, the ring left the zone before the newest
+            // record was written.
             _ => !whole[ring as usize],
         };
     }
@@ -167,7 +168,7 @@ struct Bad {
     damage: Damage,
     /// Whether the blocks are certainly not the torn end of a write.
     certain: bool,
-    /// The block after the last one that a header in these blocks claims.
+    /// The first block after all records that headers in these blocks announce.
     end: u32,
 }
 
@@ -248,7 +249,7 @@ async fn place(
         Err(error) if error.kind() == ErrorKind::WrongFormat && header.kind.get() == wanted => {
             Err(error.at(device.name()))
         }
-        // A whole record of other kind, for example of a file system.
+        // A whole record of another kind, for example of a file system.
         Err(_) if is_whole(&bytes, header.kind.get()) => Ok(Place::Damaged(None, header.blocks())),
         Err(_) if is_torn(&whole, &bytes, device.geometry()) => Ok(Place::Torn(header.blocks())),
         Err(_) => Ok(Place::Damaged(looks_like_ours(first[0].bytes()), header.blocks())),
@@ -278,7 +279,7 @@ fn looks_like_ours(bytes: &[u8]) -> Option<RecordHeader> {
     (signs.iter().filter(|sign| **sign).count() >= 3).then_some(header)
 }
 
-/// Fails if a record is of a newer version.
+/// Fails if a record has incompatible features that this version does not know.
 fn check_features(body: &[u8]) -> Result<()> {
     let incompat = body.get(16..24).map(|bytes| {
         u64::from_le_bytes(bytes.try_into().expect("invariant: eight bytes were taken"))
@@ -318,16 +319,16 @@ pub struct StateRing {
     /// Whether each zone of the ring holds data.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
-    /// The zone that is not current, if it can never be emptied. When the current zone is full, no
-    /// further record can be written.
+    /// The zone that is not current, if it can never be emptied. Once the current zone is full, no
+    /// further record can then be written.
     lost: Cell<Option<ZoneId>>,
 }
 
 /// The newest whole record, which was found at assembly or written and acknowledged since.
 struct Newest {
     ring: u32,
-    /// Proof that the record is durable. `None` for a record that was found: it may be only in the
-    /// drive's cache.
+    /// Proof that the record is durable. `None` for a record that was found at assembly: it may be
+    /// only in the drive's cache.
     proof: Option<DurableSnapshot>,
 }
 
@@ -379,7 +380,7 @@ impl Drive {
 
     fn attach_ring(&self, zone: ZoneId) {
         // Only the ring uses this class's reserve. If no permit is available, a finished zone has
-        // not yet given its permit back; the zone's queue waits for that.
+        // not yet given its permit back; the queue of the new zone waits for that.
         if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
             self.writer.attach(zone, permit);
         }
@@ -388,8 +389,8 @@ impl Drive {
     /// Writes a state record, which is durable when the call returns.
     ///
     /// # Errors
-    /// An error if both zones of the ring refuse the record; the drive then still has the record
-    /// before it.
+    /// An error if the drive does not answer, or if neither zone of the ring takes the record; the
+    /// drive then still has the record before it.
     pub async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;
@@ -419,8 +420,8 @@ impl Drive {
         Err(last.expect("invariant: the loop ends early or with an error"))
     }
 
-    /// Makes the next record go to the empty zone of the ring. When it is durable there, the other
-    /// zone is emptied, whatever its content.
+    /// Makes the next record go to the other zone of the ring. When that record is durable, the
+    /// zone written so far is emptied, whatever its content.
     pub fn leave_ring_zone(&self) {
         self.ring.closed.set(true);
     }

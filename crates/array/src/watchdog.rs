@@ -2,16 +2,14 @@
 //!
 //! A drive that neither answers nor fails would block its callers for ever. So while an array runs,
 //! and while it is assembled, a task regularly checks each drive's oldest unanswered command. If a
-//! drive has not answered the same command for [`Options::drive_timeout`], the task gives the drive
-//! up ([`ZonedDevice::give_up`]): all its commands, and all later ones, are answered with an error.
-//! The array then handles it like a drive that went away: the member is taken out of service, or
-//! counts as missing.
+//! drive has not answered the same command within the limit given to [`Watchdog::new`], the task
+//! gives the drive up ([`ZonedDevice::give_up`]): all its commands, and all later ones, are
+//! answered with an error. The array then handles it like a drive that went away: the member is
+//! taken out of service, or counts as missing.
 //!
-//! The task notices a command at its next check, at most half a second after the command was sent,
+//! The task notices a command at its next check: at most half a second after the command was sent,
 //! or a 64th of the limit if the limit is below 32 s. From then on the drive has the whole limit,
 //! to the nanosecond.
-//!
-//! [`Options::drive_timeout`]: crate::Options::drive_timeout
 
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::ZonedDevice;

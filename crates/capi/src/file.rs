@@ -39,7 +39,7 @@ pub(crate) fn opened(shared: Arc<Shared>, id: FileId, is_new: bool) -> *mut furr
 /// The file behind a caller's handle.
 ///
 /// # Safety
-/// `file` is null, or was answered by `furrow_create` or `furrow_open` and was not closed.
+/// `file` is null, or was returned by `furrow_create` or `furrow_open` and was not closed.
 unsafe fn file<'a>(file: *const furrow_file) -> Outcome<&'a furrow_file> {
     // SAFETY: as the caller promises.
     unsafe { file.as_ref() }.ok_or_else(|| Failure::invalid("file: a null pointer"))
@@ -319,7 +319,7 @@ pub unsafe extern "C" fn furrow_file_set_claim(
     }
 }
 
-/// Copies the bytes that were read to the caller's buffer; returns their number.
+/// Copies `data`, which was read, to the caller's buffer. Returns the number of bytes.
 ///
 /// # Safety
 /// `buffer` may be written for `len` bytes, and no other thread uses it meanwhile.

@@ -183,7 +183,8 @@ impl Reader {
 /// The control socket of the program that uses the store on the drive called `name`.
 ///
 /// # Errors
-/// An error if no program answers, but one speaks another version of the protocol.
+/// The error of a program that speaks another version of the protocol, if no other program uses
+/// the store.
 fn program_with(name: &str) -> Result<Option<PathBuf>, Unanswered> {
     let mut other = None;
     for socket in Kind::Store.sockets().unwrap_or_default() {

@@ -142,8 +142,8 @@ impl Recorder {
     }
 }
 
-/// Executes a call and records it: `op` makes the record from the call's result, or from `None` if
-/// the call failed.
+/// Executes a call and records it. `order` returns the number that the call took while it held the
+/// engine, if any. `op` makes the record from the call's result, or from `None` if the call failed.
 pub(crate) fn recorded<T>(
     recorder: Option<&Recorder>,
     body: impl FnOnce() -> Outcome<T>,

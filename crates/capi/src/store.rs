@@ -133,7 +133,7 @@ pub(crate) unsafe fn text(text: *const c_char, what: &str) -> Outcome<String> {
 /// The store behind a caller's handle.
 ///
 /// # Safety
-/// `store` is null, or was answered by `furrow_store_open` and was not closed.
+/// `store` is null, or was returned by `furrow_store_open` and was not closed.
 pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> {
     // SAFETY: as the caller promises.
     let store = unsafe { store.as_ref() };
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn furrow_store_counters(
     }
 }
 
-/// Carries out a change of two names that does not wait for the drive.
+/// Carries out a change of names that takes two strings and does not wait for the drive.
 ///
 /// # Safety
 /// As the crate's description says.

@@ -21,7 +21,7 @@ const PIECE: u64 = 256 << 10;
 #[derive(Default)]
 pub(crate) struct Views {
     next: Cell<u64>,
-    /// Each view holds a reference, so the count is the number of views.
+    /// Each view holds a reference, too: there is one reference more than there are views.
     all: Rc<()>,
 }
 
@@ -90,7 +90,7 @@ fn entries(frozen: &Frozen) -> Vec<Entry> {
 }
 
 impl View {
-    /// Reads `len` bytes of a file; fewer at its end, or if `len` is very large.
+    /// Reads `len` bytes of a file, at most [`READ_MAX`]; fewer at the end of the file.
     pub(crate) async fn read(&self, file: u64, offset: u64, len: u64) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let len = len.min(READ_MAX);

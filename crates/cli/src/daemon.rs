@@ -1,9 +1,10 @@
 //! A daemon and the command that starts it.
 //!
-//! A command starts itself again with `--foreground --ready`. It does not fork, so no thread is
-//! lost halfway. The child writes one line to its standard output (a pipe), `ready MESSAGE` or
-//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line. The child inherits no
-//! open file of the program that started the command: an inherited lock or pipe would stay in use.
+//! A command starts itself again with `--foreground --ready`. It does not fork(2), which would copy
+//! only the calling thread. The child writes one line to its standard output (a pipe), `ready
+//! MESSAGE` or `failed STATUS MESSAGE`, and closes it; the parent waits for that line. The child
+//! inherits no open file of the program that started the command: an inherited lock or pipe would
+//! stay in use.
 
 use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;
@@ -69,7 +70,7 @@ pub fn warn_of_refusals() {
     }
 }
 
-/// A line for the operator, on standard error: a terminal, the log file, or the journal.
+/// Writes a line for the operator to standard error: a terminal, the log file, or the journal.
 pub fn log(message: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let line = format!("{} furrow[{}]: {message}\n", utc(now), std::process::id());
@@ -77,7 +78,7 @@ pub fn log(message: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Seconds since 1970 as `2026-11-19T12:34:56Z`.
+/// Formats `seconds` since 1970 as `2026-11-19T12:34:56Z`.
 pub fn utc(seconds: u64) -> String {
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
     // Days count from 0000-03-01, so that the leap day ends a year.
@@ -98,7 +99,8 @@ pub fn utc(seconds: u64) -> String {
 /// Tells the parent that the daemon serves, with a message for the operator, and closes the pipe.
 ///
 /// # Errors
-/// An error if the parent is gone, because the user gave up.
+/// An error if the parent is gone (the user gave up), or the working directory or standard output
+/// cannot be changed.
 pub fn say_ready(message: &str) -> Result<()> {
     // The directory is changed before the waiting command returns, so that the daemon does not keep
     // the file system of the command's directory busy.
@@ -115,8 +117,8 @@ pub fn say_failed(status: u8, message: &str) {
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
 }
 
-/// Replaces the line ends within a message, since a message is one line in the pipe: ASCII's record
-/// separator, which occurs in no message.
+/// ASCII's record separator, which occurs in no message. It stands for the line ends within a
+/// message, since a message is one line in the pipe.
 const END_OF_LINE: &str = "\u{1e}";
 
 fn say(line: &str) -> std::io::Result<()> {
@@ -181,7 +183,8 @@ fn log_target(log: Option<&Path>) -> Result<Stdio> {
     Ok(journal().map_or_else(|_| Stdio::null(), Stdio::from))
 }
 
-/// A stream for the journal: name, unit, priority (6, info), and four switches.
+/// Connects to the journal. The lines sent first are name, unit, priority (6, info) and
+/// four switches.
 fn journal() -> std::io::Result<OwnedFd> {
     let mut stream = UnixStream::connect(JOURNAL)?;
     stream.write_all(b"furrow\n\n6\n0\n0\n0\n0\n")?;

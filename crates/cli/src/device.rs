@@ -174,7 +174,8 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The path of the drive to make. Refuses an `image` that commands would not read as a plain path.
+/// The path of the drive to make. Refuses an `image` that is more than a path: a drive in memory,
+/// or a path with options of the drive.
 fn path_to_make(image: &str) -> anyhow::Result<PathBuf> {
     let spec: DeviceSpec = image.parse()?;
     let plain = match &spec {
@@ -212,7 +213,7 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     made.tell(args, geometry.bytes(geometry.zone_capacity), geometry.capacity(), out)
 }
 
-/// A drive that was made.
+/// A new drive, as `furrow device create` reports it.
 struct Made {
     uuid: Uuid,
     zones: u32,
@@ -278,7 +279,7 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     Made { uuid: made.uuid, zones, soft: true }.tell(args, zone, capacity, out)
 }
 
-/// A drive to look at.
+/// An open drive, and the executor on which it runs.
 struct Opened {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,

@@ -98,7 +98,7 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// The pages of `command`, called `name`, and of all its subcommands.
+/// Adds to `pages` the page of `command`, called `name`, and the pages of all its subcommands.
 fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let mut command = command.clone();
@@ -141,7 +141,7 @@ fn synopsis(usage: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Names of all visible commands, as their pages are called.
+    /// Adds to `all` the page names of `command` and of all visible commands below it.
     fn names(command: &Command, name: &str, all: &mut Vec<String>) {
         all.push(name.to_owned());
         for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {

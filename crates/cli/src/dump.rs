@@ -98,7 +98,7 @@ fn which(text: &str) -> Result<Which, String> {
 }
 
 impl What {
-    /// Device, name of the part, and the part.
+    /// The device, the name of the part to show, and the part.
     fn parts(self) -> (String, &'static str, Part) {
         let all = || 0..=u32::MAX;
         match self {
@@ -201,7 +201,8 @@ fn cell(value: &Value) -> Option<String> {
     }
 }
 
-/// Bytes in hexadecimal; if they end in many zeros, without these zeros.
+/// Shortens bytes in hexadecimal that end in many zero bytes: the zero bytes are only counted.
+/// Other text stays as it is.
 fn folded(text: &str) -> String {
     const MANY: usize = 64;
     let rest = text.trim_end_matches('0');

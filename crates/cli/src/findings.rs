@@ -69,7 +69,7 @@ impl<T: Violation> Findings<'_, T> {
     /// Prints the notes and the violations; with `verbose`, all that are kept.
     ///
     /// # Errors
-    /// The error of writing.
+    /// An error if writing fails.
     pub fn print(&self, out: &mut dyn Write, verbose: bool) -> io::Result<()> {
         let (device, noun) = (self.device, self.noun);
         let shown = if verbose { usize::MAX } else { SHOWN };

@@ -1,10 +1,10 @@
 //! The content of a drive, and the reports of commands about it.
 //!
 //! This module is the only place that recognises content: a file system, a member of an array or a
-//! spare, a file store, data of another program, or bytes of an unknown kind. A command that writes
-//! to an empty drive refuses a drive that is not empty and says what would be lost. A command that
-//! reads a file system (or a file store) and finds none describes the drive's content. No advice
-//! destroys data without saying so.
+//! spare, a file store, data of another program, or bytes of an unknown kind. A command that needs
+//! an empty drive refuses any other drive and says what would be lost. A command that reads a file
+//! system (or a file store) and finds none describes the drive's content. Advice that destroys data
+//! says so.
 
 use crate::limits;
 use furrow_drives::{FRONT, signature};
@@ -18,7 +18,8 @@ use furrow_zone::{Access, Error, ErrorKind, QueueId, ZoneId, ZoneState, ZonedDev
 use std::rc::Rc;
 
 const BLOCK: usize = 4096;
-/// Number of zones, after the conventional ones, in which file systems and members begin.
+/// Number of zones, the first after the conventional ones, in which file systems, stores and
+/// members keep the records that identify them.
 const RING_ZONES: u32 = 2;
 /// Kinds of records that file systems write.
 const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
@@ -84,8 +85,8 @@ impl Holds {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => unreadable = Some(error),
         }
-        // The newest half of the store's record ring may be the second half, or its front may
-        // be damaged.
+        // The newest half of a store's record ring may be the second half, or the front of the
+        // newest half may be damaged.
         if let Some(store) = furrow_kv::identify(device).await? {
             return Ok(Holds::Store(store, String::new()));
         }
@@ -179,7 +180,8 @@ impl Holds {
         }
     }
 
-    /// The error that what a command needs is not there; `None` if it may be there.
+    /// The error of a command that `needs` content other than this; `None` if this may be
+    /// that content.
     fn instead_of(&self, needs: Needs, name: &str) -> Option<Error> {
         let (noun, new) = match (needs, self) {
             (Needs::FileSystem, Holds::FileSystem(_)) | (Needs::Store, Holds::Store(..)) => {
@@ -249,7 +251,7 @@ pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
 }
 
 /// The content of the drive `device` as "it holds ...", for a command that only works on mounts.
-/// `None` if it is unknown.
+/// `None` for a file system, or if the content cannot be recognised.
 pub fn of_unmounted(device: &str) -> Option<String> {
     let rt = Rt::new(crate::daemon::config().ok()?);
     let drive = open(&rt, &device.parse().ok()?, Access::ReadOnly).ok()?;

@@ -96,7 +96,7 @@ pub fn explain_path(path: &Path, error: Error) -> Error {
 }
 
 /// Opens a device. If it is an image that is locked and not mounted, waits for `patience`; `say`
-/// gets a line if that takes longer than a moment.
+/// gets a line if the wait takes longer than a second.
 ///
 /// # Errors
 /// The errors of [`crate::holds::open`]; `Busy` names the process, if known.
@@ -115,8 +115,8 @@ pub fn open(
             (Err(error), DeviceSpec::Image(_)) if error.kind() == ErrorKind::Busy => {}
             (done, _) => return Some(done),
         }
-        // A daemon that does not answer delays the question about arrays, so it is asked only when
-        // there is time to wait.
+        // A daemon that does not answer delays the query for arrays. So the first attempt leaves
+        // out the query; later attempts follow only if there is time to wait.
         let has_time = std::mem::replace(&mut again, true);
         let array = || if has_time { assembled(path) } else { None };
         mounted(path).or_else(array).map(busy)
@@ -124,8 +124,8 @@ pub fn open(
     opened.unwrap_or_else(|| busy(still_in_use(path, patience)))
 }
 
-/// Tries until `attempt` returns a result, for at most `patience`; `say` gets a line if that takes
-/// longer than a moment.
+/// Tries until `attempt` returns a result, for at most `patience`; `say` gets a line if the wait
+/// takes longer than a second.
 fn wait<T>(
     path: &Path,
     patience: Duration,

@@ -60,7 +60,7 @@ fn total_memory(told: &str) -> Option<u64> {
 /// Refuses to write an image that is larger than the files that this process may write.
 ///
 /// # Errors
-/// `TooLarge`.
+/// `TooLarge` for such an image.
 pub fn check(spec: &DeviceSpec, access: Access) -> Result<(), Error> {
     let DeviceSpec::Image(image) = spec else { return Ok(()) };
     if !access.writes() {

@@ -51,7 +51,7 @@ impl Live {
         self.terminal.is_some()
     }
 
-    /// Shows a frame. On a terminal, lines below the last one of the screen are only counted.
+    /// Shows a frame. On a terminal, lines that do not fit the screen are replaced by their count.
     ///
     /// # Errors
     /// An error if writing fails.

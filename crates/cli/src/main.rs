@@ -5,10 +5,10 @@
 //! one line. A new subcommand needs a module, a variant of [`Command`], an arm in [`Command::run`]
 //! and, if its exit statuses are not the usual ones, an arm in [`statuses_of`].
 //!
-//! A front end, not the core: it may use files, processes and the wall clock.
+//! This crate is a front end, not the core: it may use files, processes and the wall clock.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
-// These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
+// `print!` and `eprint!` panic if their stream is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod daemon;
@@ -128,8 +128,8 @@ impl Command {
     }
 }
 
-/// Exit statuses of a subcommand and the one below it: those of mount(8), of fsck(8), and the usual
-/// ones for all others.
+/// Exit statuses of `subcommand`, or of the subcommand `below` it: those of mount(8) or fsck(8) for
+/// commands of these names, the usual ones for all others.
 fn statuses_of(subcommand: Option<&str>, below: Option<&str>) -> Statuses {
     match (subcommand, below) {
         (Some("mount"), _) => Statuses { usage: 1, failure: 32 },
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
     let mut words = words.filter(|argument| !argument.starts_with('-'));
     let words = (words.next(), words.next());
-    // Other commands print the bytes of a file, or text for a program or a shell.
+    // False for commands that print the bytes of a file, or text for a program or a shell.
     let text = !matches!(words, (Some("kv"), Some("get")) | (Some("docs" | "run"), _))
         && !arguments.iter().any(|argument| {
             ["--json", "--prometheus", "--toml", "--svg"].iter().any(|form| argument == form)

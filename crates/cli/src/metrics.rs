@@ -132,7 +132,7 @@ fn write_on(path: &Path, page: &impl Fn() -> Option<String>, every: Duration) ->
     }
 }
 
-/// A connection: first the part of the request that has arrived, then the rest of the answer.
+/// A connection: `head` is the part of the request that has arrived.
 struct Client {
     stream: TcpStream,
     until: Instant,
@@ -279,7 +279,7 @@ mod tests {
         let _ = client.write_all(request);
         let _ = client.shutdown(std::net::Shutdown::Write);
         let mut text = String::new();
-        // The connection is closed in the middle of a request that is too long.
+        // Fails if the server closes the connection in the middle of a request that is too long.
         let _ = client.read_to_string(&mut text);
         text
     }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// A request is answered at once, however many other connections send nothing or read nothing.
-    /// One after the other, their time limits would add up to minutes.
+    /// If they were served one after the other, their time limits would add up to minutes.
     #[test]
     fn silent_connections_hold_nobody_up_and_have_a_bound() {
         let text: &'static str = Box::leak("a 1\n".repeat(2 << 20).into_boxed_str());

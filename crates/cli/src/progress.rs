@@ -21,7 +21,7 @@ impl Progress {
         Progress { what, shown, next: Cell::new(Instant::now() + EVERY) }
     }
 
-    /// Shows that `done` of `of` bytes are done; `of` is 0 if the total is unknown.
+    /// Shows the progress: `done` of `of` bytes; `of` is 0 if the total is unknown.
     pub fn at(&self, done: u64, of: u64) {
         self.tell(|| match of {
             0 => format!("{}: {}", self.what, show::bytes(done)),
@@ -33,7 +33,7 @@ impl Progress {
         });
     }
 
-    /// Shows `line`, unless another line was shown a moment ago.
+    /// Shows `line`, unless another line was shown less than 200 ms ago.
     pub fn tell(&self, line: impl FnOnce() -> String) {
         if self.shown && Instant::now() >= self.next.get() {
             self.next.set(Instant::now() + EVERY);

@@ -1,9 +1,9 @@
 //! `furrow raid`: creates and runs arrays, shows and changes their state.
 //!
-//! A running array is a daemon (`serve`): engine and NBD server on one executor, and a control
-//! socket (`control`) in the runtime directory, which every other command uses (`client`). The
-//! daemon describes its array as a [`status::Status`]. Only `create`, `examine` and the daemon open
-//! drives.
+//! A running array is a daemon (`start`): the engine and an NBD server on one executor. All
+//! other commands reach it (`client`) through its control socket in the runtime directory. The
+//! daemon describes its array as a [`status::Status`]. Only `create`, `examine` and the daemon
+//! open drives.
 
 mod advice;
 pub mod client;
@@ -67,8 +67,8 @@ enum Action {
     Fault(Answered<manage::Fault>),
 }
 
-// Arguments of a command that changes an array, and the form of its answer. The help is that of the
-// command: a documentation comment here would replace it.
+// Arguments of a command that changes an array, and the option `--json`. A plain comment, because a
+// documentation comment would replace the help of the command.
 #[derive(clap::Args)]
 struct Answered<T: clap::Args> {
     #[command(flatten)]
@@ -89,7 +89,8 @@ struct Answer<'a> {
 }
 
 impl<T: clap::Args> Answered<T> {
-    /// Runs `command`; its messages become JSON if the user asked for JSON.
+    /// Runs `command`. With `--json`, its messages become JSON, together with the state of the
+    /// array `named`, or else of the array that the first message names.
     fn run(
         &self,
         out: &mut dyn Write,
@@ -114,7 +115,7 @@ impl<T: clap::Args> Answered<T> {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if the command fails; then no change is half done.
+/// An error if the command fails.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create::run(&args, out),

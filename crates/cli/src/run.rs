@@ -105,7 +105,7 @@ fn policies() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(named).try_map(|name| name.parse::<Policy>())
 }
 
-/// Becomes the program; returns only if that fails.
+/// Replaces this process by the program; returns only if that fails.
 pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     check_uris(&args.program)?;
     let mut command = Command::new(&args.program[0]);
@@ -201,7 +201,7 @@ fn names_store(program: &[OsString]) -> bool {
     program[1..].iter().any(|word| word.to_string_lossy().contains("furrow://"))
 }
 
-/// The full path of a file that will be written by the program.
+/// The absolute path of a file that the program will write; the file is created if it is missing.
 fn writable(path: &Path, option: &str) -> Result<PathBuf> {
     let tried = OpenOptions::new().create(true).append(true).open(path);
     tried.with_context(|| format!("{option}: {}: cannot be written", path.display()))?;

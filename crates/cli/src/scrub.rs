@@ -112,7 +112,8 @@ impl Place {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if there is nothing to scrub there, or the order does not fit.
+/// An error if the target cannot be scrubbed, or if the state of its scrub does not allow
+/// the order.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let Some(target) = args.target.as_ref().filter(|_| !args.all) else {
         return all::run(args.repair, out);
@@ -253,7 +254,7 @@ fn wait(place: &Place, name: &str, quiet: bool) -> Result<Scrub> {
         }
         if !quiet && (terminal || said.is_none_or(|at| at.elapsed() >= SAY_EVERY)) {
             let line = format!("{} {name}: scrub {}", show::bar(scrub.percent), describe(&scrub));
-            // A short scrub needs no line.
+            // Without a terminal the first line is left out: a short scrub needs none.
             if terminal || said.is_some() {
                 show::redraw(&line, terminal);
             }

@@ -118,13 +118,14 @@ fn is_plain(character: char) -> bool {
     character.is_ascii_alphanumeric() || !character.is_ascii() || "#+-.:=@_".contains(character)
 }
 
-/// Encodes text as udev does in names of links: other characters become `\xNN`.
+/// Encodes text as udev does in names of links: characters that are not plain become `\xNN`.
 fn encode(text: &str) -> String {
     let one = |c: char| if is_plain(c) { c.into() } else { format!("\\x{:02x}", u32::from(c)) };
     text.chars().map(one).collect()
 }
 
-/// Makes a label readable as udev does: other characters become underscores.
+/// Makes a label readable as udev does: characters other than plain ones and `/`
+/// become underscores.
 fn safe(text: &str) -> String {
     text.chars().map(|c| if is_plain(c) || c == '/' { c } else { '_' }).collect()
 }
@@ -169,8 +170,8 @@ impl<'a> Tag<'a> {
 /// name itself.
 ///
 /// # Errors
-/// An error if no block device has the label or UUID, or several have, or if the array does
-/// not run.
+/// An error if no or several block devices have the label or UUID, if the file system is mounted,
+/// or if the array does not run or has no block device.
 pub fn device_of(name: &str) -> Result<String> {
     if let Some(volume_name) = name.strip_prefix(VOLUMES).filter(|_| !Path::new(name).exists()) {
         return volume(name, volume_name);

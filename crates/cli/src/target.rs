@@ -29,7 +29,8 @@ impl Target {
     /// system that is mounted or on a block device.
     ///
     /// # Errors
-    /// An error if the mount table cannot be read, if a mount is dead, or if no file system has the
+    /// An error if the mount table cannot be read, if the mount is dead, if `name` is a directory
+    /// inside a mount or the name of a running array, or if no or several file systems have the
     /// label or UUID.
     pub fn find(name: &OsStr) -> Result<Target> {
         let path = Path::new(name);
@@ -96,7 +97,7 @@ impl Target {
     }
 }
 
-/// Refuses the name of a running array, which no drive has.
+/// Refuses `path` if it is the name of a running array and no file has this name.
 fn refuse_array(path: &Path) -> Result<()> {
     let alone = path.components().count() == 1 && !path.exists();
     let Some(name) = path.to_str().filter(|_| alone) else { return Ok(()) };
@@ -159,8 +160,8 @@ fn without_touching(path: &Path) -> PathBuf {
     }
 }
 
-/// The name of `device` in the mount table: for an image the full path of its file, otherwise the
-/// given name.
+/// The name of `device` in the mount table: the full path of its file, with links resolved; the
+/// given name if `device` has no file.
 pub fn source_name(device: &str) -> String {
     let spec: Option<DeviceSpec> = device.parse().ok();
     let Some(path) = spec.as_ref().and_then(DeviceSpec::path) else { return device.to_owned() };

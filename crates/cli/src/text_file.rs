@@ -29,7 +29,7 @@ pub fn check_append(path: &Path) -> Result<()> {
 /// Checks that `path` may be replaced by metrics.
 ///
 /// # Errors
-/// An error if `path` is anything other than a file that is empty or holds metrics.
+/// An error if `path` exists and is not a file that is empty or holds metrics.
 pub fn check_metrics(path: &Path) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let ours = |front: &[u8]| front.is_empty() || front.starts_with(b"# HELP ");

@@ -91,9 +91,9 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Makes everything durable, and prints a message if that takes long. Before a lazy unmount, it
-/// gives up instead of waiting longer. If the drive does not answer, it does not wait at all: a
-/// process that waits in the kernel for such a mount cannot even be killed.
+/// Makes everything durable, and prints a message if that takes long. Before a lazy unmount, gives
+/// up instead of waiting longer. If the drive does not answer, fails without waiting: a process
+/// that waits in the kernel for such a mount cannot even be killed.
 fn sync(directory: &Path, lazy: bool) -> Result<()> {
     let at = directory.display();
     let silence = || report::ask_status(directory).ok().and_then(|status| status.silence);
@@ -105,7 +105,7 @@ fn sync(directory: &Path, lazy: bool) -> Result<()> {
     }
     let (tell, told) = channel();
     let asked = directory.to_owned();
-    // The receiver may be gone by then.
+    // The send fails if this function has returned before the sync ended.
     std::thread::spawn(move || drop(tell.send(report::ask_sync(&asked))));
     let (mut pause, begun) = (SILENT[0], Instant::now());
     loop {

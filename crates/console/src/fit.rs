@@ -5,7 +5,7 @@
 const GAP: usize = 2;
 /// Smallest width to which a column of names is shortened, unless its heading is wider.
 const LEAST: usize = 8;
-/// Smallest width of a column of names that may be shortened to make space for columns of a rank
+/// Smallest width to which a column of names is shortened to make space for columns of a rank
 /// above 1.
 const COMFORTABLE: usize = 20;
 /// Replaces the part of a name that is left out. It is ASCII, because a terminal may know
@@ -165,8 +165,8 @@ pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
 const JOINED: char = '\u{1f}';
 
 /// Like [`folded`], but commands stay in one line, so that they can be pasted, even if the line is
-/// then longer than `width`. A command begins with `furrow`, and ends before a bracket, a
-/// semicolon, a quote or the end of the text.
+/// then longer than `width`. A command begins with `furrow`, and ends before a `)`, a semicolon, a
+/// backquote or the end of the text.
 pub fn folded_around_commands(text: &str, indent: usize, width: usize) -> Vec<String> {
     let mut joined = String::with_capacity(text.len());
     let mut rest = text;

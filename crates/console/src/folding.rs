@@ -56,7 +56,7 @@ impl<W: Write> Folding<W> {
         Folding { out, width, line: Vec::new() }
     }
 
-    /// Passes on the line, which ends here.
+    /// Writes out the line, which is complete now.
     fn end_line(&mut self, width: usize) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         match std::str::from_utf8(&line) {

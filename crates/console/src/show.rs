@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-/// Bytes as text: three digits and a binary unit.
+/// Bytes as text: three significant digits, four from 1000 on, and a binary unit.
 pub fn bytes(amount: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if amount < 1024 {
@@ -29,8 +29,8 @@ pub fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Nanoseconds as text: three digits and a unit. The unit is ASCII, because a terminal may know
-/// nothing else.
+/// Nanoseconds as text: three significant digits and a unit; from 100 s on, whole seconds. The unit
+/// is ASCII, because a terminal may know nothing else.
 pub fn time(nanoseconds: u64) -> String {
     let (value, unit) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
@@ -63,8 +63,8 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. Only a `part` of 0 is shown as 0
-/// %, and only the whole as 100 %.
+/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. Only a `part` of 0 is shown as
+/// zero, and only the whole as 100 %.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
@@ -145,7 +145,7 @@ pub fn facts<'a>(
     facts.try_for_each(|(name, text)| fact(out, &format!("{:indent$}{name:<room$} ", ""), &text))
 }
 
-/// Prints a table that is as wide as the screen: see [`fit::table`].
+/// Prints a table that is at most as wide as the screen: see [`fit::table`].
 ///
 /// # Errors
 /// The error of writing.
@@ -191,7 +191,7 @@ pub fn print_table(out: &mut dyn Write, table: &Table<'_>) -> io::Result<()> {
 }
 
 /// The width of the screen to which texts and tables are made to fit. If standard output is not a
-/// terminal, nothing is broken or left out, whatever COLUMNS says: a program may read it.
+/// terminal, nothing is broken or left out, whatever COLUMNS says: a program may read the output.
 pub fn width() -> usize {
     match io::stdout().is_terminal() {
         true => Screen::of_stdout().width,

@@ -112,7 +112,8 @@ impl Connection {
     pub fn exchange(&mut self, request: &impl Serialize) -> Result<Answer, Error> {
         let mut line = envelope::write(request).map_err(Error::Unsent)?;
         line.push(b'\n');
-        // A server that refuses the connection has sent the reason before reading.
+        // A server that refuses the connection sends the reason without reading the request. So its
+        // answer is read even if the request cannot be written.
         let sent = self.stream.get_mut().write_all(&line);
         let mut line = Vec::new();
         (&mut self.stream).take(self.answer_max).read_until(b'\n', &mut line)?;
@@ -143,7 +144,7 @@ impl Connection {
         result(self.exchange(request)?)
     }
 
-    /// The error that an answer has content of another version.
+    /// The error for an answer whose content is of another version.
     pub fn other_version(&self) -> Error {
         Error::OtherVersion { theirs: None, process: self.process() }
     }

@@ -23,7 +23,8 @@ impl Kind {
         }
     }
 
-    /// The socket of the array or store called `name`, which is its UUID, unless several have it.
+    /// The socket of the array or store called `name`: its UUID, or another name if several have
+    /// the same UUID.
     pub fn socket(self, name: &str) -> PathBuf {
         directory().join(format!("{name}.{}", self.ending()))
     }

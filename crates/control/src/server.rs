@@ -19,8 +19,8 @@ const CONNECTIONS: u32 = 64;
 const PATIENCE: u64 = 30 * Nanos::SECOND;
 /// Additional nanoseconds that a client may take for each byte of an answer: 64 KiB a second.
 const SLOWEST: u64 = Nanos::SECOND / (64 << 10);
-/// Nanoseconds between attempts to accept while the system refuses, because descriptors are
-/// lacking.
+/// Nanoseconds between attempts to accept a connection while the system refuses, for example
+/// because no descriptor is free.
 const PAUSE: u64 = 100 * Nanos::MILLI;
 
 /// Answers the requests to a server.
@@ -111,7 +111,7 @@ impl Open {
 }
 
 impl Server {
-    /// A server of the clients that connect to `listener`.
+    /// A server for the clients that connect to `listener`.
     pub fn new(rt: &Rt, listener: Listener) -> Server {
         Server { listener, rt: rt.clone(), open: Rc::default() }
     }

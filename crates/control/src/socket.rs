@@ -23,7 +23,8 @@ const ADDRESS_MAX: usize = 107;
 /// The id that the kernel reports for a user whom a user namespace does not know
 /// (`/proc/sys/kernel/overflowuid`).
 const UNKNOWN_USER: u32 = 65534;
-/// How often a client asks again if the server's queue of connections is full.
+/// Time between two attempts of a client to connect while the server's queue of connections
+/// is full.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// A listening socket, for its owner alone. Dropping it removes the socket's file, unless the file
@@ -42,7 +43,8 @@ impl Listener {
     /// another kind, is not touched.
     ///
     /// # Errors
-    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there.
+    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there,
+    /// `NotFound` if the directory does not exist, `Denied`, `Invalid`, `Io`.
     pub fn bind(path: &Path) -> Result<Listener> {
         let at = format!("unix:{}", path.display());
         clear(path, &at)?;
@@ -134,11 +136,12 @@ fn through(descriptor: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
 }
 
-/// Connects to a socket, within `limit`: once a server that hangs has filled its queue of
-/// connections, the kernel would wait without end.
+/// Connects to a socket, within `limit`. Without a limit, the kernel would wait for ever when the
+/// server hangs and its queue of connections is full.
 ///
 /// # Errors
-/// `TimedOut` if the server takes no connection in that time; `ConnectionRefused` if it is dead.
+/// `TimedOut` if the server takes no connection in that time; `ConnectionRefused` if it is dead;
+/// `NotFound` if no socket is there; other errors of the system.
 pub fn open(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let until = Instant::now() + limit;
     let held = match is_long(path) {

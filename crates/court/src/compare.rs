@@ -86,8 +86,7 @@ pub struct Measure {
     pub seconds: f64,
 }
 
-/// The median of each figure over several runs, and the requested bytes, which are the same
-/// in each.
+/// The median of each figure over several runs. The requested bytes are the same in each run.
 pub fn median(measures: &[Measure]) -> Option<Measure> {
     let first = measures.first()?;
     let counts = Counts::by_field(|field| {
@@ -215,7 +214,8 @@ impl Work {
         Ok(self.file)
     }
 
-    /// Overwrites 4 KiB at random places of the sequential file, with one fsync at the end.
+    /// Overwrites 4 KiB at random places of the file of phase `sequential`, with one fsync at
+    /// the end.
     fn random(&self, fs: &dyn FileSystem, seed: u64) -> Result<u64> {
         let file = fs.open("big", true)?;
         let mut rng = Rng::new(seed);
@@ -254,7 +254,7 @@ impl Work {
         Ok(self.overwrites * 4096)
     }
 
-    /// Reads the first file once.
+    /// Reads the file of phase `sequential` once.
     fn read(&self, fs: &dyn FileSystem) -> Result<u64> {
         let file = fs.open("big", false)?;
         let mut data = vec![0; 1 << 20];

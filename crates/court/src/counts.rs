@@ -2,7 +2,8 @@
 
 use furrow_zone::{Action, Command, Geometry, Target, ZoneId};
 
-/// Numbers of commands, and of bytes, that a drive was told to carry out, counted as they begin.
+/// Numbers of commands that a drive was given, and of their bytes. A command is counted when
+/// it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.

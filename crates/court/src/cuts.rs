@@ -25,7 +25,7 @@ pub fn begun(call: usize) -> String {
     format!("b {call}")
 }
 
-/// The mark set after call `call` has succeeded, and with it made something durable.
+/// The mark set after call `call`, an fsync or sync, has succeeded.
 pub fn ended(call: usize) -> String {
     format!("e {call}")
 }
@@ -52,8 +52,8 @@ pub struct Cut {
     pub at: usize,
     /// The fates of commands in flight and of unflushed blocks.
     pub fates: Fates,
-    /// The only zone that loses its unflushed blocks; the drive has written out those of
-    /// all others.
+    /// The only zone that loses its unflushed blocks: the drive has written out those of all other
+    /// zones. `None`: `fates` decides for all zones.
     pub only_in: Option<ZoneId>,
 }
 
@@ -177,8 +177,8 @@ impl Events {
         hasty
     }
 
-    /// The promises of the calls of `history`, twice: all of them except those of refused calls,
-    /// and those without the promises of hasty calls.
+    /// `history` with fewer promises, twice: without those of refused calls, and then without those
+    /// of hasty calls either.
     pub fn promised(&self, history: &History) -> Arc<[History; 2]> {
         let all = history.without_promises(&self.refused());
         let rest = all.without_promises(&self.hasty());
@@ -461,8 +461,8 @@ mod tests {
                 .write_pointer
                 .0
         };
-        // The events are: start, then for each call begun, write, its answer, flush, its
-        // answer, ended.
+        // The first event is the start. Each call has six: its first mark, the write, its answer,
+        // the flush, its answer, its last mark.
         let places: Vec<_> = cuts.iter().map(|cut| (cut.at, cut.only_in)).collect();
         let zone = Some(ZoneId(1));
         assert_eq!(places, [(14, None), (16, None), (16, zone), (18, None), (19, None)]);

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Time that a hanging user gets to end after its device was removed, in nanoseconds.
+/// How long a hanging user may take to end after its device was removed, in nanoseconds.
 const LAST_PATIENCE: u64 = 30 * Nanos::SECOND;
 
 /// How the use of a drive ended.

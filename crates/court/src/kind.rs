@@ -127,7 +127,7 @@ fn start_dm_zoned(device: &str) -> Result<()> {
     run(&["dmsetup", "create", "court", "--table", &format!("0 1 zoned {device}")])
 }
 
-/// Gives the drive of [`DISK`] back.
+/// Removes [`DISK`], so that its drive is free again.
 fn stop_dm_zoned() -> Result<()> {
     run(&["dmsetup", "remove", "court"])
 }

@@ -7,13 +7,14 @@
 //! recording ── Events ── Replay ── power cut ── /dev/ublkbN ── file system ── oracle
 //! ```
 //!
-//! A [workload] by seed runs on a file system of the kernel while the server of its drive records.
-//! [Cuts](cuts) of the power are derived from the recording afterwards: the kernel mounts the
-//! resulting drive, and the [oracle] compares it with the promises made to the workload. A
-//! [minimal] case has a few calls and every cut of the last two. Commands: `furrow-court`.
+//! A [workload] by seed runs on a file system of the kernel, while the server of the drive records
+//! its commands. [Cuts](cuts) of the power are derived from the recording afterwards: the kernel
+//! mounts the resulting drive, and the [oracle] compares it with the promises made to the workload.
+//! A [minimal] case has a few calls and every cut of the last two. Commands: `furrow-court`.
 //!
-//! A [comparison](compare) does the same work on each contestant and counts at the drive. There
-//! Furrow's [library] takes part as well, in the process of its user, without a mount.
+//! A [comparison](compare) does the same work on each contestant and counts commands and bytes
+//! at the drive. Furrow's [library] takes part in it as well: in the process of its user,
+//! without a mount.
 //!
 //! Workload, oracle and cuts are pure; `kind`, `contestant`, `library`, `host`, `trial`, `minimal`,
 //! `stuck` and `compare` touch the system.

@@ -192,8 +192,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let numbers = args.first..args.first + args.cuts;
             let (case, verdict) =
                 try_cuts(&args.recording, args.seed, numbers, defect, &mut |cut, found, hasty| {
-                    // A defect breaks promises often, so only the first few broken promises
-                    // are printed.
+                    // Ignored and hasty flushes break promises often, so after the third guilty
+                    // cut, the cuts that they explain are not printed.
                     told += 1;
                     if (args.ignore_flushes || hasty) && told > 3 {
                         return;
@@ -225,8 +225,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 "first_broken_promise": by,
             });
             println!("{line}");
-            // With ignored flushes, the run fails if nobody notices. Hasty flushes of other file
-            // systems are known, and do not fail it.
+            // With ignored flushes, the run fails if no broken promise is found. The hasty flushes
+            // of the kernel's file systems are known, so what they break does not fail the run.
             let known = if case.kind == Kind::Furrow { 0 } else { verdict.hasty };
             let failed =
                 if args.ignore_flushes { verdict.guilty == 0 } else { verdict.guilty > known };
@@ -317,7 +317,7 @@ fn stuck(args: &StuckArgs) -> Result<ExitCode> {
     Ok(if stuck > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Collects the results of the runs for a phase, and their errors.
+/// Returns the measures of all runs for one phase, and the errors of the runs that failed in it.
 fn of_phase(
     runs: &[Vec<(String, Result<Measure, String>)>],
     phase: &str,

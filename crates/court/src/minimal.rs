@@ -20,7 +20,7 @@ use std::sync::Arc;
 const SEQUENTIAL_DRIVE: &str = "zones=64,zone-size=4MiB,max-open=16,max-active=32,\
                                 volatile-cache=on";
 
-/// Mount options that are tried on a btrfs that cannot be mounted without any.
+/// Mount options to try on a btrfs that cannot be mounted without options.
 const RESCUES: [&str; 6] = [
     "ro",
     "degraded",
@@ -88,7 +88,7 @@ impl Minimal {
         match self {
             Minimal::BtrfsDup => calls.extend([Op::Sync, write, Op::Sync]),
             // The fsync of the directory writes a checkpoint. The first fsync after it is subject
-            // to the other F2FS defect, so this case adds more fsyncs.
+            // to the defect of `F2fsFirstFsync`, so this case adds more fsyncs.
             Minimal::F2fsNode => {
                 calls.extend([Op::FsyncDirectory(0), write, Op::Fsync(name)]);
                 calls.extend([write, Op::Fsync(name), write, Op::Fsync(name)]);

@@ -145,7 +145,8 @@ pub fn judge(history: &History, progress: Progress, found: &Found) -> Vec<Accusa
     accusations
 }
 
-/// Files with a durable name that are found at none of the names that they may have now.
+/// Finds lost files: each had a durable name and never lost its last name, but is found at none of
+/// the names that it may have now.
 fn lost(history: &History, progress: Progress, found: &Found) -> Vec<Accusation> {
     let mut lost = Vec::new();
     for (number, file) in history.files.iter().enumerate() {

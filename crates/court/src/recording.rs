@@ -46,7 +46,8 @@ impl<R: Read> Recording<R> {
     /// Opens the recording in `input`.
     ///
     /// # Errors
-    /// `Corrupt` if it is not a recording; `Unsupported` for a newer version; `Io`.
+    /// `Corrupt` if it is not a recording; `Unsupported` for another version of the format;
+    /// `Invalid` for an impossible geometry; `Io`.
     pub fn open(mut input: R) -> Result<Recording<R>, Error> {
         let mut header = Header::new_zeroed();
         if !fill(&mut input, header.as_mut_bytes())? || header.magic != MAGIC {
@@ -81,7 +82,7 @@ impl<R: Read> Recording<R> {
         &self.geometry
     }
 
-    /// The next event; `None` at the end.
+    /// The next event; `None` at the end, also if the recording breaks off within an event.
     ///
     /// # Errors
     /// `Corrupt`, with the offset of the damage; `Io`.

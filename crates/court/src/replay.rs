@@ -31,8 +31,8 @@ impl Replay {
         Ok(Replay { geometry, drive, early: BTreeSet::new(), ignores_flushes: false })
     }
 
-    /// Makes flushes have no effect, and writes not durable when they are answered. With this
-    /// defect, a test shows that an oracle notices lost writes.
+    /// Lets flushes and the FUA bit of writes have no effect from now on. With this defect, a test
+    /// shows that an oracle notices lost writes.
     pub fn ignore_flushes(&mut self) {
         self.ignores_flushes = true;
     }
@@ -45,7 +45,7 @@ impl Replay {
         self.drive.submit(number, QueueId(number as u16), request);
     }
 
-    /// Answers command `number`, as the recorded drive did; a write went to `lba`.
+    /// Answers command `number` as the recorded drive did. `lba` is where a write or append began.
     ///
     /// # Errors
     /// `Corrupt` if a drive that obeys the rules cannot have given this answer.

@@ -58,7 +58,7 @@ impl Case {
     }
 }
 
-/// A server of a drive, in a process of its own, that records.
+/// A process that serves a drive and records its commands.
 pub(crate) struct RecordingServer {
     process: Child,
     device: String,
@@ -124,7 +124,7 @@ impl Drop for RecordingServer {
 }
 
 /// Runs the workload of `case` on a new file system and records its drive. With `churn`, another
-/// file first fills the file system to that percentage. It is overwritten at random places between
+/// file first takes that percentage of the free space. It is overwritten at random places between
 /// the calls, so that zones are cleaned and reset; its content is not checked.
 ///
 /// # Errors
@@ -212,7 +212,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Fills the file system at `place` to `percent`, and calls `step` after each MiB.
+    /// Makes a file that takes `percent` of the free space of the file system at `place`, and calls
+    /// `step` after each MiB.
     pub fn new(place: &Path, percent: u64, seed: u64, step: &dyn Fn()) -> Result<Filler> {
         let file = File::create_new(place.join("filler"))?;
         let space = rustix::fs::statvfs(place)?;
@@ -374,8 +375,8 @@ pub struct Verdict {
     pub by_promise: BTreeMap<Promise, u64>,
 }
 
-/// Mounts the drive `left` with `options` and compares it with the promises of the first and of the
-/// second of `histories`.
+/// Mounts the drive `left` with `options` and compares it with the promises of each of the two
+/// `histories`. Returns the broken promises of each.
 ///
 /// # Errors
 /// If the drive cannot be served.
@@ -405,7 +406,7 @@ pub fn try_one(
 }
 
 /// Lets `btrfs restore` copy the files of the drive `left` without mounting it, and compares them
-/// with the promises, as [`try_one`] does.
+/// with the promises of the first of `histories`.
 ///
 /// # Errors
 /// If the drive cannot be served.
@@ -437,8 +438,8 @@ pub fn restored(
     }
 }
 
-/// Tries cuts of `seed` with these numbers in a recording. `tell` gets the broken promises, and
-/// whether hasty calls explain them.
+/// Tries the cuts with these `numbers` of `seed` in a recording. `tell` gets the broken promises,
+/// and whether hasty calls explain them.
 ///
 /// # Errors
 /// If the recording is damaged, or a drive cannot be served.

@@ -1,9 +1,8 @@
-//! A workload by seed: the calls that a program makes, and the state of each file and name at each
-//! of them.
+//! A workload by seed: the calls that a program makes, and the state of each file and name after
+//! each call.
 //!
-//! Calls are numbered from 0. The history keeps every state of a file or a name, with the number
-//! of the call that caused it: the oracle asks which states are possible after a power cut between
-//! two calls.
+//! Calls are numbered from 0. The history keeps every state of a file or a name, with the number of
+//! the call that caused it. So the oracle can tell which states are possible after a power cut.
 
 use furrow_rt::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +16,7 @@ pub const DIRECTORIES: u8 = 3;
 /// Number of names in each directory.
 const NAMES: u8 = 6;
 
-/// Largest file in bytes.
+/// Size in bytes up to which appends let a file grow.
 const LARGEST: u64 = 320 << 10;
 
 /// A name in a directory.
@@ -151,7 +150,7 @@ impl History {
         history
     }
 
-    /// The file that a name names now.
+    /// The file that `name` stands for after the calls so far.
     pub fn file(&self, name: Name) -> Option<usize> {
         self.names.get(&name).and_then(|was| was.last()).and_then(|(_, file)| *file)
     }

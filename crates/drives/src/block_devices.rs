@@ -3,11 +3,12 @@
 use furrow_zone::spec::{DeviceSpec, Node};
 use std::path::{Path, PathBuf};
 
-/// Prefixes of the names of block devices that a program serves, or whose content does not last.
+/// Prefixes of the names of block devices that a program serves, or that hold nothing lasting:
+/// memory and removable media.
 const SERVED: [&str; 5] = ["nbd", "ublk", "zram", "sr", "fd"];
 
-/// All block devices of the machine, except for those that other block devices are built on, and
-/// those whose names begin with a prefix in `SERVED`.
+/// All block devices of the machine that have a size, except for those that other block devices are
+/// built on, and those whose names begin with a prefix in `SERVED`.
 pub fn all() -> Vec<DeviceSpec> {
     in_class(Path::new("/sys/class/block"))
 }

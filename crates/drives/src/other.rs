@@ -1,5 +1,5 @@
 //! Explains why a path is not a drive: it is a plain file, holds another program's data, or holds
-//! soft zones whose first superblock is overwritten.
+//! soft zones whose superblock in the first block is overwritten.
 
 use crate::soft;
 use furrow_emu::format::MAGIC;
@@ -96,8 +96,8 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
 }
 
-/// The error for soft zones at `path` whose superblock at the front is gone, while its copy at the
-/// end is left.
+/// The error for soft zones at `path` whose first block, the superblock, is lost, while its copy in
+/// the last block remains.
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
@@ -107,8 +107,8 @@ fn without_front(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// The error if soft zones at `path` have only the copy of the superblock at the end left; `None`
-/// if `path` has no such zones, or begins with data of a known kind.
+/// The error for soft zones at `path` if only the copy of their superblock in the last block
+/// remains; `None` if that is not so, or if `path` begins with data of a known kind.
 pub fn lost_front(path: &Path) -> Option<Error> {
     let other = || front(path).is_ok_and(|front| signature(&front).is_some());
     (soft::has_lost_front(path) && !other()).then(|| without_front(path))
@@ -135,7 +135,8 @@ fn front(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The owner of a known signature at the front of a drive, if there is one.
+/// The format whose signature is in `front`, the first bytes of a drive; `None` if no known
+/// signature is there.
 pub fn signature(front: &[u8]) -> Option<&'static str> {
     const KNOWN: [(usize, &[u8], &str); 20] = [
         (0, b"XFSB", "an XFS file system"),

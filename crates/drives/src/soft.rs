@@ -20,7 +20,8 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
     spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
-/// The message for soft zones that only the superblock's copy in their last block still shows.
+/// The message for soft zones whose first block, the superblock, is lost, while its copy in the
+/// last block remains.
 pub const WITHOUT_FRONT: &str = "soft zones whose first block is damaged or overwritten; its copy, \
                                  the last block, is there";
 
@@ -41,8 +42,8 @@ pub fn has_lost_front(path: &Path) -> bool {
 /// Restores the first block of the soft zones at `path` from its copy.
 ///
 /// # Errors
-/// `Exists` if another program's data is there now; the errors of [`PlainFile::open`] and
-/// [`furrow_soft::restore_front`].
+/// `Exists` if another program's data is there now; the errors of [`PlainFile::open`],
+/// [`PlainFile::start`] and [`furrow_soft::restore_front`].
 pub fn restore_front(path: &str) -> Result<(), Error> {
     let file = PlainFile::open(path, Access::ReadWrite)?;
     if let Some(found) = signature(&file.front(FRONT as usize)?) {
@@ -60,7 +61,8 @@ pub fn restore_front(path: &str) -> Result<(), Error> {
 /// be running.
 ///
 /// # Errors
-/// The errors of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
+/// `Invalid` for options, which soft zones do not take; the errors of [`PlainFile::open`],
+/// [`PlainFile::start`], [`recover`] and [`SoftDrive::start`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<SoftDrive>, Error> {
     let path = spec.path().unwrap_or_default();
     let options = match spec {
@@ -114,9 +116,9 @@ pub fn usual_zone(size: ByteLen) -> ByteLen {
 /// exist is made, with `size` bytes.
 ///
 /// # Errors
-/// `Exists` if the device or file holds data, unless `force` is set; `Invalid` if the size
-/// is missing, or is not that of the file; the errors of [`allocate`], [`PlainFile::open`]
-/// and [`make`].
+/// `NotFound` if the device does not exist; `Exists` if the device or file holds data, unless
+/// `force` is set; `Invalid` if the size is missing, or is not that of the file; the errors of
+/// [`allocate`], [`PlainFile::open`], [`PlainFile::take_all`], [`PlainFile::start`] and [`make`].
 pub fn create(
     path: &Path,
     zone: Option<ByteLen>,

@@ -2,8 +2,8 @@
 //!
 //! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if it
 //! may have blocks that are not durable. A flush covers blocks written before the flush was
-//! *submitted*. It does not cover commands executed between its submission and its execution, so
-//! the emulator exposes an engine that relies on them.
+//! *submitted*. Commands executed between its submission and its execution are not covered, so the
+//! emulator exposes engines that assume they are.
 //!
 //! Blocks of conventional zones may be overwritten: the cache keeps the earlier content of each
 //! block ([`Overwrite`]). Any of the overwritten blocks may survive a power cut, regardless of the
@@ -51,7 +51,8 @@ pub enum Unflushed {
 pub(crate) struct Barrier {
     /// The zones of the cache that the flush covers.
     of: Range<u32>,
-    /// For each dirty zone: its number, its resets so far, and its written blocks.
+    /// For each dirty zone: its number, how often it was reset so far, and its number of
+    /// written blocks.
     zones: Box<[(ZoneId, u32, u64)]>,
     /// Number of the first write to conventional zones that the flush does not cover.
     overwrites: u64,
@@ -116,7 +117,7 @@ impl Cache {
     }
 
     /// Draws the fate of each cache in a power cut that has the fate `fate` for the drive. Returns
-    /// the number of zones of a cache, and the fates of all caches in order.
+    /// the number of zones per cache, and the fates of all caches in order.
     pub fn fates(&self, fate: Unflushed, rng: &mut Rng) -> (u32, Vec<Unflushed>) {
         let Some(Parts { zones, .. }) = self.parts else {
             return (self.zones.len() as u32, vec![fate]);

@@ -103,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// Number of blocks of `zone` that are read from the medium.
+    /// Number of blocks below the write pointer of `zone`: only these are read from the medium.
     fn written(&self, zone: ZoneId) -> u64 {
         self.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0)
     }

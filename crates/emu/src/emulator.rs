@@ -9,7 +9,7 @@
 //! allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
-//! once, after its effect; with one seed a run is the same.
+//! once, after its effect; two runs with the same seed are the same.
 
 mod faults;
 mod timed;

@@ -10,10 +10,12 @@
 //!          out-of-band   zone after zone, likewise, if the drive has such bytes; sparse
 //! ```
 //!
-//! Invariants: every structure ends in the CRC32C of what is before it; numbers are little-endian;
-//! magic, version and the header's CRC keep their places in every later version, so that an old
-//! program can report that an image is too new for it; a zone's newest valid record is the one with
-//! the higher generation, and generation g is in table A if g is odd, in B if it is even.
+//! Invariants: the header and the zone records end in the CRC32C of the bytes before it; the head
+//! of a fault list ends in the CRC32C of the whole list, computed with 0 in its place; numbers
+//! are little-endian; magic, version and the header's CRC keep their places in every later
+//! version, so that an old program can report that an image is too new for it; a zone's newest
+//! valid record is the one with the higher generation, and generation g is in table A if g is
+//! odd, in B if it is even.
 
 use crate::transfer::ZoneRecord;
 use furrow_zone::fault::{Fault, FaultKind, MAX_FAULTS, Place, When};
@@ -128,7 +130,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// The places of the regions of an image, all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Zone table B; A is at [`TABLE_AT`].
+    /// Offset of zone table B; table A is at [`TABLE_AT`].
     pub table_b: u64,
     /// Offset of the first zone's data.
     pub data: u64,
@@ -164,7 +166,7 @@ impl Layout {
         })
     }
 
-    /// The place of `zone`'s record with the generation `generation`.
+    /// Offset of the record of `zone` that has the generation `generation`.
     pub fn slot(&self, zone: ZoneId, generation: u64) -> u64 {
         let table = if generation % 2 == 1 { TABLE_AT } else { self.table_b };
         table + u64::from(zone.0) * SLOT
@@ -298,7 +300,7 @@ impl Header {
     }
 }
 
-/// The CRC of a structure that ends in its CRC.
+/// The CRC32C of a structure without its last four bytes, where the CRC is stored.
 fn sum(bytes: &[u8]) -> u32 {
     crc32c(&bytes[..bytes.len() - 4])
 }
@@ -383,7 +385,7 @@ pub fn fault_list(generation: u64, faults: &[Fault]) -> Vec<u8> {
 /// Reads a half of the fault list: its generation and the faults.
 ///
 /// # Errors
-/// If the list is damaged, or holds a kind of fault that this code does not know.
+/// If the list is damaged, or holds a value that this code does not know.
 pub fn parse_fault_list(bytes: &[u8]) -> Result<(u64, Vec<Fault>), Refusal> {
     let (head, rest) = FaultHead::read_from_prefix(bytes).map_err(|_| Refusal::Foreign)?;
     let count = head.count.get() as usize;

@@ -31,8 +31,8 @@ impl fmt::Display for Holder {
 /// is not visible, as in another container.
 pub fn holder(path: &Path) -> Option<Holder> {
     let ino = std::fs::metadata(path).ok()?.ino();
-    // The kernel hands the list out page by page, and skips a lock if one before it is released
-    // between two pages. Four readings make that unlikely.
+    // The kernel hands the list out page by page, and skips a lock if an earlier one is released
+    // between two pages. Four readings make a miss unlikely.
     let mut lists = (0..4).filter_map(|_| std::fs::read_to_string("/proc/locks").ok());
     let pid = lists.find_map(|locks| owner(&locks, ino))?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

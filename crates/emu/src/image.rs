@@ -176,7 +176,7 @@ fn fresh(geometry: &Geometry, zone: ZoneId) -> Zone {
     }
 }
 
-/// The place of generation `generation` of the fault list.
+/// Offset of the half of the fault list that holds the generation `generation`.
 fn half(generation: u64) -> u64 {
     FAULTS_AT + (generation % 2) * FAULTS_HALF
 }
@@ -332,8 +332,8 @@ impl Image {
         Ok(zones)
     }
 
-    /// The newer of a zone's two records. A damaged record is a torn write; then the other record
-    /// counts. A record that was never written (all zeros) does not count.
+    /// The newer of a zone's two records. A damaged record is taken for a torn write: the other
+    /// record counts. A record that was never written (all zeros) does not count.
     fn newest(
         &self,
         zone: ZoneId,

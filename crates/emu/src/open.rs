@@ -17,7 +17,8 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// If there is no such device, it is in use, damaged, of a newer format, or not supported, or its
-/// timing model is wrong. Then nothing has been written.
+/// timing model is wrong. Then nothing has been written, except that an image's damaged magic may
+/// have been restored.
 pub fn open(rt: &Rt, spec: &DeviceSpec, access: Access) -> Result<Rc<Emulator>> {
     let emulator = match spec {
         DeviceSpec::Node(node) => {

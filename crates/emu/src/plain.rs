@@ -1,9 +1,8 @@
 //! A plain drive, emulated: a drive of one conventional zone, written in sectors of 512 bytes.
 //!
-//! The zone's volatile cache loses any sectors that were not flushed, in any order. Commands go
-//! to several queues, so they start in any order. A discarded sector is marked in its
-//! out-of-band byte: until it is written again, each read of it returns the old content, zeros
-//! or rubbish, by chance.
+//! The zone's volatile cache may lose any sectors that were not flushed. Commands go to several
+//! queues, so they start in any order. A discarded sector is marked in its out-of-band byte: until
+//! it is written again, each read of it returns the old content, zeros or rubbish, by chance.
 
 use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
@@ -21,7 +20,7 @@ const QUEUES: u16 = 5;
 /// The out-of-band byte of a discarded sector.
 const DISCARDED: u8 = 1;
 
-/// A plain drive on an emulated drive of [`Plain::geometry`]. Cloning shares it.
+/// A plain drive on an emulated drive of [`Plain::geometry`]. Cloning shares the drive.
 #[derive(Clone)]
 pub struct Plain(Rc<Inner>);
 

@@ -120,7 +120,7 @@ pub(crate) fn share(request: &Request) -> Request {
     Request { command: *command, data: data.clone(), oob: oob.clone(), fua: *fua }
 }
 
-/// Cuts the power under `parcels` (in order of submission) and turns it on again.
+/// Cuts the power while `parcels` are in flight (in order of submission), and turns it on again.
 pub(crate) fn cut(core: &mut Core, parcels: &mut [Parcel], fates: &Fates) {
     let mut rng = Rng::new(fates.seed);
     let order = match fates.commands {

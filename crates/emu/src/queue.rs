@@ -103,7 +103,7 @@ impl Queues {
         self.line_of[index] as usize - 1
     }
 
-    /// The command to carry out next, if any waits.
+    /// The position of the command to carry out next, if any waits.
     #[inline]
     pub fn next(&self, rng: &mut Rng) -> Option<Position> {
         let line = match self.busy.as_slice() {

@@ -6,7 +6,6 @@ use furrow_zone::{Geometry, Status, Zone, ZoneId};
 use std::io::ErrorKind as IoKind;
 use std::sync::LazyLock;
 
-/// A page of zeros.
 static ZEROS: LazyLock<Page> = LazyLock::new(Page::zeroed);
 
 /// The reason why the medium failed.

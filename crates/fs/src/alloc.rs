@@ -63,7 +63,8 @@ pub(crate) enum ZoneAction {
 /// The head that took a superzone, the superzone, and its generation.
 pub(crate) type Allocation = (u8, u32, u32);
 
-/// A segment with blocks that were set aside and whose owners are not all known.
+/// A segment in which blocks were set aside for appends, while some of the owners are
+/// not known yet.
 #[derive(Default)]
 struct OpenSegment {
     /// Number of blocks without a known owner.
@@ -112,11 +113,12 @@ pub(crate) struct Allocator {
     valid: u64,
     cursors: Vec<Cursor>,
     streams: Streams,
-    /// Segments with blocks that were set aside, by segment number.
+    /// Segments with blocks set aside whose owners are not all known, by segment number.
     open_segments: BTreeMap<u32, OpenSegment>,
     since_checkpoint: SinceCheckpoint,
     dispatches: Dispatches,
-    /// The time of day when the engine last read it: exact enough for the age of a segment.
+    /// The time of day in seconds, as of the engine's last reading of the clock: exact enough for
+    /// the age of a segment.
     seconds: Cell<u32>,
     /// Number of blocks of space that the cleaning under way will still need.
     cleaning: u32,
@@ -198,28 +200,28 @@ impl Allocator {
         std::mem::take(&mut self.actions)
     }
 
-    /// Valid blocks of the main area.
+    /// Number of valid blocks in the main area.
     pub(crate) fn valid(&self) -> u64 {
         self.valid
     }
 
-    /// Valid blocks of a superzone.
+    /// Number of valid blocks in `superzone`.
     pub(crate) fn valid_in(&self, superzone: u32) -> u32 {
         self.superzone_valid[superzone as usize]
     }
 
-    /// The valid blocks of each superzone.
+    /// Each superzone with its number of valid blocks.
     pub(crate) fn valid_by_superzone(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         (0..).zip(self.superzone_valid.iter().copied())
     }
 
-    /// The superzones. The pool guards its own state, because it is shared with the code that
-    /// releases superzones.
+    /// The pool of superzones. It guards its own state, because the code that releases superzones
+    /// shares it.
     pub(crate) fn zones(&self) -> &ZonePool {
         &self.zones
     }
 
-    /// The time of day when the engine last read it, in seconds.
+    /// The time of day in seconds, as of the engine's last reading of the clock.
     pub(crate) fn seconds(&self) -> u32 {
         self.seconds.get()
     }

@@ -1,4 +1,4 @@
-//! Audits: comparisons of the accounts that the engine keeps in memory with each other.
+//! Audits: they compare the accounts in the engine's memory with each other.
 //!
 //! The engine keeps several accounts of the same fact. A valid block is a bit in the SIT, and a
 //! pointer or a NAT entry names it; its segment, its superzone and the main area each count it. A
@@ -94,7 +94,7 @@ impl Inner {
 }
 
 impl Fs {
-    /// Compares the accounts that the file system keeps in memory with each other. The cost is in
+    /// Checks that the accounts in the file system's memory agree with each other. The cost is in
     /// proportion to what is in memory; the audit reads nothing from the drive and changes nothing.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(crate) struct Fetch {
 pub(crate) enum Lack {
     /// Blocks of the drive that can be written before any zone is reset.
     Space,
-    /// Blocks within the number of blocks that users may have in use.
+    /// User blocks: as many are in use as users may have.
     Blocks,
     /// Free node ids.
     Nodes,

@@ -1,12 +1,12 @@
 //! Cleaning: moves the valid blocks out of a superzone, so that its zones can be reset.
 //!
 //! A victim's summaries name the possible owners of its blocks. Ownership is confirmed through the
-//! node: a block moves only if the pointer, or the NAT entry, still names its very address. The
-//! block is read, verified against the CRC in that pointer, and written verbatim with *the same*
-//! CRC: content damaged on the drive never gets a new checksum. A block that cannot be read or does
-//! not verify stays where it is and is reported; its superzone is not released and not chosen
-//! again. Blocks whose pages are dirty in the cache are not copied: dirty data is simply written,
-//! and dirty nodes are left to the next checkpoint.
+//! node: a block moves only if the pointer, or the NAT entry, still names its address. The block is
+//! read, verified against the CRC in that pointer, and written verbatim with *the same* CRC:
+//! content damaged on the drive never gets a new checksum. A block that cannot be read or does not
+//! verify stays where it is and is reported; its superzone is not released and not chosen again.
+//! Blocks whose pages are dirty in the cache are not copied: dirty data is simply written, and
+//! dirty nodes are left to the next checkpoint.
 //!
 //! As in F2FS, moved data goes to the cold stream (it has outlived its neighbours), while nodes
 //! keep their stream, which depends on their kind.
@@ -43,7 +43,7 @@ use step::Moved;
 const LOOKS_MAX: usize = 16;
 /// Largest number of victims cleaned in a round, which ends with a checkpoint.
 const ROUND_MAX: u32 = 4;
-/// Number of failures kept for a report.
+/// Largest number of messages about damaged blocks that are kept for a report.
 const FAILURES_MAX: usize = 32;
 
 /// The reason for cleaning, which decides how victims are chosen.
@@ -208,7 +208,7 @@ impl Core {
         }
     }
 
-    /// Takes the next superzone that is to be emptied because of its closed zones.
+    /// Takes the next superzone that is to be emptied because its zones cannot be relied on.
     fn next_closed(&mut self) -> Option<SuperzoneId> {
         while let Some((index, generation)) = self.clean.closed.pop_first() {
             let id = SuperzoneId(index);
@@ -238,7 +238,7 @@ impl Core {
 }
 
 impl Inner {
-    /// Empties the superzones that have closed zones, as far as there is space.
+    /// Empties the superzones whose zones cannot be relied on, as far as there is space.
     async fn evacuate(self: &Rc<Self>) -> Result<()> {
         let mut report = CleanReport::default();
         while !self.closing.get() {
@@ -269,7 +269,7 @@ impl Inner {
                 return Ok(Outcome::Gained);
             }
             let inner = self.clone();
-            // Run in a separate task, because the caller may be dropped.
+            // Run in a task of its own, which runs to completion even if the caller is dropped.
             let task = self.rt.spawn(async move {
                 let _one = inner.clean_lock.acquire(1).await;
                 inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
@@ -469,8 +469,8 @@ impl Inner {
                 self.flush_nodes(items).await?;
             }
             // The nodes that the batch changed are now dirty, and have space promised as such. They
-            // may be more than planned, because nodes that were dirty at the time of planning may
-            // be clean again.
+            // may be more than planned, because nodes that were dirty when the plan was made may
+            // have been written since.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;

@@ -31,15 +31,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// The state of a mounted file system. The fields of each part are private to the part's folder.
-/// Exceptions are the fields of [`Env`], which never change, the counters of [`Stats`], and the
-/// delta logs of [`Tables`].
+/// The state of a mounted file system. The fields of each part are private to the part's
+/// folder. Exceptions are the fields of [`Env`], the counters of [`Stats`], and the delta logs
+/// of [`Tables`].
 ///
 /// Invariants, while no operation is being applied ([`Core::audit`]):
 /// - The parts agree on each block: a valid block is a bit in the SIT, and a pointer or a NAT entry
 ///   that names it.
-/// - Each dirty page has a promised block of space: there are no more dirty pages than can
-///   be written.
+/// - One block of space is promised to each dirty page, so all dirty pages can be written.
 /// - The pages that the cache has handed to the writer are those that `durability` counts as
 ///   in flight.
 /// - While requests wait in `space`, only the first of them, and removals, get space.
@@ -77,7 +76,8 @@ impl From<Error> for Failed {
     }
 }
 
-/// A mounted file system: its state, and what tasks need to wait until the state changes.
+/// A mounted file system: its state, and the locks and notifications through which tasks wait for
+/// changes of the state.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     pub(crate) owed: Cell<Option<(u64, Nanos)>>,
 }
 
-/// The parts of a file system, as a mount reads them.
+/// The parts of [`Core`] that a mount builds from the content of the drive.
 pub(crate) struct Parts {
     pub(crate) alloc: Allocator,
     pub(crate) tables: Tables,
@@ -117,7 +117,7 @@ pub(crate) struct Parts {
     pub(crate) durability: Durability,
 }
 
-/// The number of blocks that an attempt lacks; `None` if the attempt was the last: the operation
+/// The number of blocks to load before the operation is attempted again; `None` if the operation
 /// was applied, or failed for good.
 fn lacks<T>(done: &Result<T, NotApplied>) -> Option<usize> {
     match done {

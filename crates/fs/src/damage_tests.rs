@@ -118,8 +118,8 @@ fn an_fsync_fails_for_the_damage_of_its_own_file_only() {
     });
 }
 
-/// Makes a drive with the file `victim`, whose 600th block has a leaf of its own, and the file
-/// `other`. Damages the leaf (`leaf`) or the block.
+/// Makes a drive with the file `victim`, whose block 600 has a leaf of its own, and the file
+/// `other`. If `leaf`, damages that leaf, otherwise the block.
 async fn with_a_victim(rt: &Rt, drive: &Rc<Emulator>, leaf: bool) -> Result<Rc<Emulator>> {
     let fs = Fs::mount(rt, drive.clone(), quiet()).await?;
     let victim = file(&fs, "victim").await?;

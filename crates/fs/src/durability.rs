@@ -65,7 +65,7 @@ impl Durability {
         }
     }
 
-    /// Makes all parts report accounts that go below zero to `broken`.
+    /// From now on, all parts tell `broken` when one of their counts would go below zero.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.namespace_log.note_broken_in(broken);
     }
@@ -179,7 +179,7 @@ impl Durability {
         self.checkpoint.ring
     }
 
-    /// Forgets that name changes wait for a record.
+    /// Counts all name changes as logged, although their bytes still count as not logged.
     pub(crate) fn corrupt_logged(&mut self) {
         self.namespace_log.corrupt_logged();
     }
@@ -240,8 +240,8 @@ pub(crate) struct Appends {
 /// Invariant: `any` is set if `lost` has an entry.
 #[derive(Default)]
 pub(crate) struct Relocation {
-    /// True once recovery has ended: from then on the engine relocates the blocks that a failed
-    /// zone lost.
+    /// True once a mount has begun its last checkpoint: from then on the engine relocates the
+    /// blocks that a failed zone lost.
     able: bool,
     /// True if a zone has failed since the mount.
     any: bool,
@@ -254,6 +254,7 @@ struct Lost {
     /// Number of blocks at the front of the zone that were written; no block behind them
     /// was written.
     from: u32,
-    /// True if no write to the zone's superzone is in flight, and none of its zones is active.
+    /// True once no write to the zone's superzone or log half is in flight, and no zone there
+    /// is active.
     closed: bool,
 }

@@ -1,5 +1,6 @@
-//! The environment of a mount: device, options and layout, which do not change while the file
-//! system is mounted.
+//! The environment of a mount: device, options and layout. While the file system is mounted, only
+//! [`crate::Fs::reconfigure`] changes options, and only [`crate::Fs::set_label`] changes the
+//! layout: its label.
 
 use crate::layout::Layout;
 use crate::types::MountOptions;
@@ -15,7 +16,7 @@ pub(crate) struct Env {
     pub(crate) geometry: Geometry,
     pub(crate) layout: Rc<Layout>,
     pub(crate) options: MountOptions,
-    /// The pool that provides pages.
+    /// The pool from which the engine takes pages for reads and records.
     pub(crate) pages: Pool,
     /// The writer that every write to the drive goes through.
     pub(crate) writer: Writer,

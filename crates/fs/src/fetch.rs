@@ -78,7 +78,8 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Blocks that other operations are reading, and the ends of these reads.
+/// Blocks that other operations are reading, and for each of these reads, by first address, a
+/// future that resolves when the read ends.
 #[derive(Default)]
 struct Joined {
     fetches: Vec<Fetch>,
@@ -254,7 +255,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that a block of a directory is valid, before any operation changes it.
+    /// If `ino` is a directory, checks that its block is valid, so that no operation changes an
+    /// invalid block.
     fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
         let directory = match self.inode(ino) {
             Ok(inode) => inode.head.kind == Kind::Directory.code(),

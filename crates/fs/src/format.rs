@@ -2,14 +2,14 @@
 //!
 //! All integers are little-endian. Block addresses are *physical and dense*: zone × capacity +
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
-//! checkpoint, table page, sync record) open with the header of `furrow-log`; nodes, summaries,
-//! directory blocks and file data have none: the pointer to them carries their CRC32C.
-//! `docs/inside/format.md` shows the same tables; a test compares the two.
+//! checkpoint, delta-log block, table page, sync record) open with the header of `furrow-log`;
+//! nodes, summaries, directory blocks and file data have none: the pointer to them carries their
+//! CRC32C. `docs/inside/format.md` shows the same tables; a test compares the two.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
-/// Format version that this code writes. It cannot read newer versions.
+/// Format version that this code writes. This code cannot read newer versions.
 pub const VERSION: u16 = 1;
 /// Bytes per block.
 pub const BLOCK: usize = 4096;
@@ -26,7 +26,7 @@ pub const LINKS_MAX: u32 = 65_535;
 pub const NAME_MAX: usize = 255;
 /// Longest symbolic link target, in bytes.
 pub const TARGET_MAX: usize = 4095;
-/// Largest file, in bytes: 2^32 blocks less one, as block numbers are 32 bits wide.
+/// Largest file, in bytes: 2^32 - 1 blocks, because block numbers are 32 bits wide.
 pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 /// Largest number of log streams in a file system.
 pub const STREAMS: usize = 6;
@@ -40,8 +40,7 @@ pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     }
 }
 
-/// Largest number of heads of a stream, that is of superzones that the stream writes to at the
-/// same time.
+/// Largest number of heads of a stream: superzones that the stream writes to at the same time.
 pub const HEADS_PER_STREAM: u32 = 8;
 /// Largest number of zones in a superzone: 32 bits mark the bad ones.
 pub const WIDTH_MAX: u32 = 32;
@@ -54,8 +53,9 @@ pub const INCOMPAT_THIN_TABLES: u64 = 2;
 pub const INCOMPAT_CHANGES: u64 = 4;
 /// Incompatible features that this version knows; mkfs sets all of them.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES | INCOMPAT_CHANGES;
-/// Compatible feature: sync records say up to which sequence the earlier records were durable, and
-/// checkpoints are written twice if the zone of the ring has space for that.
+/// Compatible feature: each sync record names the sequence below which all records were
+/// durable when it was written, and checkpoints are written twice if the zone of the ring has
+/// space for that.
 pub const COMPAT_PROOFS: u64 = 1;
 /// Compatible features that this version knows; mkfs sets all of them.
 pub const COMPAT_KNOWN: u64 = COMPAT_PROOFS;
@@ -80,7 +80,8 @@ pub mod kind {
 pub mod table {
     /// Node address table: entry i is node id i.
     pub const NAT: u8 = 0;
-    /// Segment information table: entry i is segment i (superzone × segments + segment in it).
+    /// Segment information table: entry i is segment i (superzone × segments per superzone +
+    /// segment within the superzone).
     pub const SIT: u8 = 1;
 }
 
@@ -275,8 +276,8 @@ layout! {
 }
 
 layout! {
-    /// Front of a summary block, which is the last block of a segment. A [`SummaryEntry`] for each
-    /// block before it follows. Immutable once written.
+    /// Front of a summary block, which is the last block of a segment. One [`SummaryEntry`] follows
+    /// for each block of the segment before the summary. Immutable once written.
     pub struct SummaryHeader: 32 {
         /// [`SUMMARY_MAGIC`].
         pub magic: U32,
@@ -553,7 +554,7 @@ pub mod item {
     pub const XATTRS: u8 = 12;
     /// A change of a node that stays in its place.
     pub const CHANGE: u8 = 13;
-    /// A new node without a place, as a change of an empty node.
+    /// A new node that has no place yet, written as a change of an empty node.
     pub const NEW: u8 = 14;
 }
 

@@ -241,7 +241,8 @@ impl Fsck {
         self.report.findings.push(Finding { structure, inode, path, place, expected, found });
     }
 
-    /// Notes which zones are offline. Structures that are missing because of them are findings.
+    /// Adds a note that names the offline zones. The checks of the structures in these zones add
+    /// the findings.
     fn note_offline(&mut self) {
         const NAMED: usize = 20;
         let all = self.reports.iter().filter(|report| report.state == ZoneState::Offline);
@@ -427,7 +428,7 @@ impl Volume {
         Some((index, index * self.plan.segments + segment, v % stripe.segment))
     }
 
-    /// Whether the checkpoint may not cover block `addr`: the block lies behind the position of the
+    /// Whether block `addr` may be newer than the checkpoint: it lies behind the position of the
     /// head in its superzone, or the checkpoint has no head in that superzone.
     fn is_behind(&self, addr: u32) -> bool {
         let zone = addr / self.plan.capacity;

@@ -12,8 +12,8 @@ use furrow_zone::Error;
 /// - Once an account is broken or a write has failed, the engine stays failed until the mount ends.
 /// - The engine replays only before operations of users begin.
 pub(crate) struct Health {
-    /// The record of accounts that went below zero: the engine fails at the end of the step
-    /// under way.
+    /// The first account that would have gone below zero. If there is one, the engine fails at the
+    /// end of the step under way.
     broken: Broken,
     /// True if all accounts agreed at the end of recovery. Only then is a later contradiction a
     /// defect of the engine, because the structures of a damaged medium may contradict each other.
@@ -33,7 +33,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// A healthy state. Accounts that go below zero are recorded in `broken`.
+    /// A healthy state. `broken` records the first account that would go below zero.
     pub(crate) fn new(broken: Broken) -> Health {
         Health {
             broken,

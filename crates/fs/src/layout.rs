@@ -15,7 +15,7 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
 /// Number of zones in the checkpoint ring.
 pub(crate) const RING_ZONES: u32 = 2;
-/// Adjacent blocks of a segment in one zone of a superzone: 128 KiB.
+/// Number of adjacent blocks of a segment in one zone of a superzone: 128 KiB.
 const SUBSEGMENT: u32 = 32;
 /// Number of blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
@@ -180,7 +180,8 @@ impl Layout {
     /// Gives each area its zones; the main area gets the rest.
     fn size_areas(&mut self, geometry: &Geometry, usable: u32, options: &MkfsOptions) {
         let capacity = u64::from(self.capacity);
-        // The delta log takes a quarter of a percent of the drive, at most 16 MiB per half.
+        // A half of the delta log takes a quarter of a percent of the drive, at most 16 MiB. Two
+        // logs divide this between them.
         let delta_blocks = (u64::from(usable) * capacity / 400).clamp(16, 4096);
         let delta_blocks = delta_blocks / u64::from(self.logs);
         let delta_blocks =
@@ -402,7 +403,8 @@ impl Layout {
         format!("{kind}: {width}, {} streams, {logs}, {sync}", self.streams)
     }
 
-    /// The permits that the budget needs, as lines of an addition.
+    /// The permits that logs and streams need, as the lines of a sum: each with a name
+    /// and a number.
     pub(crate) fn budget(&self) -> Vec<(String, u32)> {
         let logs: &[&str] = match self.logs {
             1 => &["checkpoint ring", "delta log", "tables"],
@@ -448,7 +450,7 @@ impl Layout {
         }
     }
 
-    /// Decodes the layout from a superblock, checked.
+    /// Decodes and checks the layout in a superblock.
     pub(crate) fn decode(
         body: &SuperblockBody,
         uuid: Uuid,
@@ -497,8 +499,8 @@ impl Layout {
         }
     }
 
-    /// The layout, if it is possible on a drive of `geometry`: then no later code divides by zero,
-    /// leaves the drive or allocates without bound.
+    /// Returns the layout if it is possible on a drive of `geometry`, so that no later code divides
+    /// by zero, accesses zones past the drive's end or allocates without bound.
     pub(crate) fn checked(mut self, geometry: &Geometry) -> Result<Layout, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut range = |field: &'static str, value: u64, low: u64, high: u64| {
@@ -688,7 +690,8 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
 }
 
 fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {
-    // The widest stripe that F2FS knows writes a whole segment to each zone before the next.
+    // As in the widest stripe of F2FS, at most a whole segment goes to one zone before
+    // the next zone.
     let most = segment.min(capacity);
     let chosen = SUBSEGMENT.min(segment / 2).min(capacity).max(1);
     let subsegment = options.subsegment_blocks.unwrap_or(chosen);

@@ -3,12 +3,13 @@
 //! [`Fs`] is the engine of a mounted file system: make one with [`Fs::format`], mount it with
 //! [`Fs::mount`], use it through its methods. It runs on one [`Rt`] and stays there.
 //!
-//! **What survives a crash.** Each block of an fsynced file has its content at the fsync, or
-//! content written later; so does the file's size. A name is reachable if its file or its directory
-//! was fsynced after the change. After a rename either the old or the new name exists, never both,
-//! never neither. A rename over an existing name also preserves the content that the moved file had
-//! at the rename. Changes without an fsync may vanish, unless they are older than the commit
-//! interval. No file ever shows blocks of another file or stale data.
+//! **What survives a crash.** Each block of an fsynced file has the content that it had at the
+//! fsync, or content written later. The same holds for the file's size. A new or changed name is
+//! reachable if its file or its directory was fsynced after the change. After a rename either the
+//! old or the new name exists, never both, never neither. A rename over an existing name also
+//! preserves the content that the moved file had at the rename. Changes without an fsync may
+//! vanish, unless they are older than the commit interval. No file ever shows blocks of another
+//! file or stale data.
 //!
 //! # Example
 //! ```
@@ -88,7 +89,8 @@ pub use types::*;
 /// no file system.
 ///
 /// # Errors
-/// If the drive does not report its zones, or if this version cannot read the file system.
+/// If the drive does not report its zones or cannot read a superblock, or if this version cannot
+/// read the file system.
 pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<(furrow_log::Uuid, String)>> {
     durability::recover::read::identify(device).await
 }
@@ -119,8 +121,9 @@ impl Fs {
     ///
     /// # Errors
     /// `Invalid` if the drive is too small or has too few active zones (the message shows the
-    /// calculation), `Busy` if the drive is not empty and `force` is not set. In both cases nothing
-    /// has been written.
+    /// calculation), or if the label is too long; `Unsupported` for a drive that the format cannot
+    /// address; `Busy` if the drive is not empty and `force` is not set. In these cases nothing has
+    /// been written. Otherwise `Io`.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,
@@ -135,8 +138,9 @@ impl Fs {
     /// shows everything readable, and [`Fs::losses`] lists the rest.
     ///
     /// # Errors
-    /// `WrongFormat` if there is no file system or it has a newer version, `Corrupt` if a needed
-    /// structure is damaged, `Io`.
+    /// `WrongFormat` if there is no file system or it has a newer version, `Unsupported` for a
+    /// drive that the format cannot address, `Corrupt` if a needed structure is damaged;
+    /// `NoSpace`, `Io`.
     #[inline(never)]
     pub fn mount(
         rt: &Rt,
@@ -191,7 +195,8 @@ impl Fs {
     /// then on.
     ///
     /// # Errors
-    /// If the last checkpoint fails; the engine has ended nevertheless.
+    /// If the last checkpoint fails, or if writing failed earlier; the engine has ended
+    /// nevertheless. `Io` if the engine had ended before.
     #[inline(never)]
     pub fn unmount(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -333,7 +338,8 @@ impl Fs {
     /// name that survives.
     ///
     /// # Errors
-    /// The errors of [`Fs::create`] and [`Fs::open`].
+    /// `Unsupported` if the file system was made without this feature; otherwise as [`Fs::create`]
+    /// and [`Fs::open`].
     pub async fn create_unnamed(&self, directory: Ino, node: &NewNode) -> Result<Attr> {
         if node.kind != Kind::File {
             let message = "only a regular file can be made without a name";
@@ -355,7 +361,8 @@ impl Fs {
     /// Removes a name of an inode that is not a directory.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `NotDirectory`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    /// `NotFound`, `IsDirectory`, `NotDirectory`, `NameTooLong`, `Invalid`, `NoSpace`, `ReadOnly`,
+    /// `Corrupt`, `Io`.
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let gone = self.remove(parent, name, false, LastName::Frees).await?;
         self.reap(gone).await;
@@ -467,10 +474,12 @@ impl Fs {
     /// becomes durable in the same way as other attributes.
     ///
     /// # Errors
-    /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix; `NameTooLong`;
-    /// `Invalid` or `Denied` for an access list that is malformed or not allowed here; `NoSpace`
-    /// for a value above 65,536 bytes, for more than 128 KiB in all, and if the drive is full;
-    /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
+    /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix, for the access
+    /// list of a symbolic link, and if the file system was made without attributes; `NameTooLong`;
+    /// `Invalid` for a malformed access list or an unknown lifetime; `Denied` for a default access
+    /// list on anything but a directory; `NoSpace` for a value above 65,536 bytes, for more than
+    /// 128 KiB of attributes or 64 KiB of names, and if the drive is full; `NotFound`, `ReadOnly`,
+    /// `Corrupt`, `Io`.
     pub async fn setxattr(
         &self,
         ino: Ino,
@@ -484,7 +493,8 @@ impl Fs {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoAttribute`, `Unsupported`, `NotFound`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    /// `NoAttribute`, `Unsupported`, `NameTooLong`, `NotFound`, `NoSpace`, `ReadOnly`,
+    /// `Corrupt`, `Io`.
     pub async fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.0.run(|core| core.change_xattr(ino, name, None, XattrMode::Replace)).await
     }
@@ -619,7 +629,8 @@ impl Fs {
     /// `data_only` (fdatasync), attributes may be left out; this version always writes them.
     ///
     /// # Errors
-    /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`. After an error, nothing may be assumed durable.
+    /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`. After an error, nothing may be
+    /// assumed durable.
     pub async fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
         self.0.run(|core| core.inode(ino).map(|_| ())).await?;
         self.0.fsync(ino).await?;
@@ -646,7 +657,7 @@ impl Fs {
     /// verification stay where they are, and the report lists them.
     ///
     /// # Errors
-    /// `ReadOnly`, `Io`. Blocks moved before the error stay moved.
+    /// `ReadOnly`, `NoSpace`, `Io`. Blocks moved before the error stay moved.
     #[inline(never)]
     pub fn clean(&self, options: CleanOptions) -> Boxed<'_, Result<CleanReport>> {
         Box::pin(async move {

@@ -19,7 +19,7 @@ pub struct Memory {
     pub nodes: u64,
     /// Dirty pages not yet handed to the drive; they are already counted in `data` or `nodes`.
     pub dirty: u64,
-    /// Pages handed to the drive that the drive has not answered. Pages that the cache holds
+    /// Pages handed to the drive, whose writes it has not answered yet. Pages that the cache holds
     /// unchanged are counted in `data` or `nodes` too, all others in `writes`.
     pub in_flight: u64,
     /// The cache's index of its pages, and its lists of dirty pages.

@@ -139,9 +139,9 @@ impl Index {
 /// The outcome of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The finding is repaired.
+    /// The fault is repaired.
     Mended,
-    /// The finding stays.
+    /// The fault stays.
     Left,
 }
 

@@ -1,6 +1,6 @@
 //! Reserving space before a change, and waiting for it.
 //!
-//! The rules are in [`space`](crate::alloc::space). Requests that are short of space queue FIFO;
+//! The rules are in [`space`](crate::alloc::space). Requests that lack space wait in a FIFO queue;
 //! the first request cleans until there is enough ([`Inner::gain_space`]).
 
 pub(crate) mod queue;
@@ -14,11 +14,12 @@ use furrow_zone::Result;
 use queue::Tried;
 use std::rc::Rc;
 
-/// Maximum number of checkpoints made for an operation that adds blocks; after them it fails
-/// with NoSpace.
+/// Maximum number of checkpoints made for an operation that would exceed the number of blocks that
+/// users may have; then it fails with NoSpace. Also the maximum number made because cleaning found
+/// no victim.
 const CHECKPOINTS_MAX: u32 = 4;
-/// Number of steps made for an operation that lacks space, in addition to two for each superzone,
-/// before it fails with NoSpace. Counting restarts when the spare space reaches a new maximum.
+/// An operation that lacks space fails with NoSpace after this number of steps plus two for each
+/// superzone. Counting restarts when the spare space reaches a new maximum.
 const STEPS_MIN: u32 = 32;
 
 impl Core {
@@ -60,7 +61,7 @@ impl Core {
         self.alloc.has_space(wanted + self.dirty())
     }
 
-    /// Number of blocks that must stay spare.
+    /// Number of blocks that an operation (a `removal`, or another one) must leave spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
         self.alloc.kept(removal, self.cache.changed_pages() as u64)
     }
@@ -132,14 +133,15 @@ impl Core {
 }
 
 impl Inner {
-    /// Queues for space. The caller is first in the queue while it holds the returned permit.
+    /// Waits in the queue for space. The caller is first in the queue while it holds the
+    /// returned permit.
     pub(crate) async fn wait_in_line(&self) -> Permit {
         let line = self.core.borrow().space.line.clone();
         line.acquire(1).await
     }
 
-    /// Takes one step to gain space for the first request in the queue; false if there is nothing
-    /// to reclaim.
+    /// Takes one step to gain space for the first request in the queue; false if nothing can be
+    /// reclaimed, or if the limit of steps is reached.
     #[inline(never)]
     pub(crate) fn gain_space<'a>(
         self: &'a Rc<Self>,
@@ -167,8 +169,8 @@ impl Inner {
                     return Ok(false);
                 }
             }
-            // Blocks written since the last checkpoint hold back space from every request, and no
-            // cleaning gives that back.
+            // Recovery may have to write again the blocks written since the last checkpoint, so
+            // space for them is kept from every request. Only a checkpoint gives this space back.
             let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
             if unsafe_most(&self.core.borrow()) {
                 self.checkpoint(false).await?;

@@ -36,7 +36,7 @@ use std::rc::Rc;
 const BATCH: usize = 128;
 /// Largest number of node ids examined in one stretch.
 const IDS: u32 = 2_048;
-/// Largest number of readings of the records until two agree.
+/// How often records that seem damaged are read again until two readings agree.
 const READINGS: u32 = 4;
 
 impl Core {
@@ -177,7 +177,8 @@ impl Inner {
         }
     }
 
-    /// Reads and compares blocks of files. Returns the content of intact blocks, by address.
+    /// Reads nodes or blocks of files, and compares them with their checksums. Returns the content
+    /// of intact blocks, by address.
     async fn scrub_batch(
         self: &Rc<Self>,
         items: &[Item],

@@ -16,8 +16,8 @@ impl Core {
         let valid = self.alloc.valid();
         let kept = self.alloc.kept_from_users();
         let left = self.alloc.capacity().saturating_sub(self.in_use());
-        // Leave blocks for nodes, of large files and of a new file: nodes count as users' blocks
-        // as well.
+        // Leave blocks for the nodes of large files and of a new file, because nodes count as
+        // users' blocks too.
         let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
         // A file takes a block for its inode. One block in 64 is left for tables and directories.
         let unused = self.tables.ids().unused_count();

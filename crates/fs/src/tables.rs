@@ -54,7 +54,7 @@ impl Tables {
         }
     }
 
-    /// Makes the tables report accounts that go below zero to `broken`.
+    /// From now on, the tables report to `broken` each account that would go below zero.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.ids.note_broken_in(broken);
         self.changed_nodes.broken = broken.clone();
@@ -136,8 +136,8 @@ impl Tables {
         self.replay_freed(nid);
     }
 
-    /// Frees a node as [`Tables::free_node`] does, at replay: a record already says so, and no
-    /// later record has to.
+    /// Like [`Tables::free_node`], at replay: the replayed record says that the node is freed, so
+    /// later records need not say it.
     pub(crate) fn replay_freed(&mut self, nid: u32) {
         self.forget_node(nid);
         self.ids.put(nid);
@@ -239,7 +239,7 @@ pub(crate) type TablePages = [Vec<UnitRef>; 2];
 /// A delta log, and the zone to which the pages of its tables are written.
 pub(crate) struct Log {
     pub(crate) delta: DeltaLog,
-    /// Extents of the log that complete the table pages.
+    /// Extents of the log with changes that the table pages on the drive lack.
     pub(crate) extents: Vec<Extent>,
     /// True while a merge is under way: the tables know which table pages it still has to write.
     pub(crate) merging: bool,
@@ -276,8 +276,8 @@ enum Use {
 /// The zones of the tables.
 ///
 /// Invariants:
-/// - A zone that holds a table page, or that a log writes, is not empty. An empty zone has been
-///   reset, and not written since.
+/// - A zone that holds a table page, or to which a log writes table pages, is not marked empty. A
+///   zone marked empty was reset and has not been written since.
 /// - The pool counts the superzones in `superzones` as used for tables.
 #[derive(Default)]
 pub(crate) struct TableZones {
@@ -327,7 +327,7 @@ impl ChangedNodes {
     /// Compares the count with the sets.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self) -> furrow_zone::Result<()> {
         let sets = self.now.values().chain(self.in_snapshot.values());
         let count = sets.map(BTreeSet::len).sum();

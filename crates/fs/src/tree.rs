@@ -48,8 +48,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Builds a tree without pages in the cache, whose capacity is `pages` pages. `inodes`, the
-    /// next `generation` and `orphans` are those of a checkpoint.
+    /// Builds a tree. `pages` is the capacity of the page cache, in pages; `inodes`, the next
+    /// `generation` and `orphans` are those of a checkpoint.
     pub(crate) fn new(
         pages: usize,
         (inodes, generation): (u64, u32),
@@ -66,7 +66,7 @@ impl Tree {
         }
     }
 
-    /// Makes the tree report accounts that go below zero to `broken`.
+    /// From now on, the tree reports to `broken` each account that would go below zero.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.directories.note_broken_in(broken);
     }
@@ -86,7 +86,7 @@ impl Tree {
         &self.directories
     }
 
-    /// Drops the index of a directory that was freed, or whose blocks were changed by other code.
+    /// Drops the index of directory `ino`, because its blocks changed without updates of the index.
     pub(crate) fn forget_directory(&mut self, ino: Ino) {
         self.directories.forget(ino.0);
     }

@@ -484,8 +484,9 @@ pub struct MountOptions {
     /// Keep a new access time in memory until the inode is written anyway or synced, or the file
     /// system is unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
-    /// Receives a line for each event that no operation reports: a zone that failed while it was
-    /// written, a drive that does not answer, or answers again. By default the lines are dropped.
+    /// Receives a line for each event that no operation reports, such as a zone that failed
+    /// while it was written, or a drive that does not answer or answers again. By default the
+    /// lines are dropped.
     pub notice: fn(&str),
     /// Rules that differ from the product's, for experiments and for tests of the tests.
     pub variant: FsVariant,
@@ -652,9 +653,9 @@ pub enum ZoneUse {
     SyncLog,
     /// Main area: empty.
     Free,
-    /// Main area: data of this stream (0 hot, 1 warm, 2 cold).
+    /// Main area: data of this stream (of three: 0 hot, 1 warm, 2 cold).
     Data(u8),
-    /// Main area: nodes of this stream (0 hot, 1 warm, 2 cold).
+    /// Main area: nodes of this stream (of three: 0 hot, 1 warm, 2 cold).
     Node(u8),
     /// Unused: a spare or a conventional zone.
     Unused,

@@ -1,4 +1,4 @@
-//! Capabilities of the kernel's FUSE: those that it offers, and those that a mount uses.
+//! Features of the kernel's FUSE: which of them the kernel offers, and which a mount uses.
 
 use crate::dispatch::Shared;
 use crate::endpoint::MAX_WRITE;
@@ -36,7 +36,7 @@ impl Agreement {
         self.offered & feature == feature
     }
 
-    /// Adds `feature` to the agreement, if the kernel offers it. Returns whether it does.
+    /// Adds `feature` to the agreement if the kernel offers it; otherwise returns false.
     pub(crate) fn want(&mut self, feature: u64) -> bool {
         let offered = self.offers(feature);
         if offered {
@@ -112,7 +112,7 @@ pub(crate) fn choose(shared: &Shared, agreement: &mut Agreement) -> Result<()> {
     }
     let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
     shared.no_open.store(no_open, Ordering::Relaxed);
-    // With this feature, the kernel can look up a forgotten inode by its number.
+    // With EXPORT_SUPPORT, the kernel can look up a forgotten inode by its number.
     if shared.handles {
         agreement.want(feature::EXPORT_SUPPORT);
     }

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
-/// How long the kernel gathers forgets while other requests come by rings. The blocks of a removed
-/// file become free later by up to this time; see `Call::with_space`.
+/// How long the kernel gathers forgets while other requests come by rings. This delays the time
+/// when the blocks of a removed file become free; see `Call::with_space`.
 pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
-/// Size in bytes of the longest message: a WRITE with header and structure.
+/// Size in bytes of the buffer for a message: the longest write, and space for its headers.
 const LONGEST: usize = MAX_WRITE as usize + 4096;
 /// The way by which requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,9 +126,9 @@ pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool
     let mut buffer = vec![0; LONGEST];
     while let Some(message) = receive(device, &mut buffer)? {
         if rings {
-            // Meanwhile the kernel gathers more forgets. If this thread waited in a read instead,
-            // each forget would wake it, and it would hold the engine just when the next request
-            // comes by a ring.
+            // Lets the kernel gather more forgets. If this thread waited in a read instead, each
+            // forget would wake the thread, and it would occupy the engine just when the next
+            // request comes by a ring.
             std::thread::sleep(GATHER);
         }
         pass(server, device, message)?;
@@ -212,7 +212,7 @@ impl Answer {
         self.give(errno.raw_os_error(), 0, |device, header| send(device, &[header]));
     }
 
-    /// Answers with a structure.
+    /// Answers with the bytes of `answer`, a structure of the protocol.
     pub(crate) fn send<T: IntoBytes + Immutable>(mut self, answer: &T) {
         self.bytes(answer.as_bytes());
     }
@@ -256,7 +256,7 @@ impl Answer {
         fits
     }
 
-    /// Answers with the payload that was added.
+    /// Answers with the payload added so far.
     pub(crate) fn finish(mut self) {
         let payload = std::mem::take(&mut self.payload);
         self.bytes(&payload);
@@ -280,9 +280,9 @@ impl Notifier {
         Notifier(device.clone())
     }
 
-    /// Makes the kernel drop its cached pages of `length` bytes of an inode (0: to the end of the
-    /// file), after passing on the dirty ones. An inode that the kernel does not know is skipped.
-    /// Returns when the server has answered the writes that the kernel passed on.
+    /// Makes the kernel drop its cached pages of an inode: `length` bytes from `offset` (0: to the
+    /// end of the file). The kernel first writes back those that are dirty; the call returns when
+    /// the server has answered these writes. An inode that the kernel does not know is skipped.
     ///
     /// # Errors
     /// The kernel's error.

@@ -13,13 +13,13 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// Longest target of a symbolic link, in bytes.
 const TARGET: usize = 4095;
-/// Size in bytes of the space for a request's structure, enough for the longest.
+/// Size in bytes of the buffer for a request's structure; the longest structure fits.
 pub(crate) const ARGUMENT: usize = 128;
 
 /// A request without its names and data.
 pub(crate) struct Request {
     pub header: RequestHeader,
-    /// The structure of the request, followed by zeros.
+    /// The request's structure, such as `struct fuse_open_in`, followed by zeros.
     pub argument: [u8; ARGUMENT],
 }
 
@@ -36,7 +36,7 @@ impl Request {
         }
     }
 
-    /// The structure of the request.
+    /// The request's structure, as type `T`.
     fn known<T: FromBytes + KnownLayout + Immutable>(&self) -> T {
         const { assert!(size_of::<T>() <= ARGUMENT) };
         T::read_from_prefix(&self.argument).expect("invariant: there is room for any of them").0
@@ -68,11 +68,11 @@ fn flags(of_file: i32) -> OFlags {
     OFlags::from_bits_retain(of_file as u32)
 }
 
-/// The names and values of a request, which follow each other; each name ends with a zero.
+/// A request's names, each ending with a zero byte, and then its value, if it has one.
 struct Names(Vec<u8>);
 
 impl Names {
-    /// Takes the next name; `None` if it is empty or has no zero at its end.
+    /// Takes the next name; `None` if the name is empty or does not end with a zero byte.
     fn next(&mut self) -> Option<Vec<u8>> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let rest = self.0.split_off(end + 1);
@@ -149,7 +149,7 @@ impl Request {
             }
             op::TMPFILE => {
                 let new = self.known::<wire::NewFile>();
-                // The kernel sends `/` as the name of a file that has none.
+                // The kernel sends `/` as the name of an unnamed file.
                 let new = self.new_name(Vec::new(), new.mode, new.umask);
                 server.create_unnamed(asker, new, to.into());
             }
@@ -257,8 +257,8 @@ mod tests {
         [header.as_bytes(), argument, payload].concat()
     }
 
-    /// The errno with which the server that does nothing answers a message by `/dev/fuse`; `None`
-    /// if it does not answer.
+    /// The errno with which the [`Null`] server answers a message by `/dev/fuse`; `None` if there
+    /// is no answer.
     fn answered(message: &[u8]) -> Option<i32> {
         let (reader, writer) = std::io::pipe().unwrap();
         let device = Arc::new(OwnedFd::from(writer));

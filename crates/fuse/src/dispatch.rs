@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of errors of the drive that are logged; `furrow stat` counts further ones.
+/// Maximum number of different errors of the drive that are logged; `furrow stat` counts all.
 const LOGGED_MAX: usize = 1000;
 
 /// State that the callbacks share with the tasks that they start.
@@ -35,9 +35,9 @@ pub(crate) struct Shared {
     pub known: Known,
     /// Messages to the kernel that are not answers to requests.
     pub kernel: Kernel,
-    /// Whether the end of the engine was reported.
+    /// Whether the end of the engine was logged.
     ended: AtomicBool,
-    /// Whether the failure of the engine was reported.
+    /// Whether the failure of the engine was logged.
     failed: AtomicBool,
     /// Writes a line for the operator.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub latencies: Latencies,
     /// Whether the kernel can find files by file handles.
     pub handles: bool,
-    /// Whether direct requests of a program are asynchronous.
+    /// Whether the kernel may have many direct requests of one program in flight.
     pub async_dio: bool,
     /// Whether the kernel collects writes in its page cache.
     pub writeback_cache: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
-    /// Result of the end of the engine, if the engine ended because the kernel unmounted a
+    /// Result with which the engine unmounted, if it did so because the kernel unmounted a
     /// block device.
     left: Mutex<Option<furrow_zone::Result<()>>>,
     /// Errors of the drive that were logged.
@@ -66,8 +66,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The attributes in the kernel's form. A file without blocks may have data in the kernel's
-    /// cache that is not written back yet, and programs take a file with 0 blocks for a hole
-    /// without asking. So such a file is shown with one block of 512 bytes.
+    /// cache that is not written back yet, and programs take a file with 0 blocks for one hole
+    /// without reading it. So such a file is shown with one block of 512 bytes.
     pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
         let mut shown = attributes(attr);
         if attr.kind == Kind::File && (attr.size > 0 || self.writeback_cache) {
@@ -117,7 +117,8 @@ impl Shared {
 }
 
 /// How long the kernel may cache names and attributes: a day, because every change goes through
-/// this kernel, so its cache stays correct. What the kernel does not notice the server tells.
+/// this kernel, so its cache stays correct. The server reports to the kernel the few changes that
+/// the kernel does not notice.
 pub const USUAL_TTL: Duration = Duration::from_secs(86_400);
 
 /// The FUSE server of one mounted file system.
@@ -135,8 +136,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Takes the result of the end of the engine, if the engine ended because the kernel unmounted
-    /// a block device. The server has then told the kernel that the device is not written any more.
+    /// Takes the result with which the engine unmounted, if it did so because the kernel unmounted
+    /// a block device. The server then tells the kernel that it no longer writes to the device.
     pub fn left(&self) -> Option<furrow_zone::Result<()>> {
         self.shared.left().take()
     }
@@ -154,7 +155,7 @@ impl Reporter {
 
 impl FuseServer {
     /// A server for the file system behind `port`. Payload is copied to pages of `pool`; `log` gets
-    /// a line for every error of the drive and every corruption.
+    /// a line for each different error of the drive and each corruption.
     pub fn new(
         port: Port<Fs>,
         pool: Pool,
@@ -207,7 +208,8 @@ impl FuseServer {
     }
 
     /// Lets the kernel have many direct requests of one program in flight (`async_dio`). The kernel
-    /// then leaves `O_DSYNC` to the server, and learns from the server which of its pages are old.
+    /// then leaves `O_DSYNC` to the server, and learns from the server which of its cached pages
+    /// are stale.
     #[must_use]
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

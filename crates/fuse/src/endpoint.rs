@@ -1,8 +1,9 @@
 //! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
 //!
-//! Invariants: this module runs no helper program and needs no library, only `/dev/fuse` and
-//! CAP_SYS_ADMIN. It accesses no path *inside* a mount that this process serves, because the
-//! process would wait for itself. The exception is [`Root`], which uses a separate thread.
+//! Invariants: this module runs no helper program and needs no library, only `/dev/fuse`
+//! and CAP_SYS_ADMIN. It accesses no path *inside* a mount that this process serves,
+//! because the process would wait for itself. The exception is [`Root`]: another thread
+//! must answer its requests.
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 const LOOKED_AT: Duration = Duration::from_secs(10);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
-/// How long the kernel may take to report that a daemon is dead. The limit is short, because the
-/// kernel does not need an answer of the daemon for that.
+/// How long the kernel may take to report that a daemon is dead. A short time is enough, because
+/// the kernel reports this without asking the daemon.
 const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 /// Type of Furrow's mounts in the mount table.
 ///
@@ -56,9 +57,9 @@ pub struct Endpoint {
     pub read_only: bool,
     /// Whether the kernel ignores set-id bits.
     pub no_suid: bool,
-    /// Whether device nodes do not act as devices.
+    /// Whether the kernel refuses to open device nodes.
     pub no_dev: bool,
-    /// Whether programs cannot be executed.
+    /// Whether the kernel refuses to execute programs.
     pub no_exec: bool,
     /// Whether every write is synchronous.
     pub synchronous: bool,
@@ -67,8 +68,9 @@ pub struct Endpoint {
     /// The way by which requests come from the kernel.
     pub transport: Transport,
     /// Whether the source is a block device that the kernel holds during the mount. sync(2) and
-    /// syncfs(2) then reach the server ([`syncs`]), and an unmount returns only after the server
-    /// has written its last block. At the time of the mount, no other program may hold the device.
+    /// syncfs(2) then reach the server, if [`syncs`] is true, and an unmount returns only after
+    /// the server has written its last block. At the time of the mount, no other program may hold
+    /// the device.
     pub block_device: bool,
 }
 
@@ -83,7 +85,7 @@ pub fn syncs() -> bool {
 
 impl Endpoint {
     /// Mounts at `directory`. Returns the channel on which the kernel sends requests. Every access
-    /// to the mount waits until the first message is answered.
+    /// to the mount waits until the server has answered the first message.
     ///
     /// # Errors
     /// An error if `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted
@@ -325,8 +327,8 @@ fn connection(number: &str) -> Option<u32> {
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
-/// Ends the kernel's connection of the file system with this device number, wherever it is mounted:
-/// from then on, every request to it fails.
+/// Ends the kernel's connection of the file system with the device number `number`, wherever it is
+/// mounted: from then on, every request to it fails.
 ///
 /// # Errors
 /// The kernel's error; `NOENT` if there is no such connection.
@@ -358,8 +360,9 @@ impl fmt::Display for Holder {
     }
 }
 
-/// For each other mount namespace with the file system of this device number, the process with the
-/// lowest id. Namespaces whose processes /proc does not show are missing.
+/// The processes that use the file system with device number `number` in other mount namespaces:
+/// for each namespace, the process with the lowest id. Namespaces whose processes /proc does not
+/// show are missing.
 pub fn held_elsewhere(number: &str) -> Vec<Holder> {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -432,7 +435,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { source, directory: directory.into(), number, read_only })
 }
 
-/// Decodes `\ooo`, the form in which the mount table has blanks, tabs, newlines and backslashes.
+/// Decodes `\ooo`, the form in which the mount table shows blanks, tabs, newlines and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut at = 0;

@@ -8,11 +8,10 @@
 //! Invariant: the server counts an answer before it gives the answer, so the kernel never forgets
 //! more answers than were counted.
 //!
-//! The map also notes, for each inode, what the kernel may have cached that a write can make old:
-//! attributes, from the time the server last sent them, and pages, from the time the kernel last
-//! read or wrote one. Two kinds of writes leave the kernel's copies old: a write from its page
-//! cache that adds blocks to the file, and an asynchronous direct write while the kernel reads the
-//! same range.
+//! The map also notes, for each inode, which copies the kernel may have that a write can make
+//! stale: attributes, once the server has sent them, and pages, once the kernel has read or written
+//! one in its cache. Two kinds of writes make the copies stale: a write from the page cache that
+//! adds blocks to the file, and an asynchronous direct write while the kernel reads the same range.
 
 use furrow_fs::Ino;
 use furrow_fs::tree::cache::FixedHasher;
@@ -28,9 +27,9 @@ struct Reference {
     answers: u64,
     /// Whether the inode has lost its last name and is held open for the kernel.
     kept: bool,
-    /// Whether the kernel was told the attributes after they were last called stale.
+    /// Whether the server has sent the attributes since it last reported them stale.
     shown: bool,
-    /// Whether the kernel may have pages in its cache.
+    /// Whether the kernel may have pages of the inode in its cache.
     cached: bool,
     /// Number of direct writes since the kernel last read or wrote pages of its cache.
     direct: u8,
@@ -53,13 +52,13 @@ pub(crate) enum Stale {
     Attributes,
     /// Attributes, and pages of the range that was written.
     Range,
-    /// Like `Range`. Because the kernel has not used other pages for some time, it should drop all
-    /// of them, so that later direct writes need not be reported.
+    /// Like `Range`, but the kernel should drop all pages of the file: it has not used them during
+    /// [`QUIET`] direct writes, and without cached pages, later direct writes need not be reported.
     All,
 }
 
-/// The kernel drops all pages of a file after this many direct writes without another use of its
-/// cache.
+/// Number of direct writes to a file, without another use of its cached pages, after which the
+/// kernel is told to drop all of them.
 const QUIET: u8 = 64;
 
 type References = HashMap<Ino, Reference, BuildHasherDefault<FixedHasher>>;
@@ -94,7 +93,7 @@ impl Known {
     }
 
     /// Notes that a write from the kernel's cache has changed the attributes of `ino`. Returns
-    /// whether the kernel may have cached older ones.
+    /// whether the kernel may have cached older attributes.
     pub fn written_back(&self, ino: Ino) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };
@@ -109,9 +108,9 @@ impl Known {
         }
     }
 
-    /// Notes that the kernel has dropped all pages of `ino`, as [`Stale::All`] asks. It has waited
-    /// for the reads that were filling some. If it has used pages since it was told, it may have
-    /// others.
+    /// Notes that the kernel has dropped all pages of `ino`, as [`Stale::All`] asks, including
+    /// those that reads in flight were filling. Ignored if the kernel has used pages of `ino` since
+    /// it was told to drop them: it may have new ones.
     pub fn dropped(&self, ino: Ino) {
         if let Some(references) = self.inodes().get_mut(&ino)
             && std::mem::take(&mut references.dropping)
@@ -120,8 +119,8 @@ impl Known {
         }
     }
 
-    /// Notes that a direct write to `ino` was carried out. Returns what the kernel may have cached
-    /// that is older. The caller must report that to the kernel.
+    /// Notes that a direct write to `ino` was carried out. Returns which of the kernel's copies may
+    /// be stale now; the caller must report them to the kernel.
     pub fn written_directly(&self, ino: Ino) -> Stale {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return Stale::Nothing };
@@ -130,7 +129,7 @@ impl Known {
             return if shown { Stale::Attributes } else { Stale::Nothing };
         }
         references.direct = references.direct.saturating_add(1);
-        // Until the kernel has dropped them, it has pages that a write in flight makes stale.
+        // Until the kernel has dropped its pages, this write may make some of them stale.
         if references.direct < QUIET || references.dropping {
             return Stale::Range;
         }
@@ -149,8 +148,8 @@ impl Known {
         new
     }
 
-    /// Subtracts `answers`, the number of answers naming `ino` that the kernel forgets. True if all
-    /// answers are now forgotten and the inode was kept, so that the caller must free it.
+    /// Notes that the kernel forgets `answers` of the answers that named `ino`. Returns true if all
+    /// are forgotten now and the inode was kept: the caller must free it.
     pub fn forget(&self, ino: Ino, answers: u64) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };

@@ -2,7 +2,7 @@
 //!
 //! The mount has a file of 4 KiB, [`FILE`], a file of 256 MiB, [`BIG`], and a directory in which
 //! any name can be made and removed. Every request is answered at once from constants, and written
-//! data is dropped. Requests take the same endpoint, session and options as those of a mounted file
+//! data is dropped. Requests pass through the same endpoint and session as those of a mounted file
 //! system, so a comparison of the times shows the engine's share.
 
 use crate::capabilities::Agreement;
@@ -25,7 +25,7 @@ const BIG_INODE: Node = Node(3);
 const BYTES: usize = 4096;
 const BIG_BYTES: u64 = 256 << 20;
 
-/// The server that does nothing.
+/// The server that does nothing: it answers every request from constants.
 pub struct Null {
     ttl: Duration,
     writeback_cache: bool,

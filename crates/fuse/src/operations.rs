@@ -55,7 +55,7 @@ pub struct NewName {
 
 /// A server of the kernel's requests. Several threads may call it concurrently.
 ///
-/// A method returns once the request is on its way; any thread may give the reply later. A reply
+/// A method may return before the request is answered; any thread may give the reply later. A reply
 /// that is dropped answers EIO. The default method for a request gives the answer that the kernel
 /// expects from a server without that feature.
 #[allow(unused_variables, reason = "what a server does not have")]
@@ -66,7 +66,8 @@ pub trait Operations: Send + Sync + 'static {
     /// An error if the kernel lacks a feature that the server needs; the mount then ends.
     fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()>;
 
-    /// Called when the kernel has agreed. `kernel` sends messages to the kernel.
+    /// Called when the kernel has agreed to the features. The server sends messages to the kernel
+    /// through `kernel`.
     fn connected(self: &Arc<Self>, kernel: Notifier) {}
 
     /// Makes the kernel pass on the writes that it has collected, and waits until it has. A thread
@@ -89,7 +90,7 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Passes a line to the operator.
+    /// Writes `line` to the operator's log.
     fn report(&self, line: &str) {}
 
     /// Looks up a name. An answer with the attributes of inode 0 means that there is no such name;
@@ -199,8 +200,8 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a directory. The kernel sends the handle in the answer with each request for
-    /// a listing.
+    /// Opens a directory. The answer has a handle, which the kernel repeats in each request to list
+    /// this directory.
     fn opendir(&self, ino: Node, flags: OFlags, reply: Reply<kind::Open>) {
         reply.opened(Handle(0), 0);
     }

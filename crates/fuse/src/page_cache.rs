@@ -3,7 +3,7 @@
 //! The kernel assumes that each FUSE server is slow: it reads 128 KiB ahead, and throttles writers
 //! once the dirty pages of a mount take a hundredth of memory. Furrow's drives are as fast as those
 //! of local file systems, so a mount gets the limits of a local file system. The owner of the
-//! machine can change them in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
+//! machine can change them in `/sys/class/bdi/MAJOR:MINOR` while the file system is mounted.
 
 use crate::endpoint::{MAX_WRITE, number_of};
 use anyhow::{Context as _, Result, ensure};
@@ -26,7 +26,7 @@ pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
     ensure!(limits.exists(), "{} does not exist: is sysfs mounted?", limits.display());
     for (limit, value) in [
         ("read_ahead_kb", READ_AHEAD / 1024),
-        // Percentage of the dirty pages of all file systems that this mount may have.
+        // Share that this mount may have of the dirty pages of all file systems, in percent.
         ("max_ratio", 100),
         // With 0, the ratio counts only once all file systems together have too many dirty pages.
         ("strict_limit", 0),

@@ -1,5 +1,5 @@
 //! Makes the kernel pass on data that only its cache has, before an answer depends on that data,
-//! and drop what it has cached that a write has made stale.
+//! and drop cached pages and attributes that a write has made stale.
 //!
 //! Data stored through a shared map, or collected by the write-back cache, stays in the kernel's
 //! cache until the kernel writes it back. The kernel cannot be asked which pages are dirty, but it
@@ -9,14 +9,16 @@
 //! - **Holes**: the kernel asks where a file has data ([`Seek`]) without writing back first. So
 //!   before the server answers with a hole, the kernel drops its pages of the hole. With a
 //!   write-back cache the end of the file is such a hole, because the kernel may know a later end.
-//! - **Renames**: before a file replaces another one, the kernel passes on what it has of the new
-//!   file. So a program that does not close the file first is not left with an empty one.
+//! - **Renames**: before a file replaces another one, the kernel passes on its dirty pages of the
+//!   new file. So a crash does not leave an empty file under the name, even if the program has not
+//!   closed the new file.
 //! - **Direct writes**: the kernel does not drop pages that were read during an asynchronous direct
-//!   write, nor attributes that were asked for meanwhile.
-//! - **Blocks**: the kernel does not notice that a write from its cache takes blocks.
+//!   write, nor attributes that were asked for meanwhile. So the server makes it drop both.
+//! - **Blocks**: the kernel does not notice that a write from its cache takes blocks. So the server
+//!   makes it ask for the attributes again.
 //!
-//! Invariants: the thread that tells the kernel waits for writes that the server has to answer, so
-//! it must not be one of the threads that answer requests. And writes need places among the
+//! Invariants: the thread that talks to the kernel waits for writes that the server has to answer,
+//! so it must not be one of the threads that answer requests. And writes need places among the
 //! requests in flight, so only a few requests may wait for the thread ([`Kernel::may_wait`]).
 
 use crate::capabilities::MAX_BACKGROUND;
@@ -36,14 +38,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The end of a hole that has no end.
+/// Stands for the end of a hole that extends without limit.
 const NO_END: u64 = i64::MAX as u64;
 /// How long the kernel may keep a file's number of blocks after writes from its cache.
 const BLOCKS_KEPT: Duration = Duration::from_secs(1);
-/// Maximum number of requests that may wait for the kernel by `/dev/fuse`: half of those that the
-/// kernel has in flight in the background, since its writes need places among them, too.
+/// Maximum number of requests by `/dev/fuse` that may wait for the kernel: half of the background
+/// requests that the kernel may have in flight, because its writes are among them, too.
 const WAITING: usize = MAX_BACKGROUND as usize / 2;
-/// The same by rings: half of the places of a processor's queue.
+/// The same for requests by rings: half of the places of a processor's queue.
 const WAITING_IN_RINGS: usize = 4;
 
 /// A search for data or for a hole in a file, from an offset on.
@@ -62,7 +64,8 @@ struct Doubt {
     _place: Place,
 }
 
-/// The right of a request to wait for the kernel. If it is counted, dropping it ends the count.
+/// The right of a request to wait for the kernel. `Some` if it counts in [`Kernel::waiting`];
+/// dropping it then ends the wait.
 struct Place(Option<Arc<AtomicUsize>>);
 
 impl Drop for Place {
@@ -73,10 +76,10 @@ impl Drop for Place {
     }
 }
 
-/// A request that waits until the kernel was told something.
+/// The part of a request that has to wait for a [`Task`], and the request's place.
 type Waiting<T> = (T, Place);
 
-/// What follows once the kernel has passed on its pages.
+/// Called once the kernel has passed on its dirty pages.
 type Then = Box<dyn FnOnce() + Send>;
 
 /// Work for the thread that talks to the kernel.
@@ -89,12 +92,12 @@ enum Task {
         stale: Stale,
         answer: Option<Waiting<(Reply<kind::Write>, u32)>>,
     },
-    /// Makes the kernel pass on everything of the inode, then calls `then`.
+    /// Makes the kernel pass on its dirty pages of the inode, then calls `then`.
     PassOn {
         ino: Ino,
         then: Option<Waiting<Then>>,
     },
-    /// Makes the kernel ask for the attributes of the inode again, soon.
+    /// Makes the kernel ask for the attributes of the inode again, within [`BLOCKS_KEPT`].
     Blocks(Ino),
 }
 
@@ -102,7 +105,7 @@ enum Task {
 struct Found {
     /// The offset found; `None` where Linux answers ENXIO.
     at: Option<u64>,
-    /// The range that this result counts as a hole; empty if there is none.
+    /// The hole on which `at` relies; empty if it relies on none.
     hole: Range<u64>,
     /// The offset to answer if the whole file counts as data.
     without_holes: u64,
@@ -113,7 +116,7 @@ struct Found {
 pub(crate) struct Kernel {
     notifier: Mutex<Option<Notifier>>,
     tasks: Mutex<Option<Sender<Task>>>,
-    /// Number of requests that wait and count.
+    /// Number of requests that wait for the kernel and count towards the maximum.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -123,7 +126,7 @@ impl Kernel {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `task` to the thread; returns it if there is no thread.
+    /// Passes `task` to the thread that talks to the kernel; returns it if there is no such thread.
     fn send(&self, task: Task) -> std::result::Result<(), Task> {
         match &*self.tasks() {
             Some(thread) => thread.send(task).map_err(|unsent| unsent.0),
@@ -131,9 +134,9 @@ impl Kernel {
         }
     }
 
-    /// The right of a request to wait for the kernel; `None` if too many wait already. By
-    /// `/dev/fuse`, only requests that the kernel sends in the `background` count: others take no
-    /// place that a write from the cache needs.
+    /// The right of a request to wait for the kernel; `None` if too many wait already. Of requests
+    /// by `/dev/fuse`, only those that the kernel sends in the background count (`background`): the
+    /// others do not take places that writes from the cache need.
     fn may_wait(&self, rings: bool, background: bool) -> Option<Place> {
         let most = match (rings, background) {
             (true, _) => WAITING_IN_RINGS,
@@ -158,7 +161,8 @@ impl Kernel {
     }
 }
 
-/// Searches in the engine. `late` says whether the kernel may know a later end of the file.
+/// Searches in the engine. `late`: whether the kernel may know a later end of the file than
+/// the engine.
 async fn find(fs: &Fs, Search { ino, offset, what }: Search, late: bool) -> Result<Found> {
     let size = fs.getattr(ino).await?.size;
     let at = fs.seek(ino, offset, what).await?;
@@ -176,8 +180,7 @@ async fn find(fs: &Fs, Search { ino, offset, what }: Search, late: bool) -> Resu
 }
 
 impl FuseServer {
-    /// Answers where data or a hole is. The kernel has already passed on its dirty pages in the
-    /// range `passed_on`.
+    /// Answers `search`. The kernel has already passed on its dirty pages in the range `passed_on`.
     pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<kind::Seek>) {
         let answer = move |reply: Reply<kind::Seek>, found: Found, shared: &Shared| {
             let Found { at, hole, without_holes } = found;
@@ -211,8 +214,8 @@ impl FuseServer {
         let work = move || server.talk(&kernel, &tasks);
         match std::thread::Builder::new().name("pass-on".to_owned()).spawn(work) {
             Ok(_) => *self.shared.kernel.tasks() = Some(sender),
-            // Without the thread, holes are not told, and the kernel keeps what direct writes make
-            // stale.
+            // Without the thread, the server reports no holes, and the kernel keeps pages and
+            // attributes that direct writes make stale.
             Err(error) => (self.shared.log)(&format!(
                 "the kernel may keep what direct writes make stale, and is told no holes: {error}"
             )),
@@ -258,7 +261,7 @@ impl FuseServer {
                 }
             }
             Task::Direct { ino, range, stale, answer } => {
-                // An error means that the kernel has nothing, or that the mount has ended.
+                // An error means that the kernel has nothing to drop, or that the mount has ended.
                 let _ = match stale {
                     Stale::Nothing => Ok(()),
                     Stale::Attributes => kernel.drop_attributes(node(ino)),
@@ -282,13 +285,13 @@ impl FuseServer {
                     then();
                 }
             }
-            // These are collected.
+            // `talk` collects these.
             Task::Blocks(_) => {}
         }
     }
 
-    /// Makes the kernel pass on what it has of `ino`, then calls `then`. If too many requests wait
-    /// for the kernel already, calls `then` first.
+    /// Makes the kernel pass on its dirty pages of `ino`, then calls `then`. If too many requests
+    /// wait for the kernel already, calls `then` first.
     pub(crate) fn after_passing_on(&self, ino: Ino, then: impl FnOnce() + Send + 'static) {
         let kernel = &self.shared.kernel;
         let then: Then = Box::new(then);
@@ -316,8 +319,9 @@ impl FuseServer {
 }
 
 impl Shared {
-    /// Answers a direct write of `written` bytes to `ino` at `offset`, once the kernel has dropped
-    /// what it had cached there. If too many requests wait for the kernel already, answers first.
+    /// Answers a direct write of `written` bytes to `ino` at `offset`, once the kernel has
+    /// dropped its cached pages of that range. If too many requests wait for the kernel already,
+    /// answers first.
     pub(crate) fn written_directly(
         &self,
         (ino, offset): (Ino, u64),
@@ -325,8 +329,9 @@ impl Shared {
         reply: Reply<kind::Write>,
     ) {
         let stale = self.known.written_directly(ino);
-        // With a write-back cache, the kernel keeps sizes and times itself. And the kernel would
-        // ask for attributes before each write if each write made the kernel forget them.
+        // With a write-back cache, the kernel keeps sizes and times itself. So only the number of
+        // blocks is stale, and the kernel learns it later: if each write made the kernel drop the
+        // attributes, it would ask for them before each write.
         let blocks = stale == Stale::Attributes && self.writeback_cache;
         if stale == Stale::Nothing || blocks {
             reply.written(written);
@@ -349,8 +354,8 @@ impl Shared {
         }
     }
 
-    /// Makes the kernel drop `size` bytes of `ino` at `offset`, which it could not pass on. So
-    /// readers see at once what they would see after a new mount.
+    /// Makes the kernel drop its cached `size` bytes of `ino` at `offset`, whose write has failed.
+    /// So readers see at once what they would see after a new mount.
     pub(crate) fn not_written(&self, ino: Ino, offset: u64, size: u32) {
         let (range, stale) = (offset..offset + u64::from(size), Stale::Range);
         // Without the thread the mount has ended.

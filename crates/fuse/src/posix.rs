@@ -91,8 +91,8 @@ impl Caller {
     }
 }
 
-/// Number of pauses for which a writer waits for the kernel's forget of a removed file; enough even
-/// on a busy machine.
+/// Maximum number of pauses of [`GATHER`] during which a writer without space waits for the kernel
+/// to forget removed files; enough even on a busy machine.
 const FORGOTTEN: u32 = 50;
 
 impl Call {
@@ -129,18 +129,19 @@ impl Call {
         attempt(argument).await
     }
 
-    /// Makes an inode.
+    /// Makes an inode. Waits for space like [`Call::with_space`].
     pub async fn create(&self, parent: Ino, name: &[u8], node: NewNode) -> Result<Attr> {
         self.with_space(&node, async |node| self.fs.create(parent, name, node).await).await
     }
 
-    /// Makes a file without a name, which counts as opened once.
+    /// Makes a file without a name, which counts as opened once. Waits for space
+    /// like [`Call::with_space`].
     pub async fn create_unnamed(&self, directory: Ino, node: NewNode) -> Result<Attr> {
         self.with_space(&node, async |node| self.fs.create_unnamed(directory, node).await).await
     }
 
-    /// Changes attributes. A change of owner clears set-id bits except on directories; a change of
-    /// size clears them unless `who` is privileged.
+    /// Changes attributes. Unless the mode is among them, a change of owner clears set-id bits, and
+    /// so does a change of size by a caller without privileges. Directories keep these bits.
     pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {
         // An empty change is a chown(-1, -1): the kernel sends no other empty change.
         let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
@@ -187,7 +188,7 @@ impl Call {
     }
 
     /// Sets an extended attribute for `who`. A new access list clears the set-group-id bit unless
-    /// `who` belongs to the file's group.
+    /// `who` is privileged or belongs to the file's group.
     pub async fn set_xattr(
         &self,
         ino: Ino,
@@ -231,8 +232,8 @@ impl Call {
         self.synced(self.fs.sync().await)
     }
 
-    /// Turns the error of a failed engine into an I/O error, because changes that were not synced
-    /// are lost. A program may ignore EROFS as if there were nothing to sync.
+    /// Turns the read-only error of a failed engine into an I/O error, because changes that were
+    /// not synced are lost. A program may ignore EROFS as if there were nothing to sync.
     fn synced(&self, done: Result<()>) -> Result<()> {
         match (done, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
@@ -252,8 +253,9 @@ impl Call {
         }
     }
 
-    /// Keeps an inode that has lost its last name, and that the caller has opened for this purpose.
-    /// The kernel may still use the inode by its number; it is released when the kernel forgets it.
+    /// Keeps an inode that has lost its last name, and that the caller has opened for this purpose,
+    /// until the kernel forgets it: the kernel may still use its number. If the kernel does not
+    /// refer to the inode, releases it at once.
     async fn keep(&self, ino: Option<Ino>) -> Result<()> {
         match ino {
             Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,
@@ -303,8 +305,8 @@ impl Call {
     }
 
     /// Lists directory `ino` from `offset` on. Fetches `batch` entries at a time until `add`
-    /// returns true, which says that its buffer is full. `access` says whether the listing counts
-    /// as an access.
+    /// returns true, which says that its buffer is full. `access`: whether the listing updates the
+    /// directory's access time.
     pub async fn list(
         &self,
         (ino, access): (Ino, bool),

@@ -1,4 +1,4 @@
-//! Answers to requests, by the transport that the request came by.
+//! Answers to requests, each sent by the transport through which its request came.
 
 use crate::channel;
 use crate::ring::answer::Answer;
@@ -62,7 +62,7 @@ impl To {
         by!(self, answer => answer.error(errno));
     }
 
-    /// Answers with a structure.
+    /// Answers with the bytes of `value`, a structure of the protocol.
     pub(crate) fn send<T: IntoBytes + Immutable>(self, value: &T) {
         by!(self, answer => answer.send(value));
     }
@@ -78,7 +78,7 @@ impl To {
         by!(self, answer => answer.add_record(parts))
     }
 
-    /// Answers with the payload that was added.
+    /// Answers with the payload added so far.
     fn finish(self) {
         by!(self, answer => answer.finish());
     }
@@ -91,7 +91,7 @@ pub struct Reply<K> {
     kind: PhantomData<fn(K)>,
 }
 
-/// A reply that can be given as an error, of any kind.
+/// A reply of any kind; each kind can answer with an error.
 pub(crate) trait Fail: Send + 'static {
     fn fail(self, errno: Errno);
 }
@@ -167,7 +167,7 @@ impl Reply<kind::Create> {
 }
 
 impl Reply<kind::Data> {
-    /// Answers with these bytes.
+    /// Answers with `bytes`, or with EIO if the request asked for fewer.
     pub fn data(mut self, bytes: &[u8]) {
         match self.to.add(bytes) {
             true => self.to.finish(),
@@ -175,7 +175,7 @@ impl Reply<kind::Data> {
         }
     }
 
-    /// Answers with bytes read from a file.
+    /// Answers with bytes read from a file, or with EIO if the request asked for fewer.
     pub fn pages(self, data: ReadData) {
         by!(self.to, answer => answer.pages(data));
     }
@@ -194,7 +194,7 @@ pub struct Space {
     /// Total space in units of `block_size`.
     pub blocks: u64,
     pub blocks_free: u64,
-    /// Space that is available to callers without privileges.
+    /// Space that is available to callers without privileges, in units of `block_size`.
     pub blocks_available: u64,
     pub inodes: u64,
     pub inodes_free: u64,
@@ -205,7 +205,7 @@ pub struct Space {
 }
 
 impl Reply<kind::Statfs> {
-    /// Answers with the space and names of the file system.
+    /// Answers with the file system's space and numbers of inodes.
     pub fn statfs(self, space: &Space) {
         self.to.send(&wire::Statfs::of(space));
     }
@@ -217,7 +217,7 @@ impl Reply<kind::Xattr> {
         self.to.send(&wire::Written { bytes, padding: 0 });
     }
 
-    /// Answers with a value, or with names.
+    /// Answers with a value or with names, or with ERANGE if the request asked for fewer bytes.
     pub fn data(mut self, bytes: &[u8]) {
         match self.to.add(bytes) {
             true => self.to.finish(),
@@ -250,7 +250,8 @@ impl Listing for Reply<kind::List> {
 }
 
 impl Reply<kind::ListPlus> {
-    /// Adds an entry with its attributes; the kernel may cache name and attributes for `ttl`.
+    /// Adds an entry with its attributes; the kernel may cache name and attributes for `ttl`. True
+    /// if the entry did not fit.
     pub fn add(
         &mut self,
         offset: u64,
@@ -266,7 +267,7 @@ impl Reply<kind::ListPlus> {
     }
 
     /// Adds an entry without attributes (node 0 in `struct fuse_entry_out`): the kernel shows the
-    /// name, and requests the attributes when a program needs them.
+    /// name, and requests the attributes when a program needs them. True if the entry did not fit.
     pub fn add_name(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
         let name = name.as_bytes();
         let listed = wire::Listed::of(ino.0, offset, mode, name);

@@ -13,7 +13,8 @@
 //! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
 //! | `furrow.ask.REQUEST` | the answer to a [`Request`] of the control protocol; root only, except to see the scrub |
 //!
-//! They are not listed. An answer is at most [`MAX_ANSWER`] bytes, the kernel's limit.
+//! A listing of the root's attributes leaves them out. An answer is at most [`MAX_ANSWER`] bytes,
+//! the kernel's limit.
 
 mod counters;
 pub mod prometheus;
@@ -254,7 +255,7 @@ pub(crate) enum Question {
     Options,
     /// Cleans at most this many superzones.
     Gc(u32),
-    /// A request of the control protocol, or the reason why it is not one.
+    /// A request of the control protocol, or the reason why the name does not hold one.
     Ask(Result<Request, String>),
 }
 
@@ -273,8 +274,8 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask this, because it makes the drive work. For [`Question::Ask`] the
-    /// answer decides.
+    /// Whether only root may ask this, because it makes the drive work. For [`Question::Ask`],
+    /// [`carry_out`] decides.
     pub fn is_for_root(&self) -> bool {
         matches!(self, Question::Gc(_))
     }
@@ -370,7 +371,7 @@ pub struct Cleaned {
 /// that the emptied superzones are free.
 ///
 /// # Errors
-/// The errors of [`Fs::clean`].
+/// The errors of [`Fs::clean`] and [`Fs::sync`].
 pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     let options = CleanOptions { superzones, ..CleanOptions::default() };
     let CleanReport { superzones, data_blocks, node_blocks, failed_blocks, failures } =
@@ -460,7 +461,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The result of a request of the control protocol.
+/// Sends a request of the control protocol to the daemon of a mount, and returns the result.
 fn request(directory: &Path, request: &Request) -> Result<Value> {
     let at = directory.display();
     let again = "unmount it, and mount it again";
@@ -478,7 +479,7 @@ fn request(directory: &Path, request: &Request) -> Result<Value> {
 /// Requests the status of the file system mounted at `directory`.
 ///
 /// # Errors
-/// An error if no Furrow file system is mounted there, or its daemon is dead.
+/// An error if no Furrow file system is mounted there, or its daemon is dead or does not answer.
 pub fn ask_status(directory: &Path) -> Result<Status> {
     let bytes = ask_soon(directory, STATUS)?;
     serde_json::from_slice(&bytes)
@@ -537,10 +538,10 @@ pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
     soon(directory, move |directory| request(directory, &remount)).map(drop)
 }
 
-/// The order to apply `options`.
+/// The request that applies `options` to a mount.
 ///
 /// # Errors
-/// An error if they are too long for an order.
+/// An error if `options` are too long for one request.
 pub fn remount_order(options: &str) -> Result<Request> {
     let remount = Request::Remount { options: options.to_owned() };
     match remount.attribute() {
@@ -560,8 +561,8 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
 }
 
 /// Sends an order to the scrub of the file system mounted at `directory`: start, repair (a start
-/// that repairs), pause, resume, stop. Without an order, only asks. Returns the running or the
-/// last scrub.
+/// that repairs), pause, resume, stop. Without an order, changes nothing. Returns the running
+/// scrub, or the last one.
 ///
 /// # Errors
 /// The errors of [`ask_status`]; with an order also an error if the caller is not root, if a scrub

@@ -2,9 +2,9 @@
 //!
 //! Each method copies its arguments (payload into pages, with checksums) and submits one task to
 //! the engine. A task without device I/O is answered before `submit` returns, on the same thread;
-//! the code that completes any other task answers it.
+//! any other task is answered when its I/O completes.
 //!
-//! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
+//! Invariant: no method panics, whatever the kernel sends. See [`crate::decode`].
 //!
 //! The kernel does permission checks, the sticky bit (`default_permissions`) and access lists,
 //! advisory locks, the page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync after the
@@ -61,7 +61,8 @@ const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
 /// Whether a write is direct and must be durable when answered. `flags` are those of the open file,
-/// or of the request (`RWF_DSYNC`). After an asynchronous write, the kernel does not send an fsync.
+/// or of the request (`RWF_DSYNC`). After an asynchronous direct write, the kernel does not send an
+/// fsync, so the server syncs.
 fn is_durable_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
 }
@@ -92,8 +93,7 @@ async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
     }
 }
 
-/// The file at `from`, if it is a regular file that a rename to `to` would put in the place of
-/// another one.
+/// The inode at `from`, if it is a regular file and a rename would replace something at `to`.
 async fn replacing(fs: &Fs, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
     fs.lookup(to.0, to.1).await.ok()?;
     let new = fs.lookup(from.0, from.1).await.ok()?;
@@ -300,7 +300,7 @@ impl Operations for FuseServer {
         if !(self.shared.writeback_cache && replaces) {
             return rename(name, new_name);
         }
-        // The kernel may have the content of the new file.
+        // The kernel's cache may hold content of the new file that is not written yet.
         let server = self.clone();
         self.submit(move |rt, fs| {
             let fs = fs.clone();
@@ -360,7 +360,7 @@ impl Operations for FuseServer {
         );
     }
 
-    // The kernel sends a close for such a file, even with `FUSE_NO_OPEN_SUPPORT`.
+    // The kernel sends a close for a file of `create_unnamed`, even with `FUSE_NO_OPEN_SUPPORT`.
 
     fn create_unnamed(&self, asker: Asker, made: NewName, reply: Reply<kind::Create>) {
         let directory = known!(made.parent, reply);

@@ -40,10 +40,10 @@ const DEPTH_MOST: usize = 32;
 /// that the rate of requests was halved.
 const AHEAD: i32 = 3;
 
-/// How long a ring waits before it tries again, if the kernel cannot serve it now.
+/// How long a ring's thread waits before it tries again, if the kernel takes no commands.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// `user_data` of the bell; other entries have their own numbers there.
+/// `user_data` of the poll of the bell; other commands have the number of their entry there.
 const BELL: u64 = u64::MAX;
 
 /// The file by which the owner of the machine allows rings.
@@ -78,7 +78,7 @@ fn processors(list: &str) -> Option<Vec<u16>> {
     Some(numbers)
 }
 
-/// The processors in the kernel's list that is called `what`.
+/// The processors in the kernel's list `what`, such as `online`.
 fn listed(what: &str) -> Result<Vec<u16>> {
     let path = format!("/sys/devices/system/cpu/{what}");
     let list = std::fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -264,7 +264,7 @@ fn with_length(mut entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
     entry
 }
 
-/// The rings of a mount, one for each running processor, before the mount begins.
+/// The rings of a mount that has not begun yet, one for each running processor.
 pub(crate) struct Rings(Vec<Ring>);
 
 impl Rings {
@@ -310,7 +310,7 @@ impl Rings {
                 ring.settle();
                 let done = ring.register(&device);
                 let able = done.is_ok();
-                // The receiver waits below, so this cannot fail.
+                // The send cannot fail: the receiver waits below.
                 let _ = sender.send(done);
                 // The receiver waits until the last sender is dropped.
                 drop(sender);
@@ -336,7 +336,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until the threads have ended, which they do with the mount.
+    /// Waits for the threads, which end when the mount ends.
     pub(crate) fn join(mut self) -> Result<()> {
         let ended: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
         let died = ended.iter().any(std::result::Result::is_err);

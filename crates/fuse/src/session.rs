@@ -130,11 +130,11 @@ impl<S: Operations> Session<S> {
         }
     }
 
-    /// Makes the kernel pass on the dirty pages of its page cache every `interval`, in nanoseconds,
-    /// which may change meanwhile; otherwise it keeps a page for up to half a minute
-    /// (vm.dirty_expire_centisecs). For a server [with a write-back
-    /// cache](crate::FuseServer::with_writeback_cache). After a failure `log` gets a line, unless
-    /// it was the same failure before.
+    /// Makes the kernel write back the dirty pages of this mount every `interval` nanoseconds; the
+    /// value may change at any time. Otherwise the kernel keeps a dirty page for up to half a
+    /// minute (vm.dirty_expire_centisecs). For a server [with a write-back
+    /// cache](crate::FuseServer::with_writeback_cache). `log` gets a line for a failure, unless the
+    /// attempt before failed in the same way.
     ///
     /// # Errors
     /// An error if no thread can be started.
@@ -151,7 +151,7 @@ impl<S: Operations> Session<S> {
             loop {
                 let rest = Duration::from_nanos(interval.load(Ordering::Relaxed))
                     .saturating_sub(last.elapsed());
-                // A longer interval may become a shorter one.
+                // Looks at least once a second, because the interval may have become shorter.
                 match end.recv_timeout(rest.min(Duration::from_secs(1))) {
                     Err(RecvTimeoutError::Timeout) if rest > Duration::from_secs(1) => continue,
                     Err(RecvTimeoutError::Timeout) => last = Instant::now(),
@@ -183,7 +183,7 @@ impl<S: Operations> Session<S> {
     /// Answers requests until the file system is unmounted, or the kernel aborts the connection.
     ///
     /// # Errors
-    /// An error if the channel to the kernel fails.
+    /// An error if the channel to the kernel fails, or a thread of a ring has died.
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
         let at = || format!("{}: FUSE session", self.directory.display());
@@ -228,7 +228,8 @@ impl Background {
         let mut waited = Duration::ZERO;
         loop {
             match endpoint::unmount(&self.directory, Unmount::Plain) {
-                // The kernel releases a file some time after its last user has closed it.
+                // The mount may stay busy for a moment: the kernel releases a file some time after
+                // its last user has closed it.
                 Err(Errno::BUSY) if waited < PATIENCE => {
                     std::thread::sleep(TRY_EVERY / 10);
                     waited += TRY_EVERY / 10;

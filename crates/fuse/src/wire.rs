@@ -168,7 +168,7 @@ pub(crate) struct RingCommand {
 pub(crate) struct Header {
     /// `struct fuse_in_header` or `fuse_out_header`.
     pub in_out: [u8; 128],
-    /// The structure of the request.
+    /// The structure of the request, such as `struct fuse_open_in`.
     pub op: [u8; 128],
     pub flags: u64,
     pub commit: u64,

@@ -1,8 +1,8 @@
 //! The audit of a store compares each account in memory with the objects that it counts.
 //!
-//! An audit changes nothing and waits for nothing. It holds between any two steps of the engine,
-//! also while commits, cleaning and writes are under way. Simulation calls it after every
-//! operation; debug builds call it when the record ring turns.
+//! An audit changes nothing and waits for nothing. A sound store passes it between any two steps of
+//! the engine, also while commits, cleaning and writes are under way. Simulation calls it after
+//! every operation; debug builds call it when the record ring turns.
 //!
 //! Its cost is proportional to the number of extents and zones.
 
@@ -26,7 +26,8 @@ impl Store {
     /// Compares every account in memory with the objects that it counts. A store that failed or was
     /// stopped is not audited.
     ///
-    /// `Corrupt`: names the account, the expected value and the value found. The cause is a defect
+    /// # Errors
+    /// `Internal`: names the account, the expected value and the value found. The cause is a defect
     /// of this program, never of a drive.
     pub fn audit(&self) -> Result<()> {
         let inner = &*self.0;

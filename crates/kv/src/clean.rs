@@ -1,7 +1,7 @@
 //! Zone cleaning, and relocation of extents: by cleaning, or because a zone failed.
 //!
-//! Space counts as reclaimable if cleaning alone can free it: no writer waits for files to
-//! be removed.
+//! Only space that cleaning alone can free counts as reclaimable: a writer does not wait for a
+//! program to remove files.
 
 mod failed_zone;
 
@@ -126,9 +126,9 @@ impl Store {
     }
 
     /// Returns the number of blocks that cleaning the zone moves, and the space in the free zones
-    /// and those open for cleaning. The extents may be larger than the zone, because cleaning moves
-    /// a whole extent even if only its checksums lie in the zone; that happens under policies that
-    /// keep a zone for each open file.
+    /// and those open for cleaning. Together, the extents to move may be larger than the zone,
+    /// because cleaning moves a whole extent even if only its checksums lie in the zone; that
+    /// happens under policies that keep a zone for each open file.
     fn space_to_clean(&self, victim: ZoneId) -> SpaceToClean {
         let zones = &self.0.zones;
         let files = self.0.files.borrow();
@@ -214,7 +214,8 @@ impl Store {
         !extent.is_hole() && (self.zone_of(extent.at) == zone || sums)
     }
 
-    /// Moves an extent, given as its runs. A run of dead blocks gets no new place.
+    /// Moves an extent, given as its runs. A run of dead blocks gets no new place and becomes
+    /// a hole.
     ///
     /// # Errors
     /// `NoSpace`; `Io` if the store died.
@@ -256,7 +257,7 @@ impl Store {
         self.retire(id, &before);
         for extent in placed().filter(|extent| extent.blocks > SUMS_INLINE) {
             match self.store_sums(id, extent.first, want).await {
-                // The checksums then stay in the file's entry.
+                // Without space, the checksums stay in the file's entry.
                 Err(error) if error.kind() == ErrorKind::NoSpace => break,
                 stored => stored?,
             }
@@ -332,8 +333,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// Returns blocks `first..end` of an extent, from memory where they are still there. The caller
-    /// pins its zones.
+    /// Returns blocks `first..end` of an extent. Blocks that are still in memory come from there.
+    /// The caller pins the extent's zones.
     async fn pages_of(
         &self,
         id: FileId,

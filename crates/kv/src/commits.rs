@@ -85,7 +85,7 @@ impl Commits {
         (group, !self.running.replace(true))
     }
 
-    /// Takes the group that waits. If there is none, the task that runs group commits has to end.
+    /// Takes the group that waits. If no group waits, the task that runs group commits has to end.
     pub(crate) fn take_next(&self) -> Option<Rc<CommitGroup>> {
         self.next.borrow_mut().take()
     }

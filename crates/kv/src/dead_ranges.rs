@@ -20,17 +20,18 @@ use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of moves from which on blocks are no longer separated by their number of moves.
+/// Blocks that were moved at least this many times share zones. Blocks moved fewer times are
+/// separated by their number of moves.
 const GENERATIONS: u8 = 3;
 
 impl Store {
-    /// Says that these bytes of a file will not be read again. Until their zone is cleaned they
-    /// read as they were written, then as zeros. For a file with several names, this does nothing:
-    /// a reader under another name may still need the bytes.
+    /// Says that these bytes of a file will not be read again. Until their zone is cleaned, they
+    /// read as they were written. Afterwards, whole blocks of them read as zeros. For a file with
+    /// several names, this does nothing: a reader under another name may still need the bytes.
     ///
     /// # Errors
-    /// `NotFound` if the file is neither open nor named, `Invalid` if the range goes beyond its
-    /// end.
+    /// `NotFound` if the file is neither open nor named, `Invalid` if the range goes beyond the
+    /// file's end; the store's error if the store has failed.
     pub fn forget(&self, id: FileId, offset: u64, len: u64) -> Result<()> {
         self.check_alive()?;
         let (size, names) = self.with(id, |file| (file.size, file.names))?;

@@ -271,7 +271,7 @@ impl<'a> Bytes<'a> {
 /// Decodes the entries of a record.
 ///
 /// # Errors
-/// `Corrupt` if the body holds anything else.
+/// `Corrupt` if the body holds anything but valid entries.
 pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     let mut rest = Bytes(body);
     let head: EntriesHead = rest.head()?;

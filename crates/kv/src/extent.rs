@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 /// Maximum number of blocks of an extent that keeps its checksums in its entry.
 pub(crate) const SUMS_INLINE: u32 = 16;
-/// Number of blocks from which on a durable extent is not extended: otherwise each sync would write
+/// A durable extent with at least this many blocks is not extended: otherwise each sync would write
 /// all of its checksums again.
 pub(crate) const SYNCED_EXTENT: u32 = 64;
 
@@ -49,7 +49,7 @@ pub(crate) enum Sums {
     At(BlockAddr),
 }
 
-/// A run of blocks that lie one after the other in a zone.
+/// A run of blocks of a file that lie one after the other in a zone, or a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// First block in the file.

@@ -172,7 +172,7 @@ impl File {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {
             Some(block) => {
-                // A file's last block may be padded.
+                // If the file's last block is padded, the file ends within it.
                 let placed = u64::from(blocks) * PAGE_SIZE as u64;
                 let size = self.size.min(placed + PAGE_SIZE as u64 - 1);
                 (size, &block.page.bytes()[..(size - placed) as usize])

@@ -74,7 +74,8 @@ impl Store {
     /// Returns the size of a file in bytes.
     ///
     /// # Errors
-    /// `NotFound` if the file is neither open nor named; the other functions return it too.
+    /// `NotFound` if the file is neither open nor named. All functions that take a file return
+    /// this error.
     pub fn size(&self, id: FileId) -> Result<u64> {
         self.with(id, |file| file.size)
     }
@@ -83,8 +84,8 @@ impl Store {
     /// durable.
     ///
     /// # Errors
-    /// `NoSpace` if cleaning can free nothing; then none of the bytes was appended.
-    /// `Io` if the store died.
+    /// `NoSpace` if cleaning can free nothing, or the record ring has no space; then none of the
+    /// bytes was appended. `Io` if the store died.
     pub async fn append(&self, id: FileId, bytes: &[u8]) -> Result<()> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
@@ -119,7 +120,7 @@ impl Store {
         Ok(fits)
     }
 
-    /// Refuses an append if the record ring has no space for the entries of its places.
+    /// Refuses an append if the record ring has no space for the entries that record places.
     fn admit_append(&self, id: FileId) -> Result<()> {
         self.admit(self.with(id, |file| file.claim())?, 0)
     }
@@ -153,7 +154,8 @@ impl Store {
     /// Truncates a file.
     ///
     /// # Errors
-    /// `Invalid` if the file is shorter.
+    /// `Invalid` if the file is shorter than `size`; the errors of [`Store::read`], because the
+    /// last block is read if only part of it remains; the store's error if the store has failed.
     pub async fn truncate(&self, id: FileId, size: u64) -> Result<()> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
@@ -197,8 +199,9 @@ impl Store {
         Ok(())
     }
 
-    /// Places the gathered blocks and ends the file's last block. Afterwards no content of the file
-    /// is in memory.
+    /// Closes a handle of a file. When the last handle is closed, all whole blocks get their
+    /// places. The bytes after them become a padded block, unless the file is small and the ring is
+    /// not crowded.
     ///
     /// # Errors
     /// The errors of [`Store::append`].
@@ -328,7 +331,7 @@ impl Store {
     }
 
     /// Adds an extent at the end of a file. If the previous extent is complete now and its
-    /// checksums must be written to a block, returns its first block.
+    /// checksums must be written to a block, returns the first block of that extent.
     fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
         let journaled = file.journaled;
         let Some(last) = file.extents.last_mut() else {
@@ -508,7 +511,7 @@ impl Store {
         }
     }
 
-    /// Retires an extent: its blocks stop counting once the next group commit is durable.
+    /// Retires an extent: its blocks stop counting as valid once the next group commit is durable.
     pub(crate) fn retire(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;
@@ -544,7 +547,7 @@ impl Store {
         Ok(Data { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
     }
 
-    /// Reads at least one block, from `block` on.
+    /// Reads at least one block, from `block` on, and no block from `end` on.
     pub(crate) async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
         let (pins, extent, count) = {
             let files = self.0.files.borrow();
@@ -598,7 +601,7 @@ impl Store {
     /// # Errors
     /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. The
     /// error comes with the index of the bad block in the extent; if it concerns the whole command,
-    /// with the first index.
+    /// with the index of the first block to read.
     pub(crate) async fn read_verified(
         &self,
         id: FileId,

@@ -52,8 +52,8 @@ pub struct Family {
     pub name: String,
 }
 
-/// Claims to the last free zones, weakest first. Each may use its own reserve and the reserves of
-/// the claims before it.
+/// Claims to the last free zones, weakest first. Each claim may use its own reserve and the
+/// reserves of the claims before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// Logs, and all other files.

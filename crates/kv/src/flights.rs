@@ -40,7 +40,8 @@ impl Flights {
         self.begun.get()
     }
 
-    /// Whether a write before number `mark` is under way, of these files, or of any if `None`.
+    /// Whether a write with a number below `mark` is under way, to one of `files` or, if `files` is
+    /// `None`, to any file.
     pub(crate) fn has_before(&self, mark: u64, files: Option<&BTreeSet<FileId>>) -> bool {
         let counts = |id: &FileId| files.is_none_or(|files| files.contains(id));
         self.under_way.borrow().range(..mark).any(|(_, id)| counts(id))
@@ -57,7 +58,7 @@ impl Flights {
     }
 
     /// Compares the writes under way with the numbers of writes begun and ended. Returns the files
-    /// that are written, sorted.
+    /// of these writes, sorted.
     pub(crate) fn audit(&self) -> Result<Vec<FileId>> {
         let under_way = self.under_way.borrow();
         let (begun, ended) = (self.begun.get(), self.ended.get());

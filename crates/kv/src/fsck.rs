@@ -33,9 +33,10 @@ const NOTES_MAX: usize = 1000;
 /// Options of a check.
 #[derive(Clone)]
 pub struct CheckOptions {
-    /// Read all content and verify its checksums.
+    /// Whether to read all content and verify its checksums.
     pub content: bool,
-    /// Called from time to time with the bytes of content read so far and their total.
+    /// Called from time to time with the number of bytes of content read so far, and the
+    /// total number.
     pub progress: Rc<dyn Fn(u64, u64)>,
 }
 
@@ -135,7 +136,8 @@ impl CheckReport {
     }
 }
 
-/// A run of blocks: zone, first block, number of blocks, and the file and extent that name it.
+/// A run of blocks: the address of its first block, the number of blocks, and the file and the
+/// extent that name the run. `sums`: whether the run is the extent's block of checksums.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Taken {
     at: u32,
@@ -156,8 +158,9 @@ struct Check<'a> {
 /// Checks the store on a drive.
 ///
 /// # Errors
-/// `WrongFormat` if there is no store, or one that this program does not know; `Io` if the drive
-/// does not report its zones. Everything else is in the report.
+/// `WrongFormat` if there is no store, or one that this program does not know; `Unsupported` if no
+/// store can be on the drive; `Io` if the drive does not answer, or if a store may have begun in an
+/// offline zone. Everything else is in the report.
 #[inline(never)]
 pub fn check<'a>(
     device: &'a dyn ZonedDevice,

@@ -113,8 +113,9 @@ impl Store {
         Box::pin(async move {
             self.0.scrub.stop().await;
             self.sync_all().await?;
-            // Commit once without content, after the snapshot of the half: this commit proves that
-            // everything before it is whole.
+            // The store's last commit must follow the snapshot of the half: the commit's record
+            // proves that everything before it was durable. So if the commit turns the ring, a
+            // second commit follows.
             for _ in 0..2 {
                 let turn = self.0.commits.turn();
                 self.join_group_commit(None).await?;
@@ -224,9 +225,9 @@ impl Store {
         self.apply_commit(&durable, views, &empty)
     }
 
-    /// Notes in a snapshot which zones are empty in it because the group commit retires everything
-    /// valid there. Candidates are the zones in which it retires blocks, and full zones that no
-    /// durable snapshot shows empty yet. Returns the zones noted.
+    /// Notes in `snapshot` the zones that are empty once this group commit has retired blocks.
+    /// Candidates are the zones in which it retires blocks, and full zones that no durable snapshot
+    /// shows empty yet. Returns the zones noted.
     fn note_empty_zones(&self, snapshot: &Snapshot) -> Vec<ZoneId> {
         let zones = &self.0.zones;
         let unshown = zones.take_unshown().into_iter().map(|zone| (zone, 0));
@@ -272,7 +273,8 @@ impl Store {
         Ok(durable)
     }
 
-    /// Adds an entry for each file in its present state. Returns the states.
+    /// Adds an entry with the present state of each file in `wanted` to `bodies`. Returns `views`,
+    /// updated with these states.
     fn view(
         &self,
         wanted: &BTreeSet<FileId>,
@@ -332,8 +334,8 @@ impl Store {
         all_written(self.dispatch(kind, &bodies)?).await
     }
 
-    /// Waits for the writes that began before `mark`, to the files in `wanted` or, if it is `None`,
-    /// to all files.
+    /// Waits for the writes that began before `mark`, to the files in `wanted` or, if `wanted` is
+    /// `None`, to all files.
     async fn answered(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
             let answered = self.0.flights.answered();

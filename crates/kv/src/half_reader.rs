@@ -5,11 +5,12 @@
 //!
 //! - a record that states that the missing record was already durable;
 //! - any later record in the same zone, because a zone is written in order;
-//! - a record of the round after the next: a round begins when the round before it is durable;
-//! - any record of a round, if the gap is in the snapshot.
+//! - a record at least two rounds later than the last record before the gap: a round begins when
+//!   the round before it is durable;
+//! - any record of a round, if the gap is in the snapshot, which precedes all rounds.
 //!
-//! Records after damage are applied unless they depend on lost records. Without such a proof, a gap
-//! is the end of the half.
+//! Without such a proof, the gap is the end of the half. Records after damage are applied unless
+//! they depend on lost records.
 
 use crate::format::{EntriesHead, flag, kind};
 use crate::recover::{Damage, Replay};
@@ -33,13 +34,13 @@ pub(crate) struct HalfOf {
 /// A half while it is read; afterwards, the state that its records add up to.
 pub(crate) struct HalfReader {
     half: HalfOf,
-    /// Whether the state of the snapshot comes from a copy, so that its records need not
+    /// Whether the state of the snapshot comes from a copy, so that the snapshot's records need not
     /// be applied.
     copied: bool,
     begun: bool,
     /// Whether the last record of the snapshot was found.
     snapshot_ended: bool,
-    /// Whether records of rounds follow the snapshot.
+    /// Whether a record of a round follows the snapshot.
     pub(crate) has_rounds: bool,
     /// Records after a gap that do not yet prove that the gap is damage.
     pending: Vec<FoundRecord>,
@@ -49,7 +50,8 @@ pub(crate) struct HalfReader {
     pub(crate) damage: Vec<Damage>,
     /// Place of the gap at the end of the half, if there is one.
     pub(crate) gap: Option<(ZoneId, u32)>,
-    /// Whether no record was missing before the end of the half.
+    /// Whether the half is complete by itself: its superblock is intact, no record before its end
+    /// is missing, and its snapshot does not come from a copy.
     pub(crate) untouched: bool,
 }
 
@@ -170,8 +172,8 @@ impl HalfReader {
         }
         self.untouched = false;
         let in_snapshot = is_snapshot(record);
-        // This is the first record of the round after the snapshot: only records of the snapshot
-        // are missing, and the copy has them.
+        // `behind`: `record` is the first record of the first round after the snapshot. Then only
+        // records of the snapshot are missing, and the copy has them.
         let behind = record.header.checkpoint.get() == self.replay.round + 1
             && record.header.durable.get() == next;
         if self.copied && !self.snapshot_ended && (in_snapshot || behind) {

@@ -120,7 +120,7 @@ pub struct Snapshot {
     reports: Vec<ZoneReport>,
     found: Opened,
     names: BTreeMap<FileId, u32>,
-    /// The block of checksums read last.
+    /// The block of checksums read last, with its address.
     sums: RefCell<Option<(BlockAddr, Rc<Vec<u32>>)>>,
 }
 
@@ -183,7 +183,8 @@ impl Snapshot {
         self.found.replay.record
     }
 
-    /// Whether the half ends with the record that the ring turns: a newer half may have been begun.
+    /// Whether the half that counts ends with the record that announces a turn of the ring: a newer
+    /// half may have been begun.
     pub fn ring_turns(&self) -> bool {
         self.found.turns
     }
@@ -198,7 +199,8 @@ impl Snapshot {
         (self.found.ring, &self.found.half)
     }
 
-    /// Returns the bytes of a half of the ring, and how many bytes of the present half are written.
+    /// Returns the size of a half of the ring in bytes, and how many bytes of the present half
+    /// are written.
     pub fn ring(&self) -> (u64, u64) {
         let geometry = self.device.geometry();
         let zones = self.found.half.iter();
@@ -277,7 +279,7 @@ impl Snapshot {
     /// Returns the file or directory that a path names.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if it leads out of the store.
+    /// `NotFound`; `Invalid` if the path leads out of the store or is too long.
     pub fn node(&self, path: &str) -> Result<Node> {
         let path = clean(path)?;
         if path.is_empty() {
@@ -517,8 +519,8 @@ fn zone_use(report: &ZoneReport, geometry: &Geometry, ring: RingZones) -> ZoneUs
     }
 }
 
-/// Finds the UUID of a store by its records where a store's ring may begin, even if the store
-/// cannot be opened.
+/// Finds the UUID of the store on a drive, even if the store cannot be opened. Looks for records
+/// where a store's ring may begin.
 ///
 /// # Errors
 /// `Io` if the drive does not report its zones.

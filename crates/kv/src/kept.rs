@@ -31,7 +31,8 @@ impl Kept {
     }
 
     /// Returns the first block that must still be kept before the file is truncated at block
-    /// `from`; `None` if nothing is missing or the view would lose too many blocks.
+    /// `from`; `None` if nothing is missing, or if the truncation takes more blocks than a
+    /// view keeps.
     pub(crate) fn missing(&self, from: u32) -> Option<u32> {
         let blocks = self.blocks.borrow();
         let mut wanted = from..self.end();

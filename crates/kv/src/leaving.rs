@@ -1,7 +1,7 @@
-//! Blocks that still count as valid though no file refers to them, or not yet.
+//! Blocks that count as valid although no file refers to them: not any more, or not yet.
 //!
-//! Content that a file has given up stays on the drive until a durable group commit says so: it is
-//! retired first, then part of the group commit under way, then gone. Blocks that cleaning has
+//! Blocks that a file has given up count until a group commit that records this is durable: they
+//! are retired first, then part of the group commit under way, then gone. Blocks that cleaning has
 //! written count from their write on, before the file refers to them.
 
 use crate::extent::FileId;
@@ -62,14 +62,14 @@ impl Leaving {
         }
     }
 
-    /// Calls `each` with all blocks that count.
+    /// Calls `each` with the blocks of all three lists.
     pub(crate) fn for_each(&self, mut each: impl FnMut(Blocks)) {
         for list in [&self.retired, &self.retiring, &self.moving] {
             list.borrow().iter().for_each(|blocks| each(*blocks));
         }
     }
 
-    /// Counts the blocks.
+    /// Counts the blocks of all three lists.
     pub(crate) fn total(&self) -> u64 {
         let mut total = 0;
         self.for_each(|(_, _, blocks)| total += u64::from(blocks));

@@ -71,7 +71,7 @@ pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
 
 fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
     let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
-    // On a small drive, both halves together take at most an eighth.
+    // On a small drive, both halves together take at most an eighth of the zones.
     let half = half.min((geometry.zones / 16).max(1));
     let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
     RingZones { start: geometry.conventional_zones, half, spares }
@@ -81,8 +81,10 @@ impl Store {
     /// Makes a store on a drive.
     ///
     /// # Errors
-    /// `Exists` if the drive is not empty and `force` is not set, `Unsupported` if it has too few
-    /// zones or active zones.
+    /// `Exists` if the drive is not empty and `force` is not set; `Unsupported` if the drive has
+    /// too few zones or active zones, or zones or commands that a store cannot use; `Invalid` if
+    /// the label is too long or contains a zero; `Io` if too many zones of the ring failed, or the
+    /// drive fails a command.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,

@@ -41,8 +41,8 @@ impl Store {
     /// Returns the attributes of the file or directory that a path names.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the path leads out of the store (the other functions return it
-    /// too).
+    /// `NotFound`; `Invalid` if the path leads out of the store or is too long. All functions that
+    /// take a path return `Invalid` then.
     pub fn stat(&self, path: &str) -> Result<Stat> {
         let node = self.0.names.borrow().get(&clean(path)?)?;
         let files = self.0.files.borrow();
@@ -70,7 +70,8 @@ impl Store {
     /// Makes a directory.
     ///
     /// # Errors
-    /// `Exists`; `NotFound` or `NotDirectory` of its parent.
+    /// `Exists`; `NotFound` or `NotDirectory` if the parent is missing or is a file; `NoSpace` if
+    /// the record ring has no space for more names.
     pub fn make_directory(&self, path: &str) -> Result<()> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -114,8 +115,8 @@ impl Store {
     /// Makes an empty file and opens it. A file that the path already named is removed.
     ///
     /// # Errors
-    /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent; `NoSpace` if the record ring has
-    /// no space for more names.
+    /// `IsDirectory`; `Exists` for the root; `NotFound` or `NotDirectory` if the parent is missing
+    /// or is a file; `NoSpace` if the record ring has no space for more names.
     pub fn create(&self, path: &str, lifetime: Lifetime) -> Result<FileId> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -200,8 +201,8 @@ impl Store {
     /// Gives a file another name.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `Exists`; `NoSpace` if the record ring has no space for more
-    /// names.
+    /// `NotFound`, `IsDirectory`, `Exists`; `NotDirectory` if the parent of the new path is a file;
+    /// `NoSpace` if the record ring has no space for more names.
     pub fn link(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);
@@ -229,9 +230,10 @@ impl Store {
     /// Renames a file or a directory. A file that the new path already named is removed.
     ///
     /// # Errors
-    /// `NotFound`; `Exists` if the new path names a directory, or a directory would replace a file;
-    /// `Invalid` for a directory into itself, or if a path became too long; `NoSpace` if the record
-    /// ring has no space for longer names.
+    /// `NotFound`; `NotDirectory` if the parent of the new path is a file; `Exists` if the new path
+    /// names a directory, or a directory would replace a file; `Invalid` if a directory would move
+    /// into itself, or a path would become too long; `NoSpace` if the record ring has no space for
+    /// longer names.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);

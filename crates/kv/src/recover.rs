@@ -1,7 +1,8 @@
 //! Opening a store: what the record ring says, and which of the content it names is on the drive.
 //!
-//! A table (`steps`) gives the order. Recovery first writes what it found to the other half of the
-//! ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
+//! Two tables in `steps` list the steps in their order. Recovery writes the state that it found to
+//! another half of the ring, as a snapshot. Only then does it empty the old half and the zones
+//! without valid blocks.
 
 mod loss;
 pub(crate) mod steps;
@@ -61,8 +62,8 @@ pub(crate) struct Replay {
     pub(crate) record: u64,
     pub(crate) next_file: u64,
     pub(crate) whole: bool,
-    /// `turns`: whether the half ends with the record that the ring turns. `same`: whether that
-    /// record says that the half's records add up to the next snapshot.
+    /// `turns`: whether the half ends with the record that announces a turn of the ring. `same`:
+    /// whether that record says that the half's records add up to the next snapshot.
     pub(crate) turns: bool,
     pub(crate) same: bool,
     /// Whether records are lost.
@@ -157,20 +158,22 @@ pub(crate) struct Opened {
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) ring: RingZones,
-    /// Zones of the newest half.
+    /// Zones of the half that counts, followed by those of the half before it if that half supplied
+    /// the snapshot.
     pub(crate) half: Vec<ZoneId>,
     /// Zones of the ring that failed.
     pub(crate) failed: BTreeSet<ZoneId>,
     pub(crate) turn: u64,
     /// Number of records of the half, including its superblock.
     pub(crate) records: u64,
-    /// Whether no record of the half is damaged.
+    /// Whether the half is complete by itself: its superblock is intact, no record before its end
+    /// is missing, and its snapshot does not come from a copy.
     pub(crate) sound: bool,
     /// The damaged places of the ring.
     pub(crate) damage: Vec<Damage>,
     /// Place of the gap at the end of the half, if there is one.
     pub(crate) end: Option<(ZoneId, u32)>,
-    /// Whether the half ends with the record that the ring turns.
+    /// Whether the half ends with the record that announces a turn of the ring.
     pub(crate) turns: bool,
     /// Whether a newer half exists whose snapshot is not whole, so that it does not count.
     pub(crate) superseded: bool,
@@ -201,7 +204,8 @@ impl Replay {
     /// Returns the files whose last group commit names content that is not on the drive.
     ///
     /// # Errors
-    /// `Io` if a block that decides this cannot be read.
+    /// `Io` if the drive is gone. A block that was written and cannot be read is not
+    /// missing content.
     pub(crate) async fn missing_content(
         &self,
         device: &dyn ZonedDevice,
@@ -244,7 +248,8 @@ impl Replay {
         rolled_back
     }
 
-    /// Refuses extents that overlap, or lie where no extent can be.
+    /// Refuses extents that overlap or lie where no extent can be, and files with numbers not given
+    /// out yet.
     fn check(&self, device: &dyn ZonedDevice, ring: RingZones) -> Result<()> {
         let geometry = device.geometry();
         // The end of each extent, by its beginning.
@@ -283,8 +288,8 @@ impl Replay {
     }
 }
 
-/// Whether the zone is written far enough to hold the extent and its checksums. A failed zone
-/// counts as written far enough: its state does not come from a power cut.
+/// Whether the zones of the extent and of its block of checksums are written far enough to hold
+/// them. A failed zone counts as written far enough: its state does not come from a power cut.
 pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
     if extent.is_hole() {
         return true;

@@ -28,7 +28,7 @@ const CLEANING: u64 = 14;
 /// Share of a half that tails may take, in sixteenths. Once the ring is fuller than that, closed
 /// files also move everything they can out of it.
 const CROWDED: u64 = 2;
-/// Maximum number of bytes that one name with its file adds.
+/// Maximum number of bytes that one name with its file adds to a snapshot.
 const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE_ENTRY;
 
 /// Number of blocks of content that can get a place when a snapshot has `load` bytes and a half
@@ -76,7 +76,8 @@ impl Store {
         Err(Error::new(ErrorKind::NoSpace, message))
     }
 
-    /// Admits a name, perhaps of a new file, whose kind of writer is not stated yet.
+    /// Admits a name. It may be that of a new file whose claim is not stated yet, so the claim
+    /// follows from the name.
     pub(crate) fn admit_name(&self, path: &str, bytes: u64) -> Result<()> {
         let role = Role::of(path);
         let claim = match role.kind {
@@ -86,12 +87,14 @@ impl Store {
         self.admit(claim.max(role.claim), bytes)
     }
 
-    /// Whether cleaning, which may split extents, has to wait for removals.
+    /// Whether the ring is so full that cleaning, which may split extents, has to wait
+    /// for removals.
     pub(crate) fn ring_is_full(&self) -> bool {
         self.exceeds(self.ring_load(), CLEANING)
     }
 
-    /// Whether tails and checksums that can be stored elsewhere have to leave the ring.
+    /// Whether the ring is so full that tails and checksums have to be stored elsewhere
+    /// where possible.
     pub(crate) fn ring_is_crowded(&self) -> bool {
         self.exceeds(self.ring_load(), CROWDED)
     }
@@ -102,7 +105,8 @@ impl Store {
         file.tail_len() > 0 && self.exceeds(others + file.tail_len() as u64, CROWDED)
     }
 
-    /// Counts a file again, because its names, its extents or its durable state changed.
+    /// Updates the count of the bytes that a file adds to a snapshot, after a change of its names,
+    /// its extents or its durable state.
     pub(crate) fn weigh(&self, file: &mut File) {
         let now = match file.names {
             0 => FileLoad::default(),
@@ -120,8 +124,8 @@ impl Store {
         file.load = now;
     }
 
-    /// Moves tails and checksums out of a ring that is fuller than its users may fill it; an
-    /// earlier version may have left such a ring.
+    /// Moves tails and checksums out of the ring if a snapshot takes more than half the share of
+    /// files without a claim. An earlier version may have left such a ring.
     pub(crate) async fn relieve_ring(&self) -> Result<()> {
         let mut load = self.ring_load();
         if !self.exceeds(load, OTHERS / 2) {

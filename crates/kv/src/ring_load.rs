@@ -33,7 +33,7 @@ impl RingLoad {
         self.entries.get() + self.tails.get()
     }
 
-    /// Counts that a file now adds other bytes than before.
+    /// Counts a change of the bytes that a file adds to a snapshot.
     pub(crate) fn change(&self, before: FileLoad, now: FileLoad) {
         self.entries.set((self.entries.get() + now.entries).saturating_sub(before.entries));
         self.tails.set((self.tails.get() + now.tail).saturating_sub(before.tail));

@@ -225,7 +225,7 @@ async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &P
     !cut_off && (exact || !zeros)
 }
 
-/// Returns the first offline zone in which a store may have begun.
+/// Returns the first offline zone in which a store's ring may have begun.
 pub(crate) fn offline_beginning(geometry: &Geometry, reports: &[ZoneReport]) -> Option<ZoneId> {
     let first = geometry.conventional_zones as usize;
     let mut may_begin = reports.iter().skip(first).take(MAY_BEGIN as usize);
@@ -387,7 +387,7 @@ pub(crate) async fn identify_by(
     None
 }
 
-/// Whether a drive begins as a store does.
+/// Whether any zone in which a store's ring may begin starts with a store's superblock.
 ///
 /// # Errors
 /// `Io` if the drive does not answer.

@@ -33,8 +33,8 @@ impl Store {
     /// reads the record ring and the content of all files, and compares them with their checksums.
     ///
     /// # Errors
-    /// `Busy` if a scrub runs already, or for any other order if none runs; the store's error if
-    /// the store has failed.
+    /// `Busy` for an order to start while a scrub runs, and for any other order while none runs;
+    /// the store's error if the store has failed.
     pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
         self.check_alive()?;
         let total = {
@@ -57,7 +57,7 @@ impl Store {
         self.0.scrub.report(&self.0.rt)
     }
 
-    /// Reads everything; false if it ended early.
+    /// Reads everything; false if the scrub was stopped.
     async fn scrub_all(&self, repair: bool) -> Result<bool> {
         if !self.scrub_records(repair).await? {
             return Ok(false);
@@ -88,8 +88,8 @@ impl Store {
         counters.appended.wrapping_add(counters.read).wrapping_add(counters.syncs)
     }
 
-    /// Returns the part of a file to read next, from `block` on; `None` at its end,
-    /// or if it is gone.
+    /// Returns the part of a file to read next, from `block` on; `None` at the file's end, or if
+    /// the file is gone.
     fn piece(&self, id: FileId, block: u32) -> Option<Piece> {
         let files = self.0.files.borrow();
         let file = files.get(&id)?;
@@ -157,6 +157,8 @@ impl Store {
         Ok(piece.next)
     }
 
+    /// Accepts an error that concerns only the blocks that were read: such an error is damage.
+    ///
     /// # Errors
     /// Returns `error` if it concerns more than the blocks that were read.
     fn of_drive(&self, error: &Error) -> Result<()> {

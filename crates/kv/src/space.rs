@@ -11,7 +11,7 @@ use furrow_log::pool::SuperzoneState;
 use furrow_zone::{Error, ErrorKind};
 use std::collections::BTreeMap;
 
-/// While more blocks than these may be placed, [`Store::space_for`] does not count the blocks that
+/// While more blocks than this may be placed, [`Store::space_for`] does not count the blocks that
 /// the next group commit retires: counting takes time.
 const LEFT_UNCOUNTED: u64 = 4096;
 
@@ -54,8 +54,9 @@ pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
     extents.iter().filter(one).count() as u64
 }
 
-/// Number of `blocks` that can hold content; the others hold checksums. This assumes the shortest
-/// usual extents, [`SYNCED_EXTENT`] blocks: files written at the same time break up each other's.
+/// Number of `blocks` that can hold content; the others hold checksums. Assumes extents of
+/// [`SYNCED_EXTENT`] blocks, the shortest usual ones: files that are written at the same time break
+/// up each other's extents.
 pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
     let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
     blocks - blocks.div_ceil(extent + 1)
@@ -71,7 +72,7 @@ impl Store {
             return most - valid;
         }
         // The leaving blocks count as valid until the next group commit, but belong to no file, or
-        // are a second copy of blocks that do.
+        // are a second copy of a file's blocks.
         (most + self.0.leaving.total()).saturating_sub(valid)
     }
 

@@ -204,8 +204,8 @@ impl Store {
     }
 
     /// Returns the number of the youngest blob file in each full zone with blob files of the family
-    /// (YBIZ, §IV-C of the paper). The youngest file itself may be gone: its number stays as long
-    /// as another file of the family keeps the zone.
+    /// (YBIZ, §IV-C of the Same-Victim GC paper). The youngest file itself may be gone: its number
+    /// stays as long as another file of the family keeps the zone.
     ///
     /// # Errors
     /// `Invalid` if the directory leads out of the store.

@@ -18,7 +18,7 @@ impl SumsCache {
         self.0.borrow().get(&at).cloned()
     }
 
-    /// Keeps checksums, in place of others if there are too many.
+    /// Keeps checksums. If the cache is full, drops others for them.
     pub(crate) fn keep(&self, at: BlockAddr, sums: Rc<Vec<u32>>) {
         let mut cache = self.0.borrow_mut();
         if cache.len() >= CACHED {

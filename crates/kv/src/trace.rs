@@ -1,9 +1,9 @@
 //! Recorded runs: the calls of a program to a store, their order, and how long they took.
 //!
 //! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end with
-//! the number of records. A record is its length, its kind, numbers (LEB128) and strings (length
-//! and UTF-8). If the recording program was killed, the recording counts up to its last whole
-//! record ([`Recording::whole`]).
+//! the number and the checksum of the records. A record is its length, its kind, numbers (LEB128)
+//! and strings (length and UTF-8). If the recording program was killed, the recording counts up to
+//! its last whole record ([`Recording::whole`]).
 //!
 //! - **Order.** `order` grows as the engine accepts calls, which is the order in which names
 //!   changed. A call that entered the engine twice has the number of the second entry. A recording
@@ -53,7 +53,7 @@ pub enum Op {
         /// Path of the directory.
         path: String,
     },
-    /// A new file, open from then on; a file that had the name loses it.
+    /// A file was created and opened; a file that already had the name loses it.
     Create {
         /// Number of the file.
         file: u64,
@@ -210,10 +210,11 @@ pub enum Op {
     },
 }
 
-/// The fields of a record in the order of writing: numbers, then strings.
+/// A record in the order of writing: its kind, its numbers and how many they are, its strings and
+/// how many they are.
 type Fields<'a> = (u8, [u64; 4], usize, [&'a str; 2], usize);
 
-/// The numbers and strings of a kind of record.
+/// Builds the fields of a record of `kind`.
 fn fields<'a, const N: usize, const T: usize>(
     kind: u8,
     numbers: [u64; N],

@@ -6,7 +6,7 @@
 //!   open file holds.
 //! - The last free zones are for cleaning. The free zones before them are for files that free space
 //!   by being written: compactions, flushes, and the database's own state. A zone opened out of
-//!   such a reserve is shared with weaker claims only when as many zones are free again.
+//!   such a reserve is shared with a weaker claim only while that claim could open a zone too.
 //! - The reserve for flushes is as large as all logs, because flushes write the logs' content to
 //!   other files. So `DB::Open` finds the space to write the logs' content.
 //! - Writers that wait for space are served in the order of their arrival, in one queue
@@ -194,7 +194,7 @@ pub(crate) struct ZoneAllocator {
     ended: Cell<bool>,
     /// The lowest number of free zones since the store was opened.
     least_free: Cell<u32>,
-    /// If an account went below zero, the store fails.
+    /// The first account that would have gone below zero, if any: then the store fails.
     broken: Broken,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
@@ -282,13 +282,13 @@ impl ZoneAllocator {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// Whether there is a free zone that is not reserved from `want`.
+    /// Whether there is a free zone that `want` may take.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
         if want.usage.is_moved() {
-            // One free zone stays reserved while another open zone has space for moved blocks:
-            // cleaning a zone may take all that space and one more zone.
+            // One free zone stays reserved while an open zone of another use has space for moved
+            // blocks: cleaning a zone may take all that space and one more zone.
             let other = |open: &Open| is_cleanings(open) && open.usage != want.usage;
             return free > u32::from(self.open.borrow().iter().any(other));
         }
@@ -431,7 +431,7 @@ impl ZoneAllocator {
         }
     }
 
-    /// Releases the zone of a file that is not written any more: other files may have it.
+    /// Ends a file's hold on a zone: the file is not written any more; others may use the zone.
     pub(crate) fn release_hold(&self, file: FileId) {
         let mut open = self.open.borrow_mut();
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
@@ -456,8 +456,8 @@ impl ZoneAllocator {
         open.iter().filter(fits).min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
-    /// Returns a permit to wait for; `None` if there is no free zone either. Full zones return
-    /// their permits when their last write is answered.
+    /// Returns a permit to wait for; `None` if there is no free zone that `want` may take. Full
+    /// zones return their permits when their last write is answered.
     pub(crate) fn next_permit(&self, want: Want) -> Option<Acquire> {
         self.has_free(want).then(|| self.budget.acquire(want.class(), 1))
     }
@@ -556,7 +556,7 @@ impl ZoneAllocator {
         self.open.borrow().iter().any(|open| open.zone == zone)
     }
 
-    /// Returns the age of a zone. A zone opened before the store was counts as oldest.
+    /// Returns the age of a zone. A zone begun before the store was opened counts as oldest.
     pub(crate) fn age(&self, zone: ZoneId) -> Age {
         self.ages.borrow().get(&zone).copied().unwrap_or_default()
     }
@@ -634,7 +634,7 @@ impl ZoneAllocator {
         self.valid.get()
     }
 
-    /// Whether the store has zones enough for reserves by claim.
+    /// Whether the store has enough zones for reserves by claim.
     pub(crate) fn has_claims(&self) -> bool {
         self.pool.total() >= ZONES_FOR_CLAIMS
     }

@@ -1,8 +1,9 @@
 //! An array of drives as a profile describes it: how it is made, and how it is written to.
 //!
-//! The baselines of ZapRAID are the volume with other options, so that a comparison changes one
-//! thing at a time. Only partial parity has a model of its own (`target/partial.rs`), because the
-//! volume's format does not have it; the model uses the same zones, writer and drives.
+//! The arrays that ZapRAID is compared with are the same volume with other options, so that a
+//! comparison changes one thing at a time. Only partial parity has a model of its own
+//! (`target/partial.rs`), because the volume's format does not support it; the model uses the same
+//! zones, writer and drives.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_policy::{
@@ -56,13 +57,13 @@ pub struct Array {
     pub reserve: u32,
     /// Maximum amount of data written between two checkpoints; 0: no checkpoint is written.
     pub checkpoint: Bytes,
-    /// Whether stripe tables are searched, as published, instead of looked up.
+    /// Whether the place of a chunk is searched in the stripe table, as published, or looked up.
     pub search: bool,
     /// Time, in virtual time, that a search takes per 1,000 entries of a stripe table; 0: none. For
     /// each chunk, a degraded read searches the group's entries of every drive that it reads
     /// (ZapRAID, section 3.2: `k·G` entries).
     pub search_time: Time,
-    /// Memory of the map; 0: the whole map.
+    /// Bytes of memory for the volume's map; 0: enough for the whole map.
     pub map: Bytes,
     /// Number of commands into which appends that wait for a zone are merged; 0: each chunk in its
     /// own command, as published.
@@ -100,7 +101,7 @@ fn blocks(bytes: Bytes) -> u32 {
 }
 
 impl Array {
-    /// Open segments with small and with large chunks.
+    /// The numbers of open segments with small and with large chunks.
     ///
     /// # Errors
     /// If `segments` is invalid: the reason, in one clause.
@@ -154,7 +155,7 @@ impl Array {
             group: match (self.way, self.group) {
                 (Way::ZoneWrite | Way::PartialParity, _) => 1,
                 _ if is_bare(geometry) => 1,
-                // Zone Writes place large chunks, so they need no groups.
+                // Large chunks are written with Zone Write, so they need no groups.
                 (Way::Grouped, _) if published => 1,
                 (_, 0) => Config::UNGROUPED,
                 (_, group) => group,
@@ -179,7 +180,7 @@ impl Array {
         }
     }
 
-    /// The differences from the product.
+    /// The rules in which the volume differs from the product's.
     fn variant(&self) -> RaidVariant {
         let (writes, join) = match self.way {
             Way::ZoneWrite | Way::PartialParity => (ZoneWrites::Blocking, Join::Never),

@@ -1,4 +1,4 @@
-//! Contestants that take turns, medians, ratios.
+//! Benchmarks: contestants take turns; the results are medians and ratios.
 
 use anyhow::{Context as _, Result};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub struct Bench {
     pub run: fn(Effort) -> Result<Vec<Row>>,
 }
 
-/// The duration of measurements.
+/// How long a benchmark measures.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Number of rounds; the result is the median of their results.
@@ -64,12 +64,12 @@ pub struct Contestant<'a> {
     pub name: String,
     /// Measures the rate once.
     pub measure: Box<dyn FnMut(Duration) -> Result<f64> + 'a>,
-    /// Index of the contestant to compare with; the first one is compared with itself.
+    /// Index of the contestant to compare with; a contestant compared with itself has no ratio.
     against: usize,
 }
 
 impl<'a> Contestant<'a> {
-    /// A contestant.
+    /// A contestant that is compared with the one at index 0.
     pub fn new(
         name: impl Into<String>,
         measure: impl FnMut(Duration) -> Result<f64> + 'a,
@@ -84,7 +84,7 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Lets `contestants` take turns.
+/// Lets `contestants` take turns. Returns a row for each.
 ///
 /// # Errors
 /// The first error of a contestant.
@@ -119,7 +119,7 @@ pub fn compare(effort: Effort, contestants: &mut [Contestant<'_>]) -> Result<Vec
 }
 
 /// Repeats `one` for about `slice`, and looks at the clock after every `batch` repetitions. Returns
-/// the rate per second.
+/// the number of repetitions per second.
 pub(crate) fn repeat(
     slice: Duration,
     batch: u32,

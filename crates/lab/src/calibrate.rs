@@ -37,8 +37,8 @@ const SUBMITTERS: u32 = 16;
 
 /// Nanoseconds that a kernel takes for each write command, one command after the other: through the
 /// kernel, 4 KiB writes reach 20 % of the peak (Z-LFS, section 3). The drive does not cause this:
-/// with eZNS, which has its own stack, 16 clients see 89.4 us per write (Z-LFS, table 1), or 5.6 us
-/// per command.
+/// with eZNS, which has its own stack, 16 clients see 89.4 us per write (Z-LFS, table 1), that is,
+/// one command every 5.6 us.
 const KERNEL_STAGE: u64 = 8_350;
 
 /// One measurement.
@@ -150,7 +150,8 @@ impl Row {
         Row { golden: golden.clone(), model, range, error, verdict }
     }
 
-    /// Distance between the lowest and the highest seed, in percent of their mean.
+    /// Distance between the lowest and the highest figure of a seed, in percent of the
+    /// model's mean.
     pub fn spread(&self) -> f64 {
         if self.model == 0.0 { 0.0 } else { (self.range.1 - self.range.0) / self.model * 100.0 }
     }
@@ -171,9 +172,9 @@ pub struct Summary {
     pub mean_error: f64,
     /// The gates' largest error, in percent.
     pub worst_error: f64,
-    /// The row with the largest error of a gate.
+    /// The gate with the largest error, in words.
     pub worst: String,
-    /// Largest distance between the seeds of a row, in percent of their mean.
+    /// Largest [`Row::spread`] of the drive's rows.
     pub largest_spread: f64,
 }
 
@@ -376,7 +377,7 @@ fn management(golden: &Golden, seed: u64) -> Result<u64> {
     let blocks = match golden.condition.as_str() {
         "occupancy block" => 1,
         "occupancy empty" => 0,
-        // One block is missing: a completely written zone cannot be finished any more.
+        // One block short of full: a completely written zone cannot be finished.
         "occupancy full" => capacity - 1,
         "" => 1,
         condition => {
@@ -431,7 +432,8 @@ fn expect(status: Status) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Checks the gates: changed parameters must not take the model away from the measurements.
+    /// Checks the gates, so that no change of parameters moves the model away from the
+    /// measurements unnoticed.
     #[test]
     fn every_gate_is_met() {
         let rows = calibrate_all(&golden().unwrap(), 1, &|_, _| {}).unwrap();

@@ -43,7 +43,7 @@ use toml::{Table, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
-    /// Small enough to be run every day: seconds.
+    /// Small enough to be run every day: takes seconds.
     Scaled,
     /// As published, or practically the same.
     Full,
@@ -64,14 +64,15 @@ impl fmt::Display for Size {
 pub struct Source {
     /// Title of the work.
     pub title: String,
-    /// What the table of its headlines does not say: three sentences at most.
+    /// At most three sentences for the page: what the table of the headlines does not say.
     #[serde(default)]
     pub holds: Vec<String>,
     /// Whether its claims run in real time and not in virtual time.
     #[serde(default)]
     pub real_time: bool,
-    /// Variants with other plausible values of what the work leaves open: where their figures are
-    /// kept, a verdict of the pages is the worst of them and the usual one.
+    /// Names of variants with other plausible values for what the work leaves open. If a claim has
+    /// kept figures in these variants, the pages show the worst verdict of the normal run and
+    /// these variants.
     #[serde(default)]
     pub plausible: Vec<String>,
 }
@@ -227,7 +228,7 @@ struct ClaimsFile {
     headline: Vec<Headline>,
 }
 
-/// Checks the version of a file; the first of its kind must have one.
+/// Checks the version of a file. The first file of its kind must state a version; the others may.
 fn check_version(file: &File, version: Option<u32>, first: bool) -> Result<()> {
     let name = &file.name;
     match version {
@@ -251,7 +252,7 @@ impl Catalogue {
     /// are read in addition.
     ///
     /// # Errors
-    /// With the file and the first thing in it that is wrong.
+    /// If a file is wrong: the error names the file and the first mistake in it.
     pub fn with(directory: &Path) -> Result<Catalogue> {
         let data = Data::of(directory)?;
         let catalogue = Catalogue::load(&data)?;
@@ -263,7 +264,7 @@ impl Catalogue {
     /// Reads data from the text of two files.
     ///
     /// # Errors
-    /// With the file and the first thing in it that is wrong.
+    /// If a text is wrong: the error names the file and the first mistake in it.
     pub fn parse(setup: &str, claims: &str) -> Result<Catalogue> {
         let file = |name, text: &str| vec![File::new(name, text.to_owned())];
         let (setup, claims) = (file("setup.toml", setup), file("claims.toml", claims));
@@ -348,7 +349,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// The options that reproduce a run of `claim` elsewhere, each after a blank.
+    /// The options that reproduce a run of `claim` elsewhere, each preceded by a space.
     pub fn options_of(&self, claim: &Claim) -> String {
         let mut options = String::new();
         if let Some(changed) = &self.changed {
@@ -598,7 +599,7 @@ fn check_profile(profile: &Profile) -> Result<()> {
     profile.policy.check().map_err(|what| anyhow!(what))
 }
 
-/// The place on an axis of a value that a series varies.
+/// The position of a series' value on the axis.
 fn position(value: &Value) -> Result<f64> {
     match value {
         Value::Integer(number) => Ok(*number as f64),

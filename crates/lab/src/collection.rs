@@ -1,5 +1,5 @@
-//! Garbage collection of blob files: how much each scheme copied at which space, compared with the
-//! least that any scheme must copy.
+//! Garbage collection of blob files: how much each scheme copied within how much space, compared
+//! with the least that any scheme must copy.
 //!
 //! The plugin's workload driver makes the runs, one line of JSON each. A trace of the same writes
 //! gives the bound ([`bound`]). `scripts/collection.sh` makes both, and
@@ -60,10 +60,10 @@ pub struct Shape {
 
 /// The zones of a trace: one writer flushes memtables, keys ascending, into one zone after the
 /// other. Time is the number of bytes written by the user; a byte is live until its key is written
-/// or deleted.
+/// again or deleted.
 ///
 /// # Errors
-/// If nothing is written, or the grid would be too large.
+/// If nothing is written, or `step` divides the trace into too many moments.
 pub fn zones(trace: &[Write], shape: &Shape) -> Result<Zones> {
     ensure!(
         shape.zone > 0 && shape.memtable > 0 && shape.step > 0,
@@ -203,12 +203,12 @@ pub fn limits(
     each.filter_map(limit).collect()
 }
 
-/// The driver's output on a run, as far as it is shown. The driver's source describes the fields
-/// where it prints them.
+/// The driver's output for a run, limited to the fields that are shown. The driver's source
+/// describes the fields where it prints them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are the driver's")]
 pub struct Run {
-    /// The collectors that copied.
+    /// Name of the scheme: which collectors copied.
     pub scheme: String,
     /// The setting that was varied along the curve.
     pub setting: String,
@@ -246,7 +246,7 @@ impl Run {
         (self.live_bytes + self.user_bytes).max(1)
     }
 
-    /// Peak use, as a share of the nominal drive.
+    /// Peak of the space in use, as a share of the nominal drive.
     pub fn peak(&self) -> f64 {
         (self.peak_zones * self.zone_bytes) as f64 / self.nominal as f64
     }

@@ -10,7 +10,7 @@ use crate::result::{ClaimResult, FigureResult, Sample, SeriesResult};
 use crate::runner::{Finished, Order, Outcome};
 use serde::Serialize;
 
-/// Version of the document: 3 since there are eight verdicts, two of which are not counted.
+/// Version of the document. Version 3 has eight verdicts, two of which are not counted.
 pub const VERSION: u32 = 3;
 
 /// The claims that were run, and their results.

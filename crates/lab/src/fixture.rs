@@ -1,4 +1,4 @@
-//! A small laboratory for tests: one of each entry of `setup.toml`, and claims made with it.
+//! A small laboratory for tests: one entry of each kind of `setup.toml`, and claims made with them.
 
 /// A source, drive, profile, host and workload, whose texts have characters that HTML must not
 /// interpret. The workload is the last table, so that fields may be appended to it.

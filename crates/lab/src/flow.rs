@@ -14,7 +14,7 @@ pub enum Step {
     Create,
     /// Makes a random one of the client's files the current one.
     Pick,
-    /// Writes the current file from its start to the size of a new one.
+    /// Writes `file` bytes to the current file, from its start.
     Write,
     /// Appends a random number of bytes, from 1 to `append`, to the current file.
     Append,

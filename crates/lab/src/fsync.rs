@@ -1,4 +1,4 @@
-//! fsync: what an append of 4 KiB costs that is durable when the call returns.
+//! fsync: what a durable append of 4 KiB costs.
 //!
 //! One, two and eight threads at once, each with a file of its own, reach the engine through its
 //! port. The callers copy and checksum the blocks. The drive is in memory and untimed, so the

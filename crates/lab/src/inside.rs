@@ -1,4 +1,4 @@
-//! Counters from inside a file system or an array, read while clients measured it from outside.
+//! Counters from inside a file system or an array, for a run that clients measure from outside.
 
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of moments kept of a run; if there are more, every second one is dropped.
 const MOMENTS: usize = 120;
 
-/// The bytes that a file system wrote between its mount and its end.
+/// The bytes that a file system wrote between mount and unmount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Written {
     /// Bytes that clients wrote.
@@ -21,7 +21,7 @@ pub struct Written {
     pub checkpoints: u64,
     /// Changed table entries, and tables.
     pub tables: u64,
-    /// Number of records of fsyncs.
+    /// Records of fsyncs.
     pub records: u64,
     /// Padding.
     pub padding: u64,
@@ -262,7 +262,7 @@ impl Sampler {
         }
     }
 
-    /// The collected moments, with times from `begin` on.
+    /// Takes the collected moments; their times count from `begin`.
     pub fn take(&mut self, begin: u64) -> Inside {
         let mut moments = std::mem::take(&mut self.moments);
         moments.iter_mut().for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(begin));

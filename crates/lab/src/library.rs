@@ -1,5 +1,5 @@
-//! The library: what the file system costs above the drive, and above the least it must do with
-//! every block, copying it once and checksumming it.
+//! The library: what the file system costs beyond the drive, and beyond the least work on every
+//! block: one copy and one checksum.
 //!
 //! The library runs in place on one executor, with no thread in between. The drive is in memory and
 //! untimed, so the benchmark measures processor time. Writes include getting the blocks to the
@@ -24,9 +24,10 @@ const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
 const FILE_BLOCKS: u64 = 8_192;
 /// Number of blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
-/// Operations between looks at the clock.
+/// Number of operations between two looks at the clock.
 const BATCH: u64 = 256;
-/// Number of blocks of a large command to the drive alone, the size to which an engine merges.
+/// Number of blocks of a large command to the drive alone: the size to which an engine merges
+/// its writes.
 const LARGE: u64 = 32;
 
 /// Runs the benchmark.
@@ -122,7 +123,7 @@ impl Library {
     }
 }
 
-/// The drive alone: commands in order, many in flight, zone after zone.
+/// The drive alone, without a file system: many commands in flight, over and over in zone 0.
 pub(crate) struct Drive {
     rt: Rt,
     device: Rc<Emulator>,
@@ -140,8 +141,8 @@ struct Zone {
 }
 
 impl Zone {
-    /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. They
-    /// contain the payload from its block `from` on.
+    /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. The
+    /// payload of these writes begins at its block `from`.
     async fn write(
         &self,
         places: impl Iterator<Item = u64>,

@@ -2,7 +2,7 @@
 //!
 //! A [`Meter`] counts operations that *complete* within its window. Operations that began before it
 //! opened count as well, as they do for any tool that observes a device from outside. Latencies are
-//! kept with three digits.
+//! recorded with three significant digits.
 
 use crate::inside::{Array, Inside};
 use furrow_rt::Nanos;
@@ -38,7 +38,7 @@ pub fn part(open: Nanos, close: Nanos, now: Nanos, parts: usize) -> usize {
 }
 
 impl Meter {
-    /// A meter for operations that complete after `open` and not after `close`.
+    /// A meter for operations that complete after `open`, up to and including `close`.
     pub fn new(open: Nanos, close: Nanos) -> Meter {
         let latencies = Histogram::new_with_bounds(1, LONGEST, 3)
             .expect("invariant: three digits from 1 ns are a valid histogram");
@@ -62,7 +62,7 @@ impl Meter {
         self.last = self.last.max(now);
     }
 
-    /// True if `now` is past the window.
+    /// True if `now` is at or past the end of the window.
     pub fn is_over(&self, now: Nanos) -> bool {
         now >= self.close
     }

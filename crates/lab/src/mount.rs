@@ -6,10 +6,10 @@
 //! transport, without and with the kernel's write-back cache; Furrow is compared with the server
 //! that has the same options. Everything is then repeated with all threads of this process bound to
 //! one processor, because the time of a request depends on whether the kernel wakes its server on
-//! another one. Rings are left out where the owner of the machine has not allowed them
-//! (`/sys/module/fuse/parameters/enable_uring`). Operations:
+//! another one. The io_uring transport is left out where the owner of the machine has not allowed
+//! it (`/sys/module/fuse/parameters/enable_uring`). Operations:
 //!
-//! - fstat(2) that the kernel must ask about, creating and removing empty files;
+//! - fstat(2) that the kernel must pass to the server, creating and removing empty files;
 //! - buffered writes of 4 KiB and 1 MiB into a file of 256 MiB, without fsync;
 //! - buffered reads of the same file, from the server's memory (its pages are dropped from the
 //!   kernel's cache before each pass) or, on the disk's own file system, from the kernel's cache;
@@ -111,7 +111,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The ways to mount.
+/// The ways to mount: the end of the name, the transport, whether the write-back cache is on.
 const WAYS: [(&str, Transport, bool); 4] = [
     ("", Transport::Channel, false),
     (", writeback_cache", Transport::Channel, true),
@@ -352,8 +352,8 @@ impl Drop for Place {
     }
 }
 
-/// Binds all threads of this process to one processor. Dropping it restores where each thread
-/// may run.
+/// Binds all threads of this process to one processor. When dropped, restores the processors of
+/// each thread.
 struct Bound(Vec<(Pid, CpuSet)>);
 
 impl Bound {

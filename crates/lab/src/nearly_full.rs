@@ -4,9 +4,9 @@
 //! A file takes a share of the whole drive and is overwritten at random, block by block, until
 //! writing and cleaning are in balance. The drive is untimed; the clients' own pace moves the
 //! virtual clock, so that a run is a function of its seed. Written content is zeros, which the
-//! drive keeps in little memory. The yardstick is a simulated cleaner that knows no nodes, no
-//! checkpoints and no reserves: one pool of zones, as many as the file system has besides its logs,
-//! one of them spare, the emptiest victim first ([`Pool`]).
+//! drive keeps in little memory. The yardstick is a simulated cleaner without nodes, checkpoints
+//! and reserves ([`Pool`]). It has as many zones as the file system has besides its logs, one of
+//! them spare, and always cleans the emptiest zone.
 
 use crate::bench::{Bench, Effort, Row};
 use crate::zipf::Zipf;
@@ -63,7 +63,7 @@ pub(crate) struct Figures {
     pub(crate) own: f64,
     /// Number of blocks that the simulated cleaner writes for each block overwritten.
     pub(crate) greedy: f64,
-    /// Real time of overwriting.
+    /// Real time that the overwriting took.
     pub(crate) took: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Figures {
     }
 }
 
-/// The blocks that are overwritten.
+/// Draws the blocks to overwrite.
 struct Draw {
     rng: Rng,
     blocks: u64,
@@ -251,7 +251,7 @@ async fn overwrite(
 }
 
 fn run(effort: Effort) -> Result<Vec<Row>> {
-    // A short slice is for tests.
+    // Tests pass a short slice: then only the small drive is measured, without a warm-up.
     let glance = effort.slice < Duration::from_millis(100);
     let mut rows = Vec::new();
     let sizes: &[u64] = if glance { &[64] } else { &[512, 64] };
@@ -261,7 +261,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
             let case = Case { zones: *zones, zone: 1024, live, zipf, rounds };
             match measure(&case, MkfsOptions::default(), MountOptions::default()) {
                 Ok(figures) => rows.push(row(&case, &figures)),
-                // The live share can be more than the file system gives to files.
+                // The file can be larger than the space that the file system gives to files.
                 Err(error) => {
                     let full = format!("{error:#}");
                     ensure!(full.contains("space"), "{full}");

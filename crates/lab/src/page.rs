@@ -1,5 +1,5 @@
-//! The pages about claims, from figures that are kept: `docs/research/claims.md` with what holds of
-//! each paper, and for each paper an appendix and a picture below `docs/research/claims/`.
+//! The pages about claims, made from kept figures. `docs/research/claims.md` says what holds of
+//! each paper; each paper also has an appendix and a picture below `docs/research/claims/`.
 //!
 //! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
 //! so a change of the rule takes effect on all pages at once.
@@ -38,7 +38,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// True if the row is shown: of a sweep, the figure with the verdict stands for all.
+    /// True if the row is shown. Of a sweep, only the figure with the verdict is shown.
     fn stands(&self) -> bool {
         self.verdict != Verdict::Repeated || self.figure.sweep.is_none()
     }
@@ -72,7 +72,8 @@ impl<'a> Shown<'a> {
         shown
     }
 
-    /// Replaces verdicts that are worse in `variant`, where the claim's figures are `ours`.
+    /// Takes over each verdict that is worse in `variant`. `ours` and `verdicts` are those of the
+    /// claim's figures in the variant.
     fn worst_of(&mut self, variant: &'a str, ours: &[Option<Sample>], verdicts: &[Verdict]) {
         for row in self.rows.iter_mut().filter(|row| row.verdict.compares()) {
             let same = |other: &Figure| match &row.figure.sweep {
@@ -113,7 +114,7 @@ fn ended(mut text: String) -> String {
     text
 }
 
-/// The claims of each paper with what is kept of them, in the order of the pages.
+/// The claims of each paper with their kept figures, in the order of the pages.
 fn shown<'a>(catalogue: &'a Catalogue, kept: &'a [Kept]) -> Vec<(&'static str, Vec<Shown<'a>>)> {
     PAPERS
         .iter()

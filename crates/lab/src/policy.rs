@@ -1,9 +1,9 @@
 //! Policies of an engine: what makes one profile differ from another.
 //!
-//! A policy has a name only if some engine implements it. Where an engine has only one form, only
-//! that form can be named: a result says which policies it was measured with, and no other form is
-//! accepted. Half of `sync` is implemented here: with every policy except `co-update`, the lab has
-//! data written before it asks for an fsync.
+//! A policy can be named only if some engine implements it. If an engine implements only one
+//! choice, the others are refused, so a result states the policies with which it was measured. A
+//! part of `sync` is implemented here: with `ordered` and `serial`, the lab has data written before
+//! it asks for an fsync.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder};
@@ -107,7 +107,7 @@ pub struct Policy {
     pub request: Option<Bytes>,
     /// Number of writes in flight to a zone.
     pub order: Order,
-    /// Number of commands in which waiting blocks of a zone are sent.
+    /// Number of commands into which the queued writes of a zone are merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pieces: Option<u32>,
     /// Time that the engine's own stack takes for each write command, one after the other. It
@@ -231,7 +231,7 @@ impl Policy {
         }
     }
 
-    /// The differences from the product.
+    /// The rules in which the engine differs from the product's.
     fn variant(&self) -> FsVariant {
         let rule = |rule| Rule::unless(self.quota_without.contains(&rule));
         FsVariant {

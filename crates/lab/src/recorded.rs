@@ -1,17 +1,18 @@
-//! Recorded runs of an engine on a file store, ready to be replayed: which call waits for what.
+//! Recorded runs of an engine on a file store, ready to be replayed: which calls each call
+//! waits for.
 //!
 //! `furrow_kv::trace` defines runs. In a replay, each thread makes its calls one after the other,
-//! with the recorded gaps between them. This module decides, once, for which calls of other threads
-//! a call must wait: for those that touch the same things. Such a *resource* is a file or a name.
+//! with the recorded gaps between them. A call also waits for earlier calls of other threads on the
+//! same *resource*, a file or a name. This module works out these waits once, before the replay.
 //!
 //! - A call that changes a resource waits for all calls before it on that resource, in the order
 //!   in which the engine took them. A call that only uses the resource (a read, a sync) waits for
 //!   the last change before it.
 //! - So one number for each resource is enough: how many calls on it must have ended
-//!   ([`Need::after`]). Since changes wait for all calls before them, exactly that many first calls
-//!   have ended by then.
-//! - All other waits of one thread for another are in the gaps: a writer that waits for the
-//!   leader of its group, a flush that waits for a full memtable, a stall.
+//!   ([`Need::after`]). Since a change waits for all earlier calls, the calls that have ended by
+//!   then are exactly the first ones.
+//! - All other waits of one thread for another are part of the recorded gaps: a writer that waits
+//!   for the leader of its group, a flush that waits for a full memtable, a stall.
 //!
 //! Not here: the execution of calls (`target/recorded.rs`).
 
@@ -70,7 +71,7 @@ impl Replayed {
     }
 }
 
-/// A condition for a call to begin: this many calls on a resource must have ended.
+/// What a call waits for: this many calls on a resource must have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The resource's number.
@@ -79,7 +80,7 @@ pub struct Need {
     pub after: u32,
 }
 
-/// A file or directory from before the first call.
+/// A file or directory that exists before the first call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
     /// A directory.
@@ -93,7 +94,7 @@ pub enum Before {
 pub struct Recorded {
     /// The run's identity.
     pub name: Name,
-    /// Files and directories from before the first call.
+    /// Files and directories that exist before the first call.
     pub before: Vec<Before>,
     /// The calls, in the order in which the engine took them.
     pub calls: Vec<Record>,
@@ -137,8 +138,8 @@ impl Uses {
         let next = self.all.len() as u32;
         let fresh = || Use { number: next, ..Use::default() };
         let used = self.all.entry(resource).or_insert_with(fresh);
-        // A call may touch a resource only once: otherwise a rename of a file over itself would
-        // wait forever.
+        // A call counts once for each resource: otherwise a rename of a file to its own name would
+        // wait for itself.
         if needs.iter().any(|need| need.resource == used.number) {
             return;
         }
@@ -150,7 +151,7 @@ impl Uses {
         }
     }
 
-    /// Works out the needs of a call with operation `op`. A failed call touched nothing.
+    /// Works out the needs of a successful call with operation `op`. Failed calls touched nothing.
     fn needs(&mut self, op: &Op) -> Vec<Need> {
         let mut needs = Vec::new();
         let mut file = |uses: &mut Uses, number: u64, changes: bool| {
@@ -255,8 +256,8 @@ impl Recorded {
                     before.push(Before::File(file, path, size));
                 }
                 Op::FoundDirectory { path } => before.push(Before::Directory(path)),
-                // These calls do nothing, and neither do a kernel's file systems by default: there
-                // is no system call.
+                // These calls do nothing. They do nothing on a kernel's file systems by default
+                // either, since they make no system call.
                 Op::Flush { .. } | Op::RangeSync { .. } => {
                     let idle = idle.entry(record.thread).or_default();
                     *idle = idle.saturating_add(record.gap);

@@ -426,7 +426,7 @@ impl Page<'_> {
     }
 }
 
-/// The description of a profile, and the policies in which it differs from the usual ones.
+/// The description of a profile, and the policies in which it differs from the default.
 fn engine(point: &Point) -> String {
     let Profile { about, policy, array, store, .. } = &point.profile;
     let mut own = differences(&Policy::default(), policy, None);

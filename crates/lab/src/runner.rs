@@ -250,7 +250,7 @@ fn work(
         return None;
     }
     let mut queue: Vec<&Job> = jobs.values().collect();
-    // Jobs are sorted so that the longest come first, since workers take from the back. So no long
+    // Workers take jobs from the back of the queue, so the longest jobs start first, and no long
     // job runs alone at the end.
     queue.sort_by(|a, b| a.weight.total_cmp(&b.weight).then(b.seed.cmp(&a.seed)));
     let queue = Mutex::new(queue);

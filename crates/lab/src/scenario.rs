@@ -322,8 +322,8 @@ mod tests {
             let buffered = alone(writes(), seed);
             let synced = alone(Workload { fsync: 1, ..writes() }, seed);
             let direct = alone(Workload { mode: Mode::Direct, ..writes() }, seed);
-            // The drive has the data, but no metadata that refers to it, so nobody waits for
-            // a record.
+            // A direct write waits for its data only. The metadata that refers to the data stays in
+            // memory, so the write waits for no record.
             assert!(buffered.p50_ns < direct.p50_ns, "{buffered:?} {direct:?}");
             assert!(direct.p50_ns < synced.p50_ns, "{direct:?} {synced:?}");
         }

@@ -72,7 +72,7 @@ impl Kept {
         Ok(Kept::of(claim, result, order, build, command))
     }
 
-    /// The line of `result`, for a look at it: the build may differ from its commit.
+    /// Like [`Kept::new`], but for a line that is only shown: the build may differ from its commit.
     pub fn of(
         claim: &Claim,
         result: &ClaimResult,

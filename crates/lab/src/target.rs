@@ -65,12 +65,12 @@ pub trait Target: 'static {
     }
 }
 
-/// The progress of a run, in parts of 1,000, for other threads.
+/// The progress of a run in thousandths, which other threads can read.
 #[derive(Debug, Default)]
 pub struct Watch(AtomicU64);
 
 impl Watch {
-    /// Parts of the run that are done, of 1,000.
+    /// Thousandths of the run that are done.
     pub fn done(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -174,7 +174,8 @@ pub async fn drive<T: Target>(
     }
     let mut measures = run.meter.borrow().measures(Some(run.last.get()));
     measures.processor_ns = array.and(taken).filter(|_| measures.ops > 0).map(|taken| {
-        // The processor time after the window is included: the window's last operations end there.
+        // The processor time after the window counts, too: it belongs to the window's
+        // last operations.
         taken.as_nanos() as f64 / measures.ops as f64
     });
     measures.array = array;

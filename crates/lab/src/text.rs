@@ -12,7 +12,7 @@ macro_rules! put {
 }
 pub(crate) use put;
 
-/// A value with four digits.
+/// A value with four significant digits.
 pub fn quantity(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return number(value);
@@ -38,12 +38,12 @@ pub fn ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
-/// The expected value.
+/// The expected value, or a dash.
 pub fn forecast(figure: &Figure) -> String {
     figure.forecast.map_or_else(|| "–".to_owned(), number)
 }
 
-/// The published value.
+/// The published value, or a dash.
 pub fn published(figure: &Figure) -> String {
     match figure.paper {
         None => "–".to_owned(),

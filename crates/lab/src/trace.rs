@@ -48,7 +48,7 @@ impl Request {
     }
 }
 
-/// Identity of a trace, by which results are kept.
+/// Identity of a trace. It is part of a scenario, so that a kept result belongs to one trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Name {

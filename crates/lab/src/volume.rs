@@ -1,4 +1,4 @@
-//! The RAID volume: what 4 KiB random writes cost above the least that must be done with each.
+//! The RAID volume: what 4 KiB random writes cost beyond the least work on each.
 //!
 //! The volume runs in place on one executor, with client and drives on the same core. The drives
 //! are untimed and keep only out-of-band bytes (a discarding medium), so the benchmark measures
@@ -191,8 +191,8 @@ impl Drives {
         Ok(Drives { rt, drives, pool: Pool::new(256), next: Cell::default() })
     }
 
-    /// The next rows of the current zone, or, if that is full, of the next zone, which is
-    /// reset first.
+    /// Takes the next `count` rows of the current zone. If that zone is full, resets the next one
+    /// and takes its first rows. Returns the address of the first row.
     fn rows(&self, count: u64) -> Lba {
         let geometry = geometry();
         let (mut zone, mut row) = self.next.get();
@@ -251,7 +251,7 @@ struct Array {
     rt: Rt,
     volume: Volume,
     pool: Pool,
-    /// Number of blocks begun; all clients take the content's blocks in this order.
+    /// Number of blocks begun by all clients together; it selects the content of the next block.
     next: Rc<Cell<u64>>,
 }
 

@@ -60,7 +60,7 @@ pub enum Mode {
     /// A write ends when the engine has the data.
     #[default]
     Buffered,
-    /// A write ends when the drive has the data, as with O_DIRECT; the metadata is in memory.
+    /// A write ends when the drive has the data, as with O_DIRECT; its metadata is still in memory.
     Direct,
 }
 
@@ -164,13 +164,14 @@ pub struct Workload {
     /// Number of clients; 0: one for each zone.
     #[serde(default)]
     pub threads: u32,
-    /// For an array: replays the requests of a trace; other fields of operations do not matter.
+    /// For an array: replays the requests of a trace; the fields that describe operations
+    /// are ignored.
     #[serde(default, skip_serializing_if = "Replay::is_none")]
     pub replay: Replay,
     /// The trace. Data files do not set it: the command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Name>,
-    /// For files or an array: replays a recorded run of an engine; other fields do not matter.
+    /// For files or an array: replays a recorded run of an engine; other fields are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Replayed>,
     /// Number of requests that each client keeps outstanding.
@@ -202,8 +203,8 @@ pub struct Workload {
     /// For a drive: distance between the zones, in zones; 0: anywhere, drawn from the seed.
     #[serde(default = "one")]
     pub stride: u32,
-    /// For a drive: spreads the zones over this many first channels instead, with no two zones on
-    /// one die; 0: no spreading.
+    /// For a drive: spreads the zones over the first `channels` channels instead, with no two zones
+    /// on one die; 0: no spreading.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub channels: u32,
     /// For a drive: the zone that a command goes to.
@@ -397,7 +398,7 @@ impl Stream {
         }
         let larger = self.larger_percent > 0 && self.rng.below(100) < self.larger_percent;
         let bytes = if larger { self.larger } else { self.size };
-        // Near the end of the space a larger request may not fit.
+        // A larger request that would cross the end of the space starts earlier.
         let last = self.space.saturating_sub(bytes) / self.size * self.size;
         let at = if larger { (slot * self.size).min(last) } else { slot * self.size };
         Op { kind, at, bytes, sync }

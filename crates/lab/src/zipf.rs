@@ -6,9 +6,9 @@ use libm::{exp, expm1, log, log1p, pow};
 
 /// Zipf's law over `n` items: the item of rank k is drawn in proportion to 1 / k^theta.
 ///
-/// By rejection from the integral of the law (Hörmann and Derflinger), which needs no tables and
-/// works for any exponent. A permutation scatters the ranks over the items. It is the same for all
-/// clients of a run, so their most frequent items are the same.
+/// Draws by rejection from the integral of the law (Hörmann and Derflinger), which needs no tables
+/// and works for any exponent. A permutation scatters the ranks over the items. The permutation is
+/// the same for all clients of a run, so their most frequent items are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     n: u64,

@@ -2,7 +2,7 @@
 //!
 //! An exclusive open (`O_EXCL`) excludes other exclusive opens: mounts, arrays, mkfs programs,
 //! other commands of Furrow. A mount of type fuseblk is an exclusive user too, so the process that
-//! serves it must give up its own claim before ([`hand_over`]).
+//! serves it must first give up its own claim ([`hand_over`]).
 //!
 //! Invariant: in addition to the claim, which may be the kernel's, every writer to the device holds
 //! a record lock on the node. After a mount is gone its server may still write its last blocks, and
@@ -47,7 +47,7 @@ impl Drop for Claim {
 
 /// Locks `node` for writing, or for reading, against other open files, until it is closed.
 pub(crate) fn lock(node: &File, write: bool) -> std::io::Result<()> {
-    // SAFETY: a structure of numbers.
+    // SAFETY: the structure has only numbers, for which zero is valid.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = if write { libc::F_WRLCK } else { libc::F_RDLCK } as libc::c_short;
     whole.l_whence = libc::SEEK_SET as libc::c_short;
@@ -75,7 +75,7 @@ pub fn hand_over(path: &Path) -> Option<HandedOver> {
 }
 
 impl HandedOver {
-    /// Claims the device again, because the kernel does not use it.
+    /// Claims the device again, after the kernel has stopped using it or failed to mount it.
     ///
     /// # Errors
     /// If another program uses the device.

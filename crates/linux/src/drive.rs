@@ -1,5 +1,5 @@
-//! A drive of the system as a [`ZonedDevice`]: sends commands to the kernel, and answers to the
-//! tasks that wait.
+//! A drive of the system as a [`ZonedDevice`]: sends commands to the kernel, and passes its answers
+//! to the waiting tasks.
 //!
 //! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
 //! one call. A task waits for the drive's event and takes the kernel's answers.
@@ -100,7 +100,8 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub struct Drive(pub(crate) Rc<Inner>);
 
-/// As what kind of drive, and with which order of writes, a drive is used.
+/// How a drive is used: its kind, whether it keeps the order of writes, and its number of
+/// write streams.
 pub(crate) struct Use {
     pub model: Model,
     pub queued: bool,
@@ -114,8 +115,8 @@ impl Drive {
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (no host-managed zones, or zones that
-    /// cannot be used), `Invalid` (queued writes on a block device), `ReadOnly`, `Unsupported` (no
-    /// io_uring), `Io`. Nothing has been written.
+    /// cannot be used), `Invalid` (queued writes on a block device, or a virtual clock),
+    /// `ReadOnly`, `Unsupported` (no io_uring), `Io`. Nothing has been written.
     pub fn open(rt: &Rt, node: &Node, access: Access) -> Result<Drive, Error> {
         let Node { path, queued } = node;
         if rt.config().clock == Clock::Virtual {
@@ -246,8 +247,8 @@ impl Drive {
     /// longer needed.
     pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
-        // A discard is refused in the same cases as a reset of all zones, so that command stands
-        // for it.
+        // A discard is refused in the same cases as a reset of all zones, so a reset stands for it
+        // in the check.
         let command = Command::Manage { target: Target::All, action: Action::Reset };
         let part = Part { ticket, request: Request::bare(command), stream: 0 };
         match self.0.refuse(&part.request) {
@@ -446,7 +447,8 @@ impl Inner {
         }
     }
 
-    /// Sends the commands of `zone` that the kernel may have together with those that it has.
+    /// Sends the next commands of `zone`, as long as the kernel may have them together with those
+    /// that it has already.
     pub(crate) fn send_next(&self, zone: ZoneId) {
         let most = self.geometry.max_transfer.map_or(u64::MAX, |most| most.0);
         loop {

@@ -3,8 +3,8 @@
 //! An NVMe status says what the drive refused (`nvme/status.rs`). The kernel's block layer turns a
 //! drive's statuses into few errnos (`block/blk-core.c`, table `blk_errors`), most of them into
 //! EIO. Then the rules of zones give the drive's reason: a write that was not at the reported write
-//! pointer was refused for that. Errors of the transport to the drive (a time-out, a reset link)
-//! say nothing about the drive, and the command is retried.
+//! pointer was refused for that reason. Errors of the transport to the drive (a time-out, a reset
+//! link) say nothing about the drive, and the command is retried.
 
 use crate::nvme::{Meaning, meaning};
 use crate::transport::Cause;
@@ -18,12 +18,14 @@ const TRIES: u32 = 5;
 /// Maximum number of retries of a legal write that failed with EIO. The kernel keeps its own write
 /// pointers and refuses writes by them (block/blk-zoned.c). Such a pointer is wrong after a write
 /// to an empty zone beyond the zone's capacity, and after commands that bypassed the block layer. A
-/// report corrects the pointer only if the kernel has noticed an error: when it refused a write
-/// that can wait, or when the drive failed one. io_uring first tries every write without waiting,
-/// so the kernel may refuse the first try without notice. It refuses the second try, which can
-/// wait, with notice, and the report after that corrects the pointer for the third.
+/// zone report corrects the pointer only if the kernel has noted an error: when it refused a write
+/// that can wait, or when the drive failed a write. io_uring first sends every write as one that
+/// cannot wait, and the kernel may refuse that without noting an error. It also refuses the first
+/// retry, which can wait, but notes an error; the report after that corrects the pointer for the
+/// second retry.
 const WRITE_TRIES: u32 = 2;
-/// Milliseconds before the first retry; each further retry waits four times as long.
+/// Milliseconds before the first retry; each further retry waits four times as long as the
+/// one before.
 const PAUSE: u64 = 100;
 /// Sum of all pauses before retries of a command: 34 seconds. The kernel's own time-outs, often 30
 /// s each, come on top.
@@ -76,7 +78,7 @@ pub(crate) fn says_gone(cause: Cause) -> bool {
 
 /// Whether `cause` may mean that a write's stream does not exist. The kernel refuses such a write
 /// before it reaches the drive (`blkdev_direct_IO`, block/fops.c; `nvme_setup_rw`). Other mistakes
-/// cause the same error, but also in a retry without a stream.
+/// cause the same error, but then a retry without a stream fails with it, too.
 pub(crate) fn refuses_stream(cause: Cause) -> bool {
     cause == Cause::Errno(Errno::INVAL)
 }

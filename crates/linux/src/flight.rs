@@ -38,11 +38,11 @@ pub(crate) struct Flight {
     oob: Vec<u8>,
     /// Number of bytes that the kernel has transferred.
     done: u64,
-    /// First block of an append, as the drive answered.
+    /// First block of a completed append, from the drive's answer.
     at: u64,
     /// Number of times that the command was retried.
     tries: u32,
-    /// Number of times that the drive refused to report its zone.
+    /// Number of times that the drive refused to report the command's zone.
     unreported: u32,
     /// The error of the command, until the zone's report explains it.
     cause: Option<Cause>,
@@ -74,7 +74,8 @@ impl Flight {
 }
 
 impl Inner {
-    /// Makes a flight of the commands `sent`, which come from `lane` or from none, and sends it.
+    /// Makes a flight of the commands `sent`, which come from the lane of the zone `lane` or from
+    /// no lane, and sends it.
     pub(crate) fn begin(&self, sent: Sent<Part>, lane: Option<ZoneId>) {
         let Sent { mut parts, queued } = sent;
         let block = self.geometry.block_size.0;
@@ -205,8 +206,8 @@ impl Inner {
         }
     }
 
-    /// Requests a report of the zone of the flight `key`, which failed. If the write stream may be
-    /// the reason, retries the write without a stream instead.
+    /// Handles the failure of the flight `key`: requests a report of its zone. If the write stream
+    /// may be the reason, retries the write without a stream instead.
     fn failed(&self, key: usize, cause: Cause) {
         if refuses_stream(cause) && self.leave_stream(key) {
             return self.send(key);
@@ -294,8 +295,8 @@ impl Inner {
                 self.land(key, Status::InternalError);
             }
             // The drive refuses to report, for example because the transport has failed. Without a
-            // report it is unknown what the command did, so the command is not retried before there
-            // is one.
+            // report it is unknown what the command did, so the command is not retried before a
+            // report has come.
             Err(_) => self.unreported(key),
         }
     }

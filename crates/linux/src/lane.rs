@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub(crate) enum Step {
     /// A write of `blocks` at block `at`; `fua` if it must be durable when answered.
     Write { at: u64, blocks: u64, fua: bool },
-    /// An append, never joined, because each has its own place.
+    /// An append, never joined, because the drive chooses a place for each.
     Append,
     /// A change of the zone's state, never joined and never overtaken.
     Manage,
@@ -29,7 +29,7 @@ pub(crate) struct Sent<T> {
     pub queued: bool,
 }
 
-/// The kind of commands of a zone that the kernel has.
+/// Which kind of commands of a zone the kernel has at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Flying {
     /// No command, or a command that does not allow another at the same time.
@@ -47,7 +47,7 @@ pub(crate) struct Lane<T> {
     with_kernel: u32,
     /// Kind of the commands that the kernel has.
     flying: Flying,
-    /// Number of next commands that are sent alone.
+    /// How many of the next commands must be sent alone, without being joined.
     singly: usize,
     /// Queued writes that the drive refused because they were not at the write pointer.
     refused: Vec<(Step, T)>,
@@ -80,7 +80,7 @@ impl<T> Lane<T> {
     }
 
     /// Keeps refused queued writes until all other writes are answered; then they are sent one by
-    /// one, in the order of their places.
+    /// one, in the order of their addresses.
     pub(crate) fn keep_refused(&mut self, parts: Vec<(Step, T)>) {
         self.refused.extend(parts);
     }
@@ -141,7 +141,7 @@ impl<T> Lane<T> {
         self.with_kernel == 0 && self.waiting.is_empty()
     }
 
-    /// Takes all waiting commands.
+    /// Takes all commands that the kernel does not have, refused ones first.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.refused.drain(..).chain(self.waiting.drain(..)).map(|(_, what)| what)
     }

@@ -1,16 +1,16 @@
 //! Converts the kernel's zone descriptors and limits to a [`Geometry`] and to zone reports in
 //! its units.
 //!
-//! The drive has the conventional zones that come before all others. Conventional zones elsewhere
-//! are reported offline and without capacity, so that no engine uses them. A smaller last zone is
-//! left out.
+//! Conventional zones are used only if they come before all sequential zones. Conventional zones
+//! elsewhere are reported offline and without capacity, so that no engine uses them. A smaller last
+//! zone is left out.
 
 use crate::ioctl::{CONVENTIONAL, Descriptor, SECTOR};
 use crate::sysfs::Limits;
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState};
 
-/// Maximum number of bytes in a command: larger commands gain nothing, and one memory list has
-/// space for this number of pages.
+/// Maximum number of bytes in a command: larger commands gain nothing, and the pages of such a
+/// command fit into one list of memory pieces.
 const LARGEST: u64 = 1 << 20;
 const PAGE: u64 = furrow_rt::PAGE_SIZE as u64;
 

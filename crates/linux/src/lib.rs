@@ -2,11 +2,11 @@
 //! NVMe devices, and, for soft zones, plain block devices and files.
 //!
 //! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, with one of two
-//! transports ([`transport`]). On a block device, reads, writes and flushes go through an
-//! io_uring, without the page cache. Zone management and zone reports are blocking system calls,
-//! made by threads of the drive. All commands to a generic NVMe device go through an io_uring
-//! ([`nvme`]). The kernel gets one write of a zone at a time: the drive keeps the others, in
-//! order, and joins neighbours.
+//! transports ([`transport`]). On a block device, reads, writes and flushes go through an io_uring,
+//! without the page cache. Zone management and zone reports are blocking system calls, made by
+//! threads of the drive. All commands to a generic NVMe device go through an io_uring ([`nvme`]).
+//! The kernel gets one write of a zone at a time: the drive keeps the others, in order, and joins
+//! adjacent ones.
 //!
 //! A [`PlainDrive`] is a [`PlainDevice`](furrow_zone::PlainDevice) with the same ring and threads:
 //! a block device without zones, or a file.

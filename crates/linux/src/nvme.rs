@@ -74,14 +74,14 @@ struct NvmeCommand {
     namespace: u32,
     /// Address of the out-of-band memory, and its size in bytes.
     metadata: (u64, u32),
-    /// Address of the memory and its size in bytes; or address and number of its pieces.
+    /// Address and size in bytes of the payload's memory; or address and number of its pieces.
     data: (u64, u32),
     /// Command dwords 10 to 15.
     dwords: [u32; 6],
 }
 
 impl NvmeCommand {
-    /// A command whose first two dwords hold the block address `lba`.
+    /// A command whose dwords 10 and 11 hold the block address `lba`.
     fn at(opcode: u8, namespace: u32, lba: u64) -> NvmeCommand {
         let mut command = NvmeCommand { opcode, namespace, ..NvmeCommand::default() };
         command.dwords[0] = lba as u32;
@@ -146,8 +146,8 @@ fn reporting(namespace: Namespace, lba: u64, (address, bytes): (u64, usize)) -> 
     command
 }
 
-/// Converts the zones in a report to the units and numbers of the block layer, which come
-/// from NVMe's.
+/// Converts the zones in a report to descriptors of the block layer: lengths in sectors; types and
+/// conditions have the same numbers as in NVMe.
 fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
     let number = |bytes: &[u8], at: usize| {
         let mut number = [0; 8];
@@ -171,7 +171,7 @@ fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
 
 /// A zone report in flight.
 struct Reporting {
-    /// The key of the command or request that waits for it.
+    /// The key of the flight, or of the engine's request, that waits for this report.
     key: usize,
     /// Whether only one zone was requested, to explain an error.
     single: bool,
@@ -257,7 +257,7 @@ impl Commands {
         ring.has_unsent() && ring.submit()
     }
 
-    /// Passes on the answers that have come.
+    /// Appends the answers that have come to `into`.
     pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
         self.ring.borrow_mut().answers(|entry| {
             let (key, result) = (entry.user_data(), entry.result());

@@ -1,7 +1,6 @@
 //! Drives without zones: block devices, their partitions, and files.
 //!
-//! The crate accesses them like zoned drives, as a drive with one conventional zone, through the
-//! same ring.
+//! Each is accessed like a zoned drive that has one conventional zone, through the same ring.
 
 use crate::claim::Claim;
 use crate::drive::{Drive, Held, Opened, Use, open_node, refuse_obstacles};
@@ -56,8 +55,9 @@ fn io_error(name: &str, what: &str, error: &std::io::Error) -> Error {
 /// Makes a file of `size` bytes at `path`, with all blocks allocated.
 ///
 /// # Errors
-/// `Exists`; `NoSpace`; `Unsupported` if the file system cannot allocate blocks; `Io`. A file that
-/// this call made is removed then.
+/// `Exists`, `NotFound` (no such folder), `Denied`, `ReadOnly`, `NoSpace`, `TooLarge`,
+/// `Unsupported` (the file system cannot allocate blocks), `Io`. If the allocation fails, the file
+/// is removed.
 pub fn allocate(path: &Path, size: ByteLen) -> Result<()> {
     let name = path.display().to_string();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
@@ -123,7 +123,7 @@ impl PlainFile {
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (it has zones, or cannot be used),
-    /// `Io`. Nothing has been written.
+    /// `ReadOnly`, `Io`. Nothing has been written.
     pub fn open(path: &str, access: Access) -> Result<PlainFile> {
         PlainFile::open_unless(path, access, names::plain_obstacles)
     }
@@ -147,8 +147,9 @@ impl PlainFile {
     /// Allocates the holes of a file.
     ///
     /// # Errors
-    /// `Busy` if a program has a partition open: the kernel has then forgotten the partitions
-    /// before that one, until it reads the table again. The errors of [`allocate`].
+    /// `Busy` if the kernel does not forget a partition, usually because a program has it open. The
+    /// kernel has then forgotten the partitions before that one, until it reads the table again.
+    /// The errors of [`allocate`].
     pub fn take_all(&self) -> Result<()> {
         let meta = self.file.metadata();
         if let Some(meta) = meta.ok().filter(std::fs::Metadata::is_file) {
@@ -247,7 +248,7 @@ impl PlainFile {
     /// Starts a drive on the file, on the executor `rt`, whose clock must be real.
     ///
     /// # Errors
-    /// `Unsupported` (no io_uring), `Io`.
+    /// `Invalid` (a virtual clock), `Unsupported` (no io_uring), `Io`.
     pub fn start(&self, rt: &Rt) -> Result<PlainDrive> {
         if rt.config().clock == Clock::Virtual {
             let what = format!("{}: a real drive needs a real clock", self.name);

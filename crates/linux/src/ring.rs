@@ -2,8 +2,8 @@
 //!
 //! The device is the ring's only registered file. Memory is registered slab by slab
 //! (`furrow_rt::buf`), when a page of the slab is first transferred. Then the kernel need not look
-//! up and pin memory for each transfer of a single piece. Before Linux 6.15, that does not help
-//! transfers of several pieces.
+//! up and pin memory for each transfer of a single piece. Transfers of several pieces do not use
+//! the registration, which only Linux 6.15 and later support for them.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
@@ -155,7 +155,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         let number = self.free.next()?;
         let submitter = self.uring.submitter();
-        // Older kernels do not support a table that is filled later.
+        // Older kernels do not support a table of slabs that is filled later.
         if number == 0 && submitter.register_buffers_sparse(SLABS.into()).is_err() {
             self.free = 0..0;
             return None;
@@ -205,7 +205,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             || (!self.waiting.is_empty() && self.with_kernel < DEPTH)
     }
 
-    /// Passes on the answers that have come.
+    /// Passes each answer that has come to `take`.
     pub(crate) fn answers(&mut self, mut take: impl FnMut(C)) {
         for entry in self.uring.completion() {
             self.with_kernel -= 1;

@@ -43,11 +43,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Reads the limits below `folder`, the device's folder in sysfs. A limit that the kernel does
-    /// not show gets the value for no limit.
+    /// Reads the limits below `folder`, the device's folder in sysfs. A value that the kernel does
+    /// not show gets a default: no limit, blocks of 512 bytes, no streams.
     ///
     /// # Errors
-    /// A sentence that says why, if the device has no request queue.
+    /// A sentence that says why, if the kernel does not show a known model of zones for the device.
     pub(crate) fn read(folder: &Path) -> Result<Limits, String> {
         let model = match text(folder, "queue/zoned").as_deref() {
             Some("none") => Model::None,

@@ -69,8 +69,8 @@ pub(crate) struct Script {
 
 #[cfg(test)]
 impl Script {
-    /// Takes a command, which must be the script's next. If that has no answer, the command is
-    /// never answered.
+    /// Takes a command, which must be the script's next. If the script has no answer for it, the
+    /// command is never answered.
     fn take(&mut self, key: usize, what: &str) {
         let (expected, answer) = self.steps.pop_front().unwrap_or(("nothing more", None));
         assert_eq!(what, expected);
@@ -83,7 +83,7 @@ impl Transport {
     /// have come.
     ///
     /// # Errors
-    /// If the kernel has no io_uring or forbids it, or no thread can be started.
+    /// If the kernel has no io_uring or forbids it, or a thread cannot be started.
     pub(crate) fn block(file: &Arc<File>, event: &Arc<OwnedFd>) -> io::Result<Transport> {
         let ring = RefCell::new(Ring::new(file, event)?);
         Ok(Transport::Block { ring, workers: Workers::start(file, event)? })
@@ -159,7 +159,7 @@ impl Transport {
         }
     }
 
-    /// Passes on the answers that have come.
+    /// Appends the answers that have come, each with its key, to `into`.
     pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
         match self {
             Transport::Block { ring, workers } => {

@@ -1,7 +1,7 @@
 //! Threads that make blocking calls: zone management, zone reports and discards.
 //!
 //! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for that.
-//! The threads collect the answers here, and make the drive's event readable.
+//! The threads put their answers into a list, and make the drive's event readable.
 
 use crate::ioctl;
 use crate::transport::{Answer, Cause};
@@ -25,7 +25,7 @@ pub(crate) enum Job {
     /// Change the state of those of `count` zones to which the action applies. Each zone has
     /// `sectors` sectors; the first zone begins at `sector`.
     ManageAll { action: Action, sector: u64, sectors: u64, count: u32 },
-    /// Report one zone, of a command that failed.
+    /// Report the zone of a command that failed.
     Report { sector: u64 },
     /// Report `count` zones.
     ReportAll { sector: u64, count: u32 },
@@ -46,7 +46,7 @@ impl Workers {
     /// Starts the threads, which make `event` readable after each call.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If a thread cannot be started.
     pub(crate) fn start(device: &Arc<File>, event: &Arc<OwnedFd>) -> std::io::Result<Workers> {
         let (jobs, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));

@@ -32,9 +32,9 @@ pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Number of blocks of a zone to which a write has begun: all whole blocks and, where logical
-/// blocks are smaller, a block that a torn write left incomplete. The zone's next write begins
-/// after these blocks.
+/// Number of a zone's blocks that hold written data at least in part: the whole blocks and, if
+/// logical blocks are smaller than 4 KiB, a block that a torn write left incomplete. In a full or
+/// read-only zone, all blocks count. The zone's next write begins after these blocks.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {
@@ -79,11 +79,11 @@ impl BlockAddr {
         BlockAddr(u32::try_from(address).expect("invariant: the drive fits 32-bit addresses"))
     }
 
-    /// Whether every block of a drive of `geometry` has an address.
+    /// Checks that every block of a drive of `geometry` has an address.
     ///
     /// # Errors
-    /// `Unsupported` if the drive is larger than 16 TiB, or its blocks are neither 512 bytes
-    /// nor 4 KiB.
+    /// `Unsupported` if the drive is larger than 16 TiB, its logical blocks are neither 512 bytes
+    /// nor 4 KiB, or its zones are smaller than 4 KiB.
     pub fn check(geometry: &Geometry) -> Result<()> {
         let size = geometry.block_size.0;
         if !matches!(size, 512 | 4096) {
@@ -160,7 +160,8 @@ impl fmt::Debug for BlockAddr {
 /// stays in one zone; all commands are in flight at once. Pages come from `pool`.
 ///
 /// # Errors
-/// `Corrupt` if the drive has no such blocks, `Io` with the drive's status.
+/// `Corrupt` if the drive has no such blocks or reports that they were never written; otherwise
+/// `Io` with the drive's status.
 pub async fn read_blocks(
     device: &dyn ZonedDevice,
     queue: QueueId,
@@ -218,8 +219,8 @@ mod tests {
     use furrow_zone::ByteLen;
     use proptest::prelude::*;
 
-    /// Each block of a drive of odd capacity has one address, and each address one logical block;
-    /// both lead back to the block.
+    /// Every block has one address, addresses leave no gaps, and a block's address and its first
+    /// logical block both lead back to it, even if the zones' capacity is odd.
     #[test]
     fn addresses_are_dense_and_one_to_one() {
         for (capacity, sector) in [(13, 4096), (16, 4096), (8 * 13 + 5, 512)] {

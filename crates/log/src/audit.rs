@@ -1,9 +1,9 @@
 //! Accounts: checked subtraction, comparison in audits, and the error that refuses an account.
 //!
-//! An *account* is a number or a set that an engine keeps in memory although it could be counted:
-//! valid blocks of a zone, writes in flight. Subtracting more from an account than it holds is a
-//! defect of the program, never of a medium; [`Broken`] is where every part of an engine notes
-//! that.
+//! An *account* is a number or a set that an engine keeps in memory although it could be
+//! counted: valid blocks of a zone, writes in flight. Subtracting more from an account than it
+//! holds is a defect of the program, never of a medium; every part of an engine notes such a
+//! subtraction in [`Broken`].
 //!
 //! An audit compares accounts with the things they count, and changes nothing. Simulation and tests
 //! run audits after every operation, engines at checkpoints in debug builds.
@@ -55,7 +55,7 @@ pub fn equal<T: PartialEq + Debug>(account: impl Display, expected: T, found: T)
     }
 }
 
-/// Refuses an account of more than `most`.
+/// Refuses an account whose value exceeds `most`.
 ///
 /// # Errors
 /// `Internal` with the account's name, its bound and the found value.
@@ -66,7 +66,7 @@ pub fn at_most<T: PartialOrd + Display>(account: impl Display, most: T, found: T
     }
 }
 
-/// Refuses an account that is not what `expected` describes.
+/// Refuses an account unless `holds` is true. `expected` describes the value it should have.
 ///
 /// # Errors
 /// `Internal` with the account's name and `expected`.
@@ -77,7 +77,7 @@ pub fn expect(account: impl Display, holds: bool, expected: &str) -> Result<()> 
     }
 }
 
-/// Refuses an account that breaks a condition; `what` says what was expected and found.
+/// Refuses an account unless `holds` is true. `what` returns what was expected and what was found.
 ///
 /// # Errors
 /// `Internal` with the account's name and `what`.

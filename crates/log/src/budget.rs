@@ -84,8 +84,9 @@ impl Books {
         self.beyond_reserve(class, count) - self.beyond_reserve(class, 0)
     }
 
-    /// Finds the next request that may be granted: the oldest of a class that stays within its
-    /// reserve, or the oldest of all if the shared rest covers it.
+    /// Returns the class whose oldest request may be granted next: a class that stays within
+    /// its reserve, or else the class with the oldest request of all, if the shared rest covers
+    /// that request.
     fn next_grantable(&self) -> Option<usize> {
         let mut oldest: Option<(u64, usize)> = None;
         for class in 0..CLASSES {
@@ -289,7 +290,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// Future of the permits: see [`Budget::acquire`].
+/// The future that [`Budget::acquire`] returns. It resolves to the permits.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire {
     budget: Budget,

@@ -4,11 +4,12 @@
 //! last checkpoint, with their positions, as checksummed blocks. The checkpoint's own record stores
 //! the *extents* of this checkpoint and of all earlier ones since the tables were last written
 //! whole. When a half fills, the engine switches to the other half, merges the entries into the
-//! tables, and releases the first half.
+//! tables, and releases the full half.
 //!
 //! Invariants
-//! - Replay reads exactly the blocks of the extents, in their order. A block of a crashed attempt
-//!   is in no extent. If it replaced a block of an extent, the extent's checksum does not match.
+//! - Replay reads exactly the blocks of the extents, in their order. A block of a checkpoint that
+//!   did not become durable is in no extent. If it replaced a block of an extent, the extent's
+//!   checksum does not match.
 //! - Each block states its place (half and block), its checkpoint and its epoch.
 //! - Extents are in the order of writing; adjacent extents are merged into one.
 //! - [`DeltaLog::append`] changes nothing if it fails.
@@ -32,7 +33,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Size of the index in an entry, in bytes.
 const INDEX: usize = 4;
-/// Number of blocks read at a time for replay, if one command reads less.
+/// Number of blocks that replay reads at a time; more if one command can read more.
 const REPLAY_CHUNK: u32 = 256;
 
 /// A run of blocks of the log that belongs to a checkpoint.
@@ -40,7 +41,7 @@ const REPLAY_CHUNK: u32 = 256;
 pub struct Extent {
     /// The half in which the blocks lie: 0 or 1.
     pub half: u8,
-    /// First block, counted through the half's zones.
+    /// First block, counted from the beginning of the half.
     pub first: u32,
     /// Number of blocks.
     pub blocks: u32,
@@ -171,7 +172,7 @@ impl DeltaLayout {
     }
 
     /// Replays exactly `extents`: calls `apply(table, index, payload)` for every entry, in the
-    /// order of writing. `upto` is the identity of the checkpoint that lists them.
+    /// order of writing. `upto` is the identity of the checkpoint that lists the extents.
     ///
     /// A block is verified before its entries are applied; the checksum of an extent is verified
     /// after its last block. After an error, the caller has to discard everything that was applied.
@@ -310,7 +311,7 @@ fn entries_per_block(payload: u16) -> u32 {
     ((BLOCK_BODY - DeltaGroup::SIZE) / (INDEX + usize::from(payload))) as u32
 }
 
-/// Encodes the place of a block as the block's header states it.
+/// The sequence number in a block's header: it encodes the block's place.
 fn sequence(half: u8, block: u32) -> u64 {
     u64::from(half) << 32 | u64::from(block)
 }
@@ -318,7 +319,8 @@ fn sequence(half: u8, block: u32) -> u64 {
 /// Packs entries into the bodies of blocks.
 struct Packer {
     bodies: Vec<Vec<u8>>,
-    /// Table of the open group in the last body, and the group's place there.
+    /// Table of the open group in the last body, and the offset in the body at which the
+    /// group begins.
     group: Option<(u8, usize)>,
 }
 
@@ -396,7 +398,7 @@ pub struct DeltaLog {
 }
 
 impl DeltaLog {
-    /// Creates a log in empty zones, as after mkfs. `permit` is for the zone that is written.
+    /// Creates a log in empty zones, as after mkfs. `permit` is for the zone that is being written.
     pub fn new(
         writer: &Writer,
         layout: DeltaLayout,
@@ -627,7 +629,8 @@ impl DeltaLog {
             self.layout.place(self.half, last).expect("invariant: the position is in the half");
         self.follow(self.layout.half_zones(other)[0], last);
         if self.clean[usize::from(self.half)] {
-            // The half is clean: no write will fill its zone, and no release will reset it.
+            // The half is clean: no write will fill its zone, and no release will reset it. So the
+            // zone is forgotten, and the new half does not wait for it.
             self.writer.forget(last);
         }
         (self.half, self.block) = (other, 0);

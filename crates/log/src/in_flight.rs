@@ -15,11 +15,11 @@ pub struct SequencePoint(pub(crate) u64);
 ///
 /// Invariants
 /// - `completed` begins with a write that has not completed, or is empty.
-/// - Every number that has not completed is a write in some zone's queue. `pages` is the sum of the
-///   pages of these writes, and `unsent` counts the ones that are not wholly with the drive.
+/// - Each write that has not completed is in some zone's queue. `pages` is the number of pages of
+///   these writes, and `unsent` is the number of these writes that are not wholly with the drive.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// Number of the oldest write that has not completed, or of the next write.
+    /// Number of the oldest write that has not completed; if all have, of the next write.
     base: u64,
     /// Whether write `base + i` has completed, for each index i. The front is never true.
     completed: VecDeque<bool>,
@@ -39,7 +39,7 @@ impl InFlight {
         self.base + self.completed.len() as u64 - 1
     }
 
-    /// Notes that `count` more writes were wholly sent, or never will be.
+    /// Notes that `count` more writes are wholly with the drive, or never will be.
     pub(crate) fn sent(&mut self, count: usize) {
         self.unsent -= count;
     }

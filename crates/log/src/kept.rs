@@ -37,7 +37,7 @@ impl<K: Ord> Kept<K> {
         takes
     }
 
-    /// Number of findings about `key` that are only counted.
+    /// Number of findings about `key` that were counted and not kept.
     pub fn more(&self, key: &K) -> u64 {
         self.of.get(key).map_or(0, |(_, more)| *more)
     }

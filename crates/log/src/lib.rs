@@ -2,7 +2,7 @@
 //! delta log, records.
 //!
 //! Invariants
-//! - Only [`Writer`] writes to zones, only [`ZonePool`]'s release resets them.
+//! - Only [`Writer`] writes to zones; only [`ZonePool`] resets them.
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
 //!   device, so a run is a function of its seed.
 //! - Everything this crate defines on media is in [`format`]; a block is 4 KiB throughout.

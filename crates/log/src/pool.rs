@@ -46,7 +46,7 @@ impl fmt::Display for SuperzoneId {
 pub enum SuperzoneState {
     /// Empty and ready to be handed out.
     Free = 0,
-    /// A stream writes to it.
+    /// A stream writes to the superzone.
     Active = 1,
     /// The superzone is written to its end.
     Full = 3,
@@ -78,7 +78,7 @@ pub struct Superzone {
     first: u32,
     width: u8,
     releasing: bool,
-    /// The first snapshot that shows the superzone empty, since it was last in use.
+    /// Number of the first snapshot that shows the superzone empty, since it was last in use.
     empty_since: Option<u64>,
 }
 
@@ -92,14 +92,14 @@ pub struct GroupLoad {
     /// The amount that all streams are expected to write to the group's open superzones, in a unit
     /// that all groups share.
     pub load: u64,
-    /// Number of open superzones of the same class (data or nodes), which are written at the
-    /// same times.
+    /// Number of open superzones of the stream's class (data or nodes): these are written at the
+    /// same times as the stream's own.
     pub class: u32,
 }
 
 /// Invariants
 /// - `counts[state]` is the number of superzones in that state.
-/// - Every zone of a superzone has it as its owner in `owners`.
+/// - `owners` names the superzone of every zone that a superzone has.
 /// - Nothing is placed in the zones of a free superzone. A retired superzone has no zones; any
 ///   other has at least one.
 /// - A superzone is not handed out between the loss of a zone and the next checkpoint: recovery
@@ -109,7 +109,8 @@ struct Inner {
     writer: Writer,
     groups: u32,
     superzones: RefCell<Vec<Superzone>>,
-    /// Superzones by state. Every operation reads these counts.
+    /// Number of superzones in each state, kept up to date because every operation reads
+    /// these numbers.
     counts: [Cell<u32>; STATES],
     /// The superzone that owns each zone, by zone number; `None` outside the pool.
     owners: Vec<Option<SuperzoneId>>,
@@ -306,7 +307,7 @@ impl ZonePool {
         }
     }
 
-    /// Number of superzones that can be handed out.
+    /// Number of free superzones, including those that are being released and cannot be handed out.
     pub fn free_count(&self) -> u32 {
         self.count(SuperzoneState::Free)
     }
@@ -491,7 +492,8 @@ impl ZonePool {
         let free = |id: &SuperzoneId| self.state(*id) == SuperzoneState::Free;
         let owned = reports.iter().filter(dead).map(|report| report.zone);
         let owned = owned.filter_map(|zone| Some((zone, self.owner(zone).filter(free)?)));
-        // Collect all such zones before the first superzone changes.
+        // Collect all such zones first: a superzone that has become full would no longer count
+        // as free.
         let narrowed: Vec<(ZoneId, SuperzoneId)> = owned.collect();
         for (zone, id) in narrowed {
             self.drop_zone(zone);
@@ -521,13 +523,13 @@ impl ZonePool {
     /// Releases a superzone: waits until no read pins it and no write to it is in flight, resets
     /// its zones, removes the zones that cannot be reset, and makes the superzone free. A superzone
     /// that lost zones stays full: the next checkpoint records which zones it lost, and the next
-    /// release makes it free. The release continues if the future is dropped. A free superzone can
+    /// release makes it free. Dropping the future does not stop the release. A free superzone can
     /// be released too: that empties zones in which a crash left blocks.
     ///
     /// # Errors
     /// `Invalid` if `proof` does not show the superzone empty, `Busy` if the superzone is active,
     /// retired or being released; nothing was done in either case. `Io` if the drive does not
-    /// answer: then the superzone is not free.
+    /// answer: then the superzone keeps its state.
     pub async fn release(&self, id: SuperzoneId, proof: &DurableSnapshot) -> Result<()> {
         let zones = {
             let superzones = self.0.superzones.borrow();
@@ -549,8 +551,8 @@ impl ZonePool {
         self.verify(format_args!("superzone {id}"), Some(id), proof)?;
         self.0.superzones.borrow_mut()[id.0 as usize].releasing = true;
         let pool = self.clone();
-        // The release runs in a separate task, so that dropping the caller leaves no
-        // half-finished release.
+        // The release runs in a separate task, so it runs to completion even if the caller drops
+        // its future.
         let task = self.0.writer.rt().spawn(async move {
             let result = pool.reset_all(&zones).await;
             let superzone = &mut pool.0.superzones.borrow_mut()[id.0 as usize];
@@ -565,8 +567,8 @@ impl ZonePool {
                 (false, true) => SuperzoneState::Free,
             };
             pool.turn(superzone, state);
-            // A full superzone must be released again, by a snapshot that records which zones
-            // it lacks.
+            // A full superzone must be released again, with the proof of a snapshot that records
+            // which zones it lacks.
             superzone.empty_since = None;
             Ok(())
         });
@@ -612,8 +614,8 @@ impl ZonePool {
         Ok(task.await?.is_empty())
     }
 
-    /// Empties zones before an engine formats the drive, which destroys their content. No zone may
-    /// be open for writing.
+    /// Resets `zones`, which destroys their content, before an engine formats the drive. No zone
+    /// may be open for writing.
     ///
     /// # Errors
     /// `Busy` if a zone is open in the writer; `Io` if a zone cannot be reset.
@@ -634,8 +636,8 @@ impl ZonePool {
     /// Resets `zones`, all at once. Returns the zones that cannot be reset.
     async fn reset_all(&self, zones: &[ZoneId]) -> Result<Vec<ZoneId>> {
         if !self.resets_early() {
-            // Wait for writes first: after the last of them no write to these zones can begin, but
-            // a new read can pin a zone until the reset.
+            // Wait for the writes first: once they are answered, no other write to these zones can
+            // begin, but a new read can pin a zone until the reset.
             for zone in zones {
                 self.0.writer.drained(*zone).await;
             }

@@ -166,7 +166,8 @@ pub fn blocks_for(body: usize) -> u32 {
     (Header::SIZE + body).div_ceil(BLOCK_SIZE) as u32
 }
 
-/// Builds a record of `body`, as whole blocks. The record says nothing about the records before it.
+/// Builds a record of `body`, as whole blocks. The record does not state which earlier records
+/// are durable.
 ///
 /// # Panics
 /// If header and body exceed [`RECORD_LENGTH_MAX`].
@@ -174,9 +175,9 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
     seal_after(id, 0, body, pool)
 }
 
-/// Builds a record of `body`, as whole blocks, to be written when the records of its log below
-/// sequence `durable` are durable. If such a record is missing later, it was damaged: it is not the
-/// torn end of the log.
+/// Builds a record of `body`, as whole blocks. It states that all records of its log below sequence
+/// `durable` were durable before it was written. So a reader that misses one of them takes it for
+/// damaged, not for the torn end of the log.
 ///
 /// # Panics
 /// If header and body exceed [`RECORD_LENGTH_MAX`].
@@ -231,7 +232,8 @@ pub fn peek(first_block: &[u8]) -> Option<Header> {
 ///
 /// # Errors
 /// `Corrupt` if there is no whole record, `WrongFormat` if the record is whole but of a newer
-/// version, of another kind, or of another drive or engine. The caller adds the place.
+/// version, of another kind, or of another drive or engine. The caller adds the record's place to
+/// the error.
 pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> {
     let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
     let Some(header) = peek(bytes) else {
@@ -290,8 +292,8 @@ pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
 }
 
 /// True if a block whose content should have the checksum `crc` may have been torn. Zeros at the
-/// block's end alone do not prove that: if all of the content is zeros, tearing changes nothing;
-/// and a single flipped bit is damage.
+/// block's end alone do not mean that it was torn: if all of the content is zeros, tearing changes
+/// nothing; and a single flipped bit is damage.
 pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
     let zeros = || crc == crc32c(&vec![0; block.len()]);
     is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
@@ -455,8 +457,8 @@ mod tests {
             prop_assert!(!may_be_torn(&block, crc, 512));
         }
 
-        /// Whatever a record's content ends with, the record may look torn after tearing, but not
-        /// after a flipped bit.
+        /// [`may_be_cut_off`] is true for a torn record and false for a record with one flipped
+        /// bit, whatever the record's content ends with.
         #[test]
         fn a_flipped_bit_does_not_look_like_a_record_that_was_cut_off(
             body in proptest::collection::vec(1..=255u8, 0..5000),
@@ -470,8 +472,8 @@ mod tests {
             let mut torn = whole.clone();
             let last = whole.len() - BLOCK_SIZE;
             torn[last + sectors * 512..].fill(0);
-            // More than one bit is missing if two bytes differ: no byte of the body before the
-            // zeros is zero.
+            // A record that lost one bit would count as flipped. If two bytes differ, at least two
+            // bits were lost.
             let lost = whole.iter().zip(&torn).filter(|(a, b)| a != b).count();
             if lost > 1 && peek(&torn).is_some() {
                 prop_assert!(may_be_cut_off(&torn, 512));

@@ -47,7 +47,7 @@ pub const SPARES_MAX: u32 = 8;
 pub struct RingZones {
     /// First zone of the ring.
     pub start: u32,
-    /// Number of zones of each half; fewer where zones failed.
+    /// Number of zones of each half. A half has fewer if too many zones of the ring have failed.
     pub half: u32,
     /// Number of zones beyond those of two halves.
     pub spares: u32,
@@ -91,17 +91,17 @@ pub struct FoundRecord {
 pub enum Piece {
     /// A whole record.
     Record(FoundRecord),
-    /// A place that was written and holds no whole record: the end of the half, or damage.
+    /// A place (zone, block) that was written and holds no whole record: the end of the half,
+    /// or damage.
     Gap(ZoneId, u32),
 }
 
 /// After a gap, the search for records in a zone stops after this many blank blocks.
 const BLANK_MAX: u32 = 256;
 
-/// Reads the records of a half in order, and passes each to `each`, which returns whether to
-/// continue. `each` also gets each gap. After a gap come all whole records in the rest of the half,
-/// wherever they begin. Only the caller knows whether a record was expected in the gap, and whether
-/// the later records count.
+/// Reads a half and passes its records and gaps, in order, to `each`, which returns whether to
+/// continue. After a gap come all whole records in the rest of the half, wherever they begin. Only
+/// the caller knows whether a record was expected in the gap, and whether the later records count.
 ///
 /// # Errors
 /// `Io` if a block that was written cannot be read, or if a zone that may hold records is offline;
@@ -229,11 +229,11 @@ async fn record_at(
     }
 }
 
-/// The role of a zone of a ring, as seen by the half that is written.
+/// The role of a zone of a ring in relation to the half that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RingRole {
-    /// The zone is available to later halves.
+    /// The zone neither belongs to this half nor failed: later halves may use it.
     Other = 0,
     /// The zone belongs to this half.
     Half = 1,
@@ -261,9 +261,9 @@ pub struct RecordRing {
     writer: Writer,
     pages: Pool,
     zones: RingZones,
-    /// Zones of the half that is written, in order.
+    /// Zones of the half that is being written, in order.
     half: Vec<ZoneId>,
-    /// Index in `half` of the zone that is written.
+    /// Index in `half` of the zone that is being written.
     current: usize,
     /// Zones of earlier halves that are not empty yet, in the order in which to empty them.
     old: Vec<ZoneId>,
@@ -276,9 +276,9 @@ pub struct RecordRing {
 }
 
 impl RecordRing {
-    /// Creates a ring that writes no half yet: [`RecordRing::turn`] begins one. `old` are the zones
-    /// of the half that counts, and `other_permit` is its permit. All zones in neither `old` nor
-    /// `failed` are empty.
+    /// Creates a ring that is not writing a half yet: [`RecordRing::turn`] begins one. `old` are
+    /// the zones of the half that counts, and `other_permit` is its permit. All zones in neither
+    /// `old` nor `failed` are empty.
     pub fn new(
         writer: &Writer,
         pages: &Pool,
@@ -295,7 +295,7 @@ impl RecordRing {
         blocks_per_zone(self.writer.geometry())
     }
 
-    /// Zones of the half that is written.
+    /// Zones of the half that is being written.
     pub fn half(&self) -> &[ZoneId] {
         &self.half
     }
@@ -323,16 +323,17 @@ impl RecordRing {
         self.writer.space_left(*zone) + behind as u32 * self.capacity()
     }
 
-    /// Whether records certainly fit into the half and leave `more` blocks: records of `blocks`
-    /// blocks in total, the longest of `longest` blocks.
+    /// Whether records of `blocks` blocks in total, the longest of `longest` blocks, certainly fit
+    /// into the half and leave `more` blocks.
     pub fn has_space(&self, (blocks, longest): (u32, u32), more: u32) -> bool {
-        // A record that does not fit into the rest of a zone leaves the rest empty.
+        // A record does not cross the end of a zone, so up to `longest` blocks are lost at
+        // each end.
         let ends = self.half.len().saturating_sub(1) as u32;
         longest <= self.capacity() && blocks + more + ends * longest <= self.space_left()
     }
 
-    /// Appends a record and dispatches it. The caller states that records below sequence `durable`
-    /// are durable.
+    /// Appends a record and dispatches it. The caller guarantees that records below sequence
+    /// `durable` are durable.
     ///
     /// # Errors
     /// `NoSpace` if the record does not fit: the ring has to turn. Nothing was done then.
@@ -357,9 +358,9 @@ impl RecordRing {
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
-    /// Begins another half in empty zones, with a permit for them. The half's beginning takes
-    /// `blocks` blocks, in records of at most `longest` blocks; if necessary the half has more
-    /// zones than usual.
+    /// Begins another half in empty zones, and ties `permit` to its first zone. The half's
+    /// beginning takes `blocks` blocks, in records of at most `longest` blocks; if necessary the
+    /// half has more zones than usual.
     ///
     /// # Errors
     /// `Io` if no empty zone is left.
@@ -396,13 +397,13 @@ impl RecordRing {
         Ok(())
     }
 
-    /// Zones of the half that were written to.
+    /// Zones of the half up to the one that is being written.
     pub fn begun(&self) -> Vec<ZoneId> {
         self.half.iter().take(self.current + 1).copied().collect()
     }
 
     /// Ends the half after a zone failed, so that no half is being written. If the half does not
-    /// count, its zones that were not begun are available to later halves.
+    /// count, later halves can use those of its zones that were not begun.
     pub fn end_half(&mut self, counts: bool) {
         if !counts {
             self.half.truncate(self.current + 1);
@@ -423,7 +424,7 @@ impl RecordRing {
         self.kept = zones;
     }
 
-    /// Zones of the half that was kept, to be emptied before the ring turns.
+    /// Zones of the kept half, to be emptied before the ring turns.
     pub fn kept(&self) -> Vec<ZoneId> {
         self.kept.clone()
     }
@@ -441,7 +442,7 @@ impl RecordRing {
     }
 }
 
-/// Empties a zone of a ring. False if the zone failed: it cannot be reset, and is read-only
+/// Empties a zone of a ring. Returns false if the zone failed: it cannot be reset, and is read-only
 /// or offline.
 ///
 /// # Errors
@@ -461,8 +462,8 @@ pub async fn empty_zone(
     if state().await? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
         return Ok(true);
     }
-    // The zone holds an older half and could still be written. An older half must not remain
-    // alongside a newer half.
+    // The zone holds an older half, which must not remain alongside a newer half. It does not count
+    // as failed, because it could still be written.
     match is_bad(state().await?) {
         true => Ok(false),
         false => Err(Error::new(

@@ -19,7 +19,7 @@ const REST: u64 = 3;
 pub enum ScrubOrder {
     /// Begin a scrub; refused while one runs.
     Start {
-        /// Rewrite damaged data of which another copy exists.
+        /// Whether to rewrite damaged data that has another copy.
         repair: bool,
     },
     /// Pause until told to resume.
@@ -127,7 +127,7 @@ pub struct ScrubReport {
     since: Nanos,
     /// Time that the scrub has run, including pauses, in nanoseconds.
     pub took: u64,
-    /// Number of blocks of files to read, as of the beginning.
+    /// Number of blocks of files to read, counted when the scrub began.
     pub total: u64,
     /// Number of blocks of files read and compared.
     pub done: u64,
@@ -179,8 +179,8 @@ impl ScrubReport {
         self.findings.push(finding);
     }
 
-    /// Returns the last finding of the file with the most findings, if it has several. A finding of
-    /// a file that has none yet replaces it.
+    /// Returns the index of the last finding of the file with the most findings; `None` if no file
+    /// has several. A finding of a file that has none yet replaces the one at this index.
     fn surplus(&self) -> Option<usize> {
         let mut of: BTreeMap<_, (u32, usize)> = BTreeMap::new();
         for (at, finding) in self.findings.iter().enumerate() {
@@ -208,9 +208,9 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Gives an order. If that begins a scrub, which has `total` blocks of files to read,
-    /// returns whether it repairs. The caller then starts a task, which must call [`Scrub::end`]
-    /// when it ends.
+    /// Gives an order. If the order begins a scrub of `total` blocks of files, returns whether the
+    /// scrub repairs. The caller then starts the scrub's task, which must call [`Scrub::end`] when
+    /// it ends.
     ///
     /// # Errors
     /// `Busy` for an order to start while a scrub runs, and for any other order while none runs.
@@ -254,7 +254,7 @@ impl Scrub {
         }
     }
 
-    /// Waits while the scrub is paused. False if the scrub is to end.
+    /// Waits while the scrub is paused. Returns false if the scrub is to end.
     pub async fn may_continue(&self) -> bool {
         loop {
             let changed = self.changed.wait();
@@ -269,7 +269,8 @@ impl Scrub {
         }
     }
 
-    /// Rests after a batch that began at `began`, longer if the engine is `busy`.
+    /// Rests after a batch that began at `began`: for a multiple of the batch's time if the engine
+    /// is `busy`, otherwise only until other tasks have run.
     pub async fn rest(&self, rt: &Rt, began: Nanos, busy: bool) {
         match busy {
             true => rt.sleep(rt.now().since(began) * REST).await,
@@ -284,7 +285,8 @@ impl Scrub {
         }
     }
 
-    /// Records the end of the scrub: complete, stopped by request, or with an error.
+    /// Records the end of the scrub. `ended` is true if the scrub has read everything, false if it
+    /// was stopped, or the error that ended it.
     pub fn end(&self, rt: &Rt, ended: Result<bool>) {
         let now = rt.now();
         self.note(|report| {

@@ -64,7 +64,7 @@ pub fn strays<'a>(
     reports.iter().filter(move |report| report.state.is_active() && !owned(report.zone))
 }
 
-/// The number of active zones that have to be finished or reset before one more can begin.
+/// Number of active zones that have to be finished or reset before another zone can become active.
 pub fn surplus(geometry: &Geometry, reports: &[ZoneReport]) -> usize {
     let active = reports.iter().filter(|report| report.state.is_active()).count();
     let most = geometry.max_active.map_or(usize::MAX, |most| most as usize);

@@ -24,7 +24,7 @@ pub(crate) fn geometry(zones: u32, capacity: u64) -> Geometry {
 pub(crate) struct Wishes {
     /// Maximum number of places by which a command may start early in its queue.
     pub overtake: usize,
-    /// Only commands of these zones make progress.
+    /// If set, commands for other zones do not start.
     pub only: Option<BTreeSet<ZoneId>>,
     /// Writes that cover this block fail.
     pub fail: BTreeMap<Lba, Status>,
@@ -132,7 +132,7 @@ impl Toy {
         self.state.borrow().most_in_flight
     }
 
-    /// Returns the logical block, if it is written.
+    /// Returns the content of a logical block; `None` if it was never written.
     pub(crate) fn sector(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
         self.state.borrow().data.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
@@ -142,7 +142,8 @@ impl Toy {
         self.state.borrow().oob.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
 
-    /// Whether the write of the logical block was answered.
+    /// Whether a write of the logical block has succeeded. Its answer may not have been
+    /// delivered yet.
     pub(crate) fn is_answered(&self, zone: ZoneId, offset: u64) -> bool {
         self.state.borrow().answered.contains(&(self.geometry.start(zone).0 + offset))
     }

@@ -21,7 +21,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Factor by which a victim of another interference group must be better to be preferred.
+/// A victim of another interference group is preferred only if it is more than this many
+/// times better.
 pub const GROUP_FACTOR: u64 = 2;
 
 /// How victims are compared.
@@ -112,7 +113,8 @@ pub fn choose(
     worth: Worth,
 ) -> Option<usize> {
     let free_in = |group: u32| free.get(group as usize).copied().unwrap_or(0);
-    // The lower number wins a tie: the choice must not depend on the order of the list.
+    // The superzone with the lower number wins a tie, so the choice does not depend on the order of
+    // the list.
     let better = |a: &(usize, &Candidate, u64), b: &(usize, &Candidate, u64)| -> Ordering {
         a.2.cmp(&b.2).then(b.1.id.cmp(&a.1.id))
     };
@@ -184,7 +186,7 @@ mod tests {
             id in 0u32..1000, valid in 0u32..120, age in prop_oneof![0u64..100, any::<u64>()],
             group in 0u32..5,
         ) -> Candidate {
-            // Used with more valid blocks than fit too: damaged tables must not cause a panic.
+            // `valid` may exceed `capacity`: damaged tables must not cause a panic.
             Candidate { id, valid, capacity: 100, age, group }
         }
     }

@@ -115,8 +115,8 @@ impl Writer {
         rest: Option<Range<u64>>,
         predecessor: Option<Rc<ZoneQueue>>,
     ) {
-        // A zone that follows another uses the other's queue. Any other zone takes the queue with
-        // the fewest zones.
+        // A zone that follows another uses the queue of its predecessor. Any other zone takes the
+        // queue with the fewest zones.
         let queue = match &predecessor {
             Some(predecessor) => predecessor.queue,
             None => self.0.shared.queues.least(),
@@ -175,7 +175,8 @@ impl Writer {
     }
 
     /// If a torn write left the write pointer of the open `zone` inside a block, fills the rest of
-    /// the block now instead of before the next write. A sequence point covers this write.
+    /// the block now instead of before the next write. A sequence point taken afterwards covers
+    /// this write.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -422,8 +423,8 @@ impl Writer {
         let zone_queue = self.zone_queue(zone).ok_or_else(|| not_open(zone))?;
         zone_queue.seal();
         let (shared, capacity) = (self.0.shared.clone(), self.0.capacity);
-        // The finish runs in a separate task, so that dropping the caller leaves no
-        // half-done finish.
+        // The finish runs in a separate task, so it runs to completion even if the caller drops
+        // its future.
         let task = self.0.shared.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             if let Some(error) = zone_queue.failed() {

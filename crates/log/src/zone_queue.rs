@@ -14,11 +14,11 @@
 //!   flight. If the engine relocates, a queue that follows a failed queue waits until the failed
 //!   one is closed.
 //! - A queue holds its zone's permit until the drive has freed the zone's resources.
-//! - Writes and Zone Appends are never in flight together. Appends in flight together fill exactly
-//!   the blocks that were set aside for them, in an order that the drive chooses. `done` counts
-//!   their blocks in the order of the calls: it gives the number of blocks answered, not the
-//!   places; each append keeps its own place. Waiting appends may go in one command; their blocks
-//!   are then consecutive.
+//! - Writes and Zone Appends are never in flight together. Appends in flight together fill
+//!   exactly the blocks that were set aside for them, in an order that the drive chooses. `done`
+//!   counts their blocks in the order of the calls, so it says how many of them were answered,
+//!   not which; each append keeps its own place. Waiting appends may go in one command; their
+//!   blocks are then consecutive.
 //! - An observer is called once for each write, while nothing here is borrowed, so it may
 //!   submit writes.
 //! - Nothing is sent after a block whose content is not known yet.
@@ -42,8 +42,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Smallest piece of the waiting blocks, in blocks: a smaller command costs the drive as much as
-/// one of this size.
+/// Minimum number of blocks of a command if the waiting blocks are divided over several commands: a
+/// smaller command costs the drive as much as one of this size.
 const PIECE_MIN: u32 = 4;
 
 /// The content of a write.
@@ -100,8 +100,8 @@ struct Flight {
     answer: Completion<Outcome>,
     end: u32,
     append: bool,
-    /// The request to retry if this one is refused; kept if an earlier command was in flight when
-    /// this one was sent.
+    /// The request, to be sent again if the drive refuses it. Kept only if an earlier command was
+    /// in flight when the request was sent.
     again: Option<Request>,
 }
 
@@ -130,7 +130,7 @@ struct State {
     of_zone: bool,
     /// Whether the zone takes no more writes, and the drive holds no resources for it.
     over: bool,
-    /// Wakers by the block that they wait for, in ascending order.
+    /// Wakers of the tasks that wait until `done` reaches a block, in ascending order of the block.
     waiters: VecDeque<(u32, Waker)>,
     idle_waiters: Vec<Waker>,
     dispatcher: Option<Waker>,
@@ -192,8 +192,8 @@ impl ZoneQueue {
     /// are filled.
     pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> ZoneQueue {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
-        // With a `rest`, the last block is not done: a zone counts as full only when the drive has
-        // made it full.
+        // With a `rest`, block `at - 1` is not done until the rest is filled: a zone counts as full
+        // only when the drive has made it full.
         let done = if rest.is_some() { at - 1 } else { at };
         let state = State { position: at, sent: at, done, rest, ..State::default() };
         ZoneQueue { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
@@ -393,7 +393,8 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Ends the queue because its zone was reset or takes no more writes.
+    /// Ends the queue because its zone was reset or takes no more writes. Returns the zone's
+    /// permit, unless a following queue takes it over.
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;

@@ -46,7 +46,7 @@ impl Budget {
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        // A request without others in flight always fits, even if it is larger than the limit.
+        // If no other request is in flight, a request fits even if it is larger than the limit.
         self.used.get() == 0 || self.used.get() + bytes <= self.limit
     }
 

@@ -31,9 +31,9 @@ const PAGES_AT_ONCE: usize = 256;
 /// that a slow trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Maximum number of a connection's requests in flight that take turns where they overlap (writes
-/// of parts of blocks) or take long (trims and zeroes, which count by their length). A client on
-/// another connection waits for at most this number of them.
+/// Number of permits of a connection for requests that take turns where they overlap (writes of
+/// parts of blocks) or take long (trims and zeroes, which need more permits the longer they are).
+/// So a client on another connection waits for at most this number of them.
 const TURNS: u64 = 64;
 
 /// The reason why a connection is no longer read.
@@ -236,7 +236,8 @@ impl Link {
         }
     }
 
-    /// Waits until all requests in flight have ended and their replies were sent.
+    /// Waits until all requests in flight have ended. The sending task then sends their replies,
+    /// and ends.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
         // No more batches come, so from here on each reply is sent when it is ready.
@@ -302,7 +303,7 @@ impl Input {
         &self.stage[from..from + count]
     }
 
-    /// Makes the next read fill the stage, for small messages instead of a payload.
+    /// Lets the next read fill the whole stage, because small messages are expected, not a payload.
     pub(crate) fn expect_small(&mut self) {
         self.ahead = STAGE;
     }

@@ -30,7 +30,7 @@ impl<V: Volume> Export<V> {
         self
     }
 
-    /// Makes the export read-only, even if the volume is not.
+    /// With `true`, makes the export read-only even if the volume is not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Export<V> {
         self.read_only = read_only;

@@ -117,7 +117,7 @@ impl<V: Volume> Handshake<'_, V> {
         };
         if length as usize > OPTION_MAX {
             input.discard(u64::from(length)).await?;
-            // No export has that name, and EXPORT_NAME has no error reply.
+            // No export has a name of that length, and EXPORT_NAME has no error reply.
             if option == option::EXPORT_NAME {
                 return Err(End::Broken);
             }

@@ -17,9 +17,9 @@
 //!
 //! *Any size* of a request works: the server reports the volume's preferred size, and 1 byte as the
 //! minimum. It carries out requests with edges within a block by read, modify, write, in turns with
-//! the writes that overlap them. If it refused them, or reported 4 KiB as the minimum, clients
-//! could not copy images of odd sizes. Or clients would read, modify and write whole blocks
-//! themselves, without turns, so two clients would undo each other's writes.
+//! the writes that overlap them. If it refused such requests, or reported 4 KiB as the minimum,
+//! some clients could not copy images of odd sizes. Others would read, modify and write whole
+//! blocks themselves; they do not take turns, so two clients would undo each other's writes.
 //!
 //! Invariants:
 //! - No input makes the server panic, and no client takes more memory or time than [`Limits`]

@@ -43,7 +43,7 @@ impl std::str::FromStr for Listen {
     type Err = Error;
 
     /// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix. A text without a
-    /// prefix that is not an address is a path.
+    /// prefix that is not an address is a path if it contains a slash.
     fn from_str(text: &str) -> Result<Listen> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Listen::Unix(path.into()));
@@ -96,7 +96,7 @@ impl From<SocketAddr> for Peer {
 pub struct Listener {
     socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
-    /// The Unix socket, which has a file.
+    /// Removes the file of a Unix socket when dropped; `None` for TCP.
     _unix: Option<socket::Listener>,
 }
 
@@ -104,7 +104,8 @@ impl Listener {
     /// Listens at `at`.
     ///
     /// # Errors
-    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there.
+    /// `Busy` if another server answers there, `Exists` if a file other than a socket is there,
+    /// `NotFound` if the socket's directory does not exist, `Denied`, `Invalid`, `Io`.
     pub fn bind(at: &Listen) -> Result<Listener> {
         match at {
             Listen::Unix(path) => {

@@ -8,7 +8,7 @@ use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
 use furrow_zone::Result;
 
-/// Number of blocks of zeroes that one write has.
+/// Maximum number of blocks in one write of zeroes.
 const ZEROES: u64 = 256;
 
 impl Volume for furrow_raid::Volume {

@@ -13,7 +13,7 @@ pub(crate) struct Header {
     pub(crate) length: u32,
 }
 
-/// A valid command. Zeroes may free blocks, unless the client forbids holes.
+/// A valid command. A WRITE_ZEROES may free blocks (`may_free`), unless the client forbids holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Read,
@@ -55,7 +55,8 @@ impl Header {
         })
     }
 
-    /// Number of bytes of payload after the header, which come even if the request is refused.
+    /// Number of bytes of payload after the header, which the client sends even if the request
+    /// is refused.
     pub(crate) fn payload(&self) -> u32 {
         if self.kind == command::WRITE { self.length } else { 0 }
     }

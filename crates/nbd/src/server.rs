@@ -131,8 +131,7 @@ impl<V: Volume> Server<V> {
     /// places, it serves only sockets given to [`Server::attach`].
     ///
     /// # Errors
-    /// `Invalid` for invalid exports or limits, `Busy` for an address in use, `Exists` if a file
-    /// other than a socket is at a socket's path.
+    /// `Invalid` for invalid exports or limits; the errors of [`Listener::bind`].
     pub fn bind(
         rt: &Rt,
         places: &[Listen],
@@ -209,8 +208,8 @@ impl<V: Volume> Server<V> {
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Frees a slot for a new connection of `client`. Returns false if all connections are in use,
-    /// and so have to be kept.
+    /// Makes space for a new connection of `client`: at a limit, cuts another connection. Returns
+    /// false if the new one must be refused, because all that it could replace are in use.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -316,8 +315,8 @@ impl<V: Volume> Server<V> {
 
     /// Stops accepting, finishes requests in flight, answers new ones with ESHUTDOWN, and returns
     /// when no connection is left. A client that does not take its replies within [`Limits::grace`]
-    /// is disconnected. Requests that the volume carries out are always finished. The caller owns
-    /// the volume and has to flush it.
+    /// is disconnected. Requests that the volume has begun are always finished. The caller owns the
+    /// volume and has to flush it.
     pub async fn shutdown(&self) {
         let inner = &self.0;
         inner.stopping.set(true);
@@ -359,7 +358,7 @@ impl<V: Volume> Server<V> {
     }
 }
 
-/// The connections of the client that has most of them, the oldest first.
+/// Those of `links` that belong to the client with the most of them, the oldest first.
 fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
     let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
     links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));

@@ -27,7 +27,7 @@ const EXTENTS_MAX: usize = 2048;
 const FREED: u64 = 1 << 16;
 /// Maximum number of blocks that one part of a request zeroes, if zeroes have to be written: 8 MiB.
 const ZEROED: u64 = 1 << 11;
-/// Bytes charged for every request in addition to its payload; an error reply is not larger.
+/// Bytes charged for a request without payload; an error reply is not larger.
 const REQUEST_COST: u64 = 4096;
 
 /// A connection in transmission; see the module's documentation.
@@ -261,7 +261,7 @@ fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
-/// Extents in bytes, cut to the request; neighbours that are alike are joined.
+/// Extents in bytes, cut to the request; adjacent extents of the same kind are joined.
 fn clip(found: &[Extent], limit: usize, header: &Header) -> Vec<(u32, bool)> {
     let mut runs: Vec<(u32, bool)> = Vec::with_capacity(found.len().min(limit));
     let mut left = u64::from(header.length);

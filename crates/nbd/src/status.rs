@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::cell::Cell;
 use std::fmt::Display;
 
-/// Defines the counters, their values at one moment, and their sum, from one list.
+/// Defines the counters, and the structure for their values at one moment, from one list.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Counters of one export or connection.
@@ -84,7 +84,7 @@ pub struct ExportStatus {
 pub struct ConnectionStatus {
     /// Number of the connection, which is never reused.
     pub id: u64,
-    /// The peer.
+    /// Name of the client at the other end.
     pub peer: String,
     /// The export that the connection uses; `None` during the handshake.
     pub export: Option<String>,
@@ -120,7 +120,7 @@ pub struct Status {
     pub idle: u64,
     /// Connections closed because the client broke the protocol or stalled within a message.
     pub dropped: u64,
-    /// Exports, by name.
+    /// The exports, in the order in which they were given to the server.
     pub exports: Vec<ExportStatus>,
     /// Connections, the oldest first.
     pub connections: Vec<ConnectionStatus>,

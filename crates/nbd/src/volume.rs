@@ -1,7 +1,7 @@
 //! The interface of a served volume, which has blocks of 4 KiB and runs in the server's executor.
 //!
 //! The server passes payload on as it came from the socket, and sends pages as the volume returned
-//! them; neither copies. A volume gets only whole blocks: for parts of blocks the server reads,
+//! them; it copies neither. A volume gets only whole blocks: for parts of blocks the server reads,
 //! modifies and writes, and lets overlapping requests take turns.
 
 use furrow_rt::{PAGE_SIZE, Pages};
@@ -11,7 +11,7 @@ use std::future::Future;
 /// Size of a block in bytes.
 pub const BLOCK: u64 = PAGE_SIZE as u64;
 
-/// Consecutive blocks that are alike.
+/// Consecutive blocks that are all stored, or all holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Number of blocks, at least 1.
@@ -26,10 +26,10 @@ pub struct Extent {
 /// are in flight at once and may complete in any order. If requests overlap, each block ends as one
 /// of them wrote it; the volume promises no more.
 ///
-/// Each later read, on any connection, returns the data of an answered write. The write is durable
-/// once a [`Volume::flush`] that was called after its answer has been answered. With `fua`, the
-/// request itself is durable before its answer. Because of these promises the server can offer
-/// several connections to one export.
+/// After a write is answered, reads on every connection return its data. The write is durable when
+/// a [`Volume::flush`] that was called after this answer is answered. With `fua`, the request
+/// itself is durable before its answer. Because of these promises the server can offer several
+/// connections to one export.
 ///
 /// If the future of a request is dropped, the request may take effect or not. The server drops a
 /// future only when it is done or the executor is cleared.
@@ -37,8 +37,8 @@ pub trait Volume: 'static {
     /// Size in blocks, which does not change while the volume is served.
     fn blocks(&self) -> u64;
 
-    /// A number of blocks per request that suits the volume well (such as a stripe); a power
-    /// of two.
+    /// A number of blocks per request that suits the volume well, such as a full stripe. The server
+    /// rounds it up to a power of two.
     fn preferred_blocks(&self) -> u32 {
         1
     }

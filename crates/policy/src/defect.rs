@@ -66,13 +66,13 @@ impl FsDefect {
 /// A defect of the core that engines share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDefect {
-    /// A flush returns without asking the drive.
+    /// A flush returns without flushing the drive.
     SkippedFlush,
     /// A write counts as written when it is dispatched.
     EarlyAck,
     /// Replay of the delta log leaves the last extent out.
     IgnoredExtent,
-    /// Zones are reset without the conditions of their release.
+    /// Zones are reset before the conditions for their release hold.
     EarlyRelease,
 }
 
@@ -158,7 +158,7 @@ impl StoreDefect {
         StoreDefect::SkippedRelocation,
         StoreDefect::StaleRingHalf,
     ];
-    /// The defects that power cuts alone reveal.
+    /// The defects that power cuts reveal without any other fault.
     pub const CRASH: [StoreDefect; 7] = [
         StoreDefect::SkippedFlush,
         StoreDefect::EarlyAck,
@@ -185,8 +185,8 @@ pub enum SoftDefect {
     UncheckedRange,
     /// Recovery accepts a table of which only a part was written.
     TornTable,
-    /// Recovery identifies content by checksum and does not write it again, although it may be
-    /// discarded content.
+    /// Recovery accepts blocks by their checksum and does not write them again, although they may
+    /// be discarded blocks, whose content can change.
     DiscardBelieved,
     /// Recovery writes its table without first flushing the content on which the table relies.
     UnflushedRecovery,

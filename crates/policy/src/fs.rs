@@ -9,7 +9,8 @@ pub struct FsVariant {
     pub defect: Option<FsDefect>,
     /// How many superzones each stream writes to at once.
     pub heads: StreamHeads,
-    /// Whether a stream with many writes gets more superzones before its window has ended.
+    /// Whether a stream with many writes gets more superzones before the window ends in which its
+    /// writes are counted.
     pub early_quota: Rule,
     /// Whether a superzone is opened on dies where the stream has none and the fewest writes are
     /// expected, instead of where the fewest superzones are open.
@@ -80,7 +81,7 @@ pub enum StreamHeads {
     /// for baselines.
     Fixed(u32),
     /// A number from 1 to 8 for each of hot, warm and cold data and hot, warm and cold nodes: a
-    /// split decided beforehand. Where streams are folded, the first numbers count.
+    /// split decided beforehand. If there are fewer than six streams, the first numbers count.
     Split([u8; 6]),
 }
 
@@ -119,7 +120,7 @@ pub enum Commands {
 }
 
 impl Commands {
-    /// The limit of a write command in blocks, if it is not the drive's.
+    /// The limit of a write command in blocks; `None` if it is the drive's.
     pub fn blocks(self) -> Option<u32> {
         match self {
             Commands::Largest => None,

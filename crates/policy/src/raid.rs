@@ -38,7 +38,7 @@ impl std::fmt::Debug for RaidVariant {
 /// How many writes of a zone may be in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZoneWrites {
-    /// Several, also by Zone Append.
+    /// Several; chunks are also written by Zone Append.
     #[default]
     Append,
     /// One write: all chunks are written by Zone Write.

@@ -40,8 +40,8 @@ const PAGES: usize = 4096;
 /// Reads what `device` records about its array.
 ///
 /// # Errors
-/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
-/// `Io` if the drive cannot be read.
+/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version,
+/// `Corrupt` if the drive's records are damaged, `Io` if the drive cannot be read.
 pub fn examine(device: &dyn ZonedDevice) -> Boxed<'_, Result<Examined>> {
     furrow_array::examine::examine(device, payload::told)
 }
@@ -51,7 +51,7 @@ pub fn examine(device: &dyn ZonedDevice) -> Boxed<'_, Result<Examined>> {
 ///
 /// # Errors
 /// `Invalid` if no such array can be made of the drives, `Exists` if one of them is not empty; in
-/// both cases nothing was written.
+/// both cases nothing was written. `Io` if a drive cannot be read or written.
 #[inline(never)]
 pub fn create<'a>(
     rt: &'a Rt,
@@ -109,7 +109,8 @@ pub fn create<'a>(
     })
 }
 
-/// Builds the volume of a whole array from the state of its newest checkpoint.
+/// Builds the volume of an array from the content of its newest checkpoint, whose number and image
+/// are given.
 fn start(
     rt: &Rt,
     array: Array,
@@ -149,8 +150,9 @@ fn start(
     }))
 }
 
-/// The streams of a volume. If free slots and drives allow another open segment, the larger
-/// requests get a further stream, only to separate lifetimes.
+/// The streams of a volume. One spare stream, which serves only to separate lifetimes, is among
+/// them if slots and active zones suffice and its purpose has at most two other streams. It is for
+/// large requests, or for small ones if the volume has no streams for large ones.
 fn streams(
     config: &Config,
     shape: &Shape,
@@ -194,7 +196,7 @@ fn streams(
 /// # Errors
 /// `NotFound` if a drive belongs to no array; `WrongFormat` if a drive belongs to another array, or
 /// to an array of a newer version; `Invalid` if a drive is stale or given twice, or too many are
-/// missing: the message names them. `Io` or `Corrupt` if needed blocks cannot be read.
+/// missing: the message names them. `Io` or `Corrupt` if needed records or blocks cannot be read.
 #[inline(never)]
 pub fn assemble<'a>(
     rt: &'a Rt,

@@ -43,8 +43,8 @@ impl Volume {
         self.audit_fallback()
     }
 
-    /// A member has no drive exactly if it has failed. Members are in state rebuilding exactly
-    /// while the rebuild runs for them.
+    /// A member has a drive exactly if it has not failed, and the array counts it as rebuilding
+    /// exactly if its state says so. The counts of the rebuild, and of lost blocks, are consistent.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
         for (index, member) in (0u32..).zip(self.0.array.members()) {
@@ -68,7 +68,8 @@ impl Volume {
         equal("blocks known to be lost", ranges, blocks)
     }
 
-    /// Every mapping block that changed is in the set that the next checkpoint writes.
+    /// The map does not contradict itself: for example, every mapping block that changed is in the
+    /// set that the next checkpoint writes.
     pub(crate) fn audit_map(&self) -> Result<()> {
         let map = self.0.paging.map();
         map.audit().map_err(|(leaf, what)| {
@@ -98,7 +99,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A free slot is empty; no sequence number belongs to two segments or lies in the future.
+    /// A free slot is empty. Each sequence number belongs to one segment and is below the next one
+    /// to be given. No durable checkpoint is newer than the newest snapshot.
     pub(crate) fn audit_segments(&self) -> Result<()> {
         let segments = self.0.segments.borrow();
         let mut sequences = Vec::new();
@@ -319,7 +321,7 @@ impl Volume {
     }
 
     /// The chunks of a group on one drive have different places. In an open segment, the footers to
-    /// be written list the same places.
+    /// be written agree with the stripe table.
     pub(crate) fn audit_tables(&self) -> Result<()> {
         let segments = self.0.segments.borrow();
         for (slot, segment) in segments.iter().enumerate() {
@@ -383,7 +385,7 @@ impl Volume {
             if segment.needed > 0 || open.in_flight.get() > 0 || open.broken.get() {
                 continue;
             }
-            // Rows after `known.rows` were written after the durable checkpoint's snapshot.
+            // Rows from the entry's `rows` on were written after the durable checkpoint's snapshot.
             let known = image.entries.iter().find(|entry| {
                 entry.slot.get() == open.slot && entry.sequence.get() == open.sequence
             });

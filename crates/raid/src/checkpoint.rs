@@ -5,7 +5,8 @@
 //! other blocks of the volume; then a state record on every member lists the place of each mapping
 //! block. Recovery starts from that record and reads the rows that were written after the snapshot.
 //!
-//! When a member fails, the volume writes the same record with the last checkpoint's content.
+//! When a member fails, the volume writes the same kind of record, with the last
+//! checkpoint's content.
 
 pub(crate) mod state;
 
@@ -23,7 +24,8 @@ impl Volume {
     /// Writes a checkpoint. With `clean`, its record says that the volume was stopped cleanly.
     ///
     /// # Errors
-    /// The volume's error, if it cannot be written.
+    /// `NoSpace` if there is no space for the checkpoint's blocks; otherwise the error of the
+    /// volume or of a drive.
     #[inline(never)]
     pub fn checkpoint(&self, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -140,13 +142,15 @@ impl Volume {
         .collect()
     }
 
-    /// Writes the state of the array to every member. A member that refuses the record has failed.
+    /// Writes a state record to every member. A member that refuses the record is taken out
+    /// of service.
     pub(crate) async fn write_state(&self, clean: bool) {
         let one = self.state_records().await;
         self.write_state_but(clean, None, &one).await;
     }
 
-    /// Waits until no other task writes state records. No task begins to while the permit is held.
+    /// Waits until no other task writes state records. None begins to write while the permit
+    /// is held.
     pub(crate) async fn state_records(&self) -> Permit {
         self.0.checkpoint.record.acquire(1).await
     }

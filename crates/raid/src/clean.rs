@@ -3,8 +3,8 @@
 //! A victim is an ended segment with few valid blocks, or an old one (cost-benefit), so that cold
 //! blocks gather in segments of their own. Its valid blocks are read, checked and written through
 //! the internal stream with their sequence numbers; the map is changed for each block that was not
-//! overwritten in the meantime. A segment without valid blocks is reset after a flush, so that the
-//! blocks that replaced its blocks are durable before.
+//! overwritten in the meantime. A segment without valid blocks is reset after a flush, which makes
+//! durable the blocks that replaced the segment's own.
 
 use crate::format::{NONE, block};
 use crate::map::Map;
@@ -47,7 +47,8 @@ impl Volume {
         those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
     }
 
-    /// Handles a failed read: if the zone is lost, its segment continues without it.
+    /// After a failed read: asks the drive, in the background, for the state of the zone. If the
+    /// zone is offline, its segment continues without it.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
         let Some(drive) = self.0.array.member(index).drive() else { return };
         let volume = self.clone();
@@ -92,7 +93,8 @@ impl Volume {
         self.failed().is_none()
     }
 
-    /// Whether the next checkpoint would make an ended segment free.
+    /// Whether an ended segment is kept only because the newest checkpoint names mapping blocks in
+    /// it, or lacks its trims: the next checkpoint frees such a segment.
     pub(crate) fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
         for (_, number) in self.0.checkpoint.replaced().iter() {
@@ -125,11 +127,13 @@ impl Volume {
     /// Moves the valid blocks out of a segment.
     ///
     /// # Errors
-    /// The error of a valid block that cannot be read, or of a failed write.
+    /// The error of a valid block that cannot be read, or of a failed write; `Corrupt` if valid
+    /// blocks of the segment were not found.
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
-        // Sorted by address, the blocks of one mapping block are neighbours, so it is fetched once.
+        // Sorted by address, the blocks that one mapping block maps are neighbours, so that the
+        // mapping block is fetched once.
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most, mut unread) = (Vec::new(), self.batch(), None);
         for (number, identity) in identities {
@@ -184,8 +188,8 @@ impl Volume {
         named.filter(|(_, n)| self.0.shape.slot(**n) == slot).map(|(leaf, _)| leaf).collect()
     }
 
-    /// Number of blocks that are moved together. They fill whole stripes, since the last stripe of
-    /// a batch is filled up with zeros.
+    /// Number of blocks that cleaning moves together: a whole number of stripes, since zeros fill
+    /// up the last stripe of a batch.
     pub(crate) fn batch(&self) -> usize {
         let data = internal_chunk(&self.0.config) * self.0.shape.placement.k;
         let stripes = self.0.shape.meta.batch(data);
@@ -222,7 +226,7 @@ impl Volume {
         Ok(unread)
     }
 
-    /// Resets the segments without valid blocks. True if there were any.
+    /// Resets the segments without valid blocks. False if the drives could not be flushed.
     pub(crate) async fn release_empty(&self) -> bool {
         let empty: Vec<u32> = {
             let segments = self.0.segments.borrow();
@@ -252,7 +256,7 @@ impl Volume {
         true
     }
 
-    /// Notes the zones of a segment as empty.
+    /// Notes in the snapshots that the zones of a segment hold nothing valid.
     fn note_empty(&self, slot: u32, snapshots: &[Option<Snapshot>]) {
         let segment = &self.0.segments.borrow()[slot as usize];
         for ((zone, member), snapshot) in
@@ -276,11 +280,11 @@ impl Volume {
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                // While a read may use the zone, the zone stays the segment's, even if it cannot
-                // be reset.
+                // The zone stays the segment's until no read uses it. Then it leaves the segment,
+                // even if it cannot be reset.
                 drive.zones().unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
-                // Another segment may begin in this zone while other zones of the present one are
+                // Another segment may begin in this zone while other zones of this segment are
                 // being reset.
                 volume.0.segments.borrow_mut()[slot as usize].zones[index] = None;
                 emptied
@@ -325,10 +329,10 @@ impl Volume {
     }
 }
 
-/// Chooses the segment with the most gain for its cost, weighed by age, among those with a quarter
-/// or more of garbage. Segments with less garbage are left, since their blocks may still be
-/// overwritten. If all have less and a writer waits for space, chooses the segment with the fewest
-/// valid blocks.
+/// Chooses the segment with the most gain for its cost, weighed by age, among those with more than
+/// a quarter of garbage. Segments with less garbage are left as they are, since their blocks may
+/// still be overwritten. If all have less and a writer waits for space, chooses the segment with
+/// the fewest valid blocks.
 fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u32> {
     let best = |policy, most: u32| {
         let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
@@ -344,7 +348,7 @@ pub(crate) fn is_empty(segment: &Segment) -> bool {
     is_ended(segment) && segment.valid == 0 && !held
 }
 
-/// Whether a segment is written to its end and no task has pinned it.
+/// Whether a segment has ended and no task has pinned it.
 fn is_ended(segment: &Segment) -> bool {
     matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated) && !segment.pinned
 }
@@ -358,8 +362,8 @@ mod tests {
         Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
     }
 
-    /// A young segment may still gain garbage if it is left; an old one gains none, so it is
-    /// cleaned first even if its garbage is somewhat less.
+    /// The garbage of a young segment may still grow; that of an old one does not, so the old one
+    /// is cleaned first even if its garbage is somewhat less.
     #[test]
     fn an_old_segment_is_cleaned_before_a_young_one_with_somewhat_more_garbage() {
         let all = [segment(1, 50, 2), segment(2, 60, 20)];
@@ -367,7 +371,7 @@ mod tests {
         assert_eq!(choose_victim(&all[..1], 100, false), Some(1));
     }
 
-    /// A segment with less than a quarter of garbage is cleaned only for a waiting writer, however
+    /// A segment with at most a quarter of garbage is cleaned only for a waiting writer, however
     /// old the segment is. Of such segments, the one with the most garbage is cleaned.
     #[test]
     fn a_small_gain_is_taken_only_while_a_writer_waits() {

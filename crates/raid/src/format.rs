@@ -2,8 +2,8 @@
 //! array has are in `furrow_array`; all others are here.
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
-//! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
-//! A zone of a segment has a header record (1 block), data rows, and a footer record.
+//! records* (superblock and checkpoint in one), then zones each of which belongs to one segment at
+//! a time. A zone of a segment has a header record (1 block), data rows, and a footer record.
 //! `docs/inside/volume-format.md` shows the same tables; a test compares them with this file.
 
 use furrow_log::layout;
@@ -33,7 +33,7 @@ pub mod kind {
     pub const WINDOW: u16 = 0x24;
 }
 
-/// The content of a data block of a stripe.
+/// Kinds of blocks in a stripe.
 pub mod block {
     /// Zeros that fill a stripe.
     pub const PADDING: u8 = 0;
@@ -140,9 +140,9 @@ layout! {
         pub reserved: [u8; 8],
     }
 
-    /// The metadata of each block of a data row, in its out-of-band area or in the list of its
-    /// window. The first four fields are *coded*: the metadata of a parity block has the parity of
-    /// these fields of its row's data blocks.
+    /// Metadata of a block in a data row, kept in the block's out-of-band area or in the list of
+    /// the block's window. The first four fields are *coded*: the metadata of a parity block has
+    /// the parity of these fields of the data blocks in its row.
     pub struct BlockMeta: 48 {
         /// Address in the volume, or as the kind of the block defines it.
         pub lba: U64,
@@ -165,8 +165,8 @@ layout! {
         pub reserved: [u8; 4],
     }
 
-    /// Body of a metadata block, the record's `sequence` being the segment's; the [`BlockMeta`] of
-    /// row `row` of each stripe of the window before `stripe` follow.
+    /// Body of a metadata block; the record's `sequence` is the segment's. After the body come the
+    /// [`BlockMeta`]s of row `row` of each stripe before `stripe` in the window.
     pub struct WindowBody: 8 {
         /// Stripe of the metadata block.
         pub stripe: U32,

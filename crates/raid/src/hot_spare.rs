@@ -25,8 +25,9 @@ impl Volume {
     /// content, which is lost.
     ///
     /// # Errors
-    /// `Invalid` if the drive does not fit, `Exists` if it is not empty or is a spare of another
-    /// array; in both cases nothing was written.
+    /// `Invalid` if the drive does not fit, `Exists` if it is not empty or is a spare of
+    /// another array; in both cases nothing was written. Any other error is one of the drive or
+    /// of the volume.
     #[inline(never)]
     pub fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Boxed<'_, Result<Uuid>> {
         Box::pin(async move {
@@ -76,7 +77,8 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` if the member has not failed, if the drive does not fit, or if it is not a spare
-    /// of this array; in all cases nothing was written.
+    /// of this array; in these cases nothing was written. Any other error is one of the drive or of
+    /// the volume.
     #[inline(never)]
     pub fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Boxed<'_, Result<()>> {
         Box::pin(async move {

@@ -3,8 +3,8 @@
 //!
 //! Writes gather in stripes. A stripe's chunks go to the drives at once, by Zone Append within
 //! groups of stripes, or by Zone Write, and are acknowledged when all are durable. The map has the
-//! place of each block; metadata stored with each block says what the block is. Any drives, as many
-//! as the level tolerates, may fail at any time; writes continue.
+//! place of each block; metadata stored with each block says what the block is. As many drives as
+//! the level tolerates may fail at any time, and writes continue.
 //!
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the

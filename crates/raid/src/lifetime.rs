@@ -1,11 +1,12 @@
 //! Lifetimes of users' blocks: how long a block written now is likely to stay.
 //!
 //! Blocks that die together should be written together: then a segment that is cleaned is almost
-//! empty, and other segments keep almost all of their blocks. A region is expected to be
-//! overwritten as often as before: each overwrite moves the mean lifetime of its blocks by a
-//! quarter of the difference. Time is counted in blocks that users wrote, so it does not depend on
-//! a clock, and lifetimes are compared with the size of the volume's segments together. The drives
-//! store no lifetimes: after a restart the volume learns them anew.
+//! empty, and other segments keep almost all of their blocks. The volume keeps a mean lifetime for
+//! each region of blocks, and expects the region to be overwritten as often as before: each
+//! overwrite moves the mean by a quarter of its difference from the lifetime that has just ended.
+//! Time is counted in blocks that users wrote, so it does not depend on a clock, and lifetimes are
+//! compared with the size of the volume's segments together. The drives store no lifetimes: after a
+//! restart the volume learns them anew.
 //!
 //! The idea is SepBIT's (FAST '22), which takes the lifetime of the overwritten block alone; with
 //! few segments the mean of several lifetimes separates better.
@@ -18,17 +19,18 @@ const REGION: u64 = 16;
 /// Maximum number of regions of a volume; their table then takes 4 MiB. In larger volumes, the
 /// regions are larger.
 const REGIONS: u64 = 1 << 19;
-/// Number of overwrites after which earlier overwrites count half.
+/// When this number of writes is counted as recent, the counts are halved, so that older writes
+/// count less.
 const RECENT: u32 = 1024;
 
 /// How long a block is likely to stay valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lifetime {
-    /// Until users have written a twelfth of the volume's segments.
+    /// Shorter than it takes users to write a twelfth of the volume's segments.
     Short,
     Middle,
-    /// At least until users have written two thirds of the volume's segments. Also stands for an
-    /// unknown lifetime.
+    /// As long as it takes users to write two thirds of the volume's segments, or longer. Also
+    /// stands for an unknown lifetime.
     Long,
 }
 
@@ -48,7 +50,8 @@ struct Region {
 
 /// The lifetimes of the blocks of each region of a volume.
 ///
-/// Invariant: of `recent` overwrites, `short` were of short lifetime.
+/// Invariant: of the `recent` writes that are counted, `short` were expected to have a
+/// short lifetime.
 pub(crate) struct Lifetimes {
     regions: RefCell<Vec<Region>>,
     /// Number of blocks in a region.
@@ -125,14 +128,14 @@ impl Lifetimes {
         }
     }
 
-    /// Whether an eighth or more of the recent writes, but not almost all of them, were of short
-    /// lifetime. Otherwise separating lifetimes gains nothing.
+    /// Whether enough recent writes are counted, and at least an eighth and at most seven eighths
+    /// of them were of short lifetime. Otherwise separating lifetimes gains nothing.
     pub(crate) fn differ(&self) -> bool {
         let (all, short) = (u64::from(self.recent.get()), u64::from(self.short.get()));
         all >= u64::from(RECENT) / 4 && short * 8 >= all && short * 8 <= all * 7
     }
 
-    /// Counts a user's write as under way until the result is dropped.
+    /// Counts a user's write as under way until the returned value is dropped.
     pub(crate) fn begin_write(&self) -> UnderWay<'_> {
         self.under_way.set(self.under_way.get() + 1);
         UnderWay(&self.under_way)

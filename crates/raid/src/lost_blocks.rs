@@ -1,8 +1,8 @@
 //! Known losses: blocks of the volume that the drives cannot provide any more.
 //!
-//! Reads and scrubs add blocks. A block is removed when it is written or trimmed, when a complete
-//! scrub can read it after all, or when an operator clears it. The set is in memory only: after a
-//! restart the next read or scrub finds the same blocks.
+//! Reads, scrubs, rebuilds and recovery add blocks to the set. A block is removed when it is
+//! written or trimmed, when a complete scrub can read it after all, or when an operator clears the
+//! set. The set is in memory only: after a restart the next read or scrub finds the same blocks.
 //!
 //! A block counts as lost only if the drives in service cannot provide it. While too many members
 //! are missing to read all data, no block is added: the missing drives may return.
@@ -19,7 +19,7 @@ use furrow_zone::Result;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The suspected blocks that are lost.
+/// The verdict on suspected blocks: which of them are lost.
 #[derive(Default)]
 pub(crate) struct Judged {
     /// Block numbers whose content is lost.
@@ -43,7 +43,8 @@ impl Volume {
         self.0.array.members().iter().for_each(|member| member.clear_errors());
     }
 
-    /// After a failed read of blocks of one mapping block: adds those that are lost.
+    /// After a failed read of blocks that one mapping block maps: adds those that are lost to
+    /// the set.
     pub(crate) async fn note_lost(&self, wanted: &[(u32, Wanted)]) {
         for (number, wanted) in wanted {
             if wanted.0 == block::DATA && self.cannot_be_had(*number, *wanted).await {
@@ -52,9 +53,9 @@ impl Volume {
         }
     }
 
-    /// Adds the blocks of the volume that are lost: those whose suspected block number the map
-    /// still names and the drives cannot provide now. With `renew`, rewrites mapping blocks whose
-    /// only copy is in memory.
+    /// Decides which of the suspected block numbers are lost: those that the map still names and
+    /// the drives cannot provide now. Adds their blocks of the volume to the set. With `renew`,
+    /// makes the next checkpoint rewrite mapping blocks whose only copy is in memory.
     ///
     /// # Errors
     /// An error if the volume cannot be written any more, or is being stopped.
@@ -100,7 +101,9 @@ impl Volume {
         Ok(judged)
     }
 
-    /// After a failed read of a mapping block: adds the blocks of the volume whose entries it has.
+    /// After a failed read of a mapping block: adds all blocks of the volume that it maps to
+    /// the set, and returns their range. The range is empty if too many members are missing to
+    /// judge losses.
     pub(crate) fn note_lost_leaf(&self, leaf: u32) -> Range<u64> {
         if self.failed().is_some() || !self.survives() {
             return 0..0;
@@ -127,8 +130,8 @@ impl Volume {
         }
     }
 
-    /// Removes the blocks that can be read, after a complete scrub. The scrub has added again those
-    /// losses that had been counted only.
+    /// Removes the blocks that can be read after all. Called at the end of a complete scrub, which
+    /// has added again those losses that had been counted only.
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
             for lba in range {
@@ -144,8 +147,8 @@ impl Volume {
         }
     }
 
-    /// Forgets the losses that were counted only, at the start of a complete scrub; the scrub finds
-    /// them again.
+    /// Forgets the losses that were counted only. Called when a complete scrub has read all blocks,
+    /// before it adds the losses that it found.
     pub(crate) fn recount_lost(&self) {
         self.0.lost_blocks.forget_beyond();
     }

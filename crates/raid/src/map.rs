@@ -1,8 +1,8 @@
 //! The map from volume blocks to physical block numbers (L2P), in mapping blocks of 1,024 entries.
 //!
 //! A mapping block is on the drives (its number is in the *root*), in memory, or both. Entries
-//! change in memory only; a checkpoint writes changed mapping blocks. `paging` evicts mapping
-//! blocks in the order of a clock (CLOCK).
+//! change in memory only; a checkpoint writes changed mapping blocks. `paging` chooses the mapping
+//! blocks to evict by the CLOCK algorithm.
 
 use crate::format::{MAPPED, NONE};
 use furrow_rt::Page;
@@ -38,7 +38,7 @@ fn here(entries: Leaf) -> Slot {
 pub(crate) enum Victim {
     /// A mapping block whose present version is on the drives.
     Clean(u32),
-    /// A mapping block that has to be written first.
+    /// A mapping block that has to be written before it is evicted.
     Dirty(u32),
 }
 
@@ -127,8 +127,8 @@ impl Map {
         }
     }
 
-    /// The next unused and unpinned mapping block from the clock's hand on; `None` if there
-    /// is none.
+    /// Moves the clock's hand to the next mapping block that is unpinned and was not used since the
+    /// hand last passed it, and returns that mapping block; `None` if there is none.
     pub(crate) fn victim(&mut self) -> Option<Victim> {
         for _ in 0..2 * self.clock.len() {
             self.hand = (self.hand + 1) % self.clock.len();
@@ -190,7 +190,7 @@ impl Map {
         old
     }
 
-    /// Takes the content of a mapping block that was read from the drives.
+    /// Puts a mapping block that was read from the drives into memory, unless it is there already.
     pub(crate) fn load(&mut self, leaf: u32, page: &Page) {
         if let Slot::Absent = self.leaves[leaf as usize] {
             let mut entries = Box::new([NONE; MAPPED as usize]);

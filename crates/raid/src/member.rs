@@ -1,7 +1,7 @@
 //! Handles members that fail.
 //!
-//! A member that does not answer is out of service at once. A member that answers but refuses
-//! writes costs only the segments of these writes, since a zone may fail alone. But each segment
+//! A member that does not answer is taken out of service at once. If a member answers but refuses
+//! writes, only the segments of these writes end, since a zone may fail alone. But each segment
 //! lost is space lost: a member that refuses again and again is taken out of service before it has
 //! used up the space, if the level tolerates it.
 
@@ -11,12 +11,12 @@ use furrow_policy::RaidDefect;
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// Number of zones in a row in which a member that answers may refuse writes before it is
-/// taken out.
+/// Number of zones in a row in which a member that answers must refuse writes before it is taken
+/// out of service.
 const REFUSALS: u32 = 10;
 
-/// The limit instead of [`REFUSALS`] while at most [`LAST_SEGMENTS`] are free: if the last free
-/// segment were truncated, cleaning could not write, and cleaning could free no space any more.
+/// The limit instead of [`REFUSALS`] while at most [`LAST_SEGMENTS`] segments are free: if the last
+/// free segment were truncated, cleaning could not write, and so could free no more space.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 
@@ -27,9 +27,9 @@ impl Volume {
         self.0.array.events()
     }
 
-    /// Notes a failed write to a member, which was sent at `since`. `segment` is the sequence
-    /// number of the zone's segment, if it has one. True if the member is out of service, false if
-    /// only the zone is lost.
+    /// Notes a failed write to a member, which was sent at `since` ([`Volume::asked`]). `segment`
+    /// is the sequence number of the zone's segment, if it has one. True if the member is out of
+    /// service, false if only the zone is lost.
     pub(crate) fn note_write_error(
         &self,
         (index, since): (u32, u64),
@@ -62,7 +62,8 @@ impl Volume {
     /// Notes that a write to a member succeeded.
     pub(crate) fn note_written(&self, index: u32) {
         let member = self.0.array.member(index);
-        // Since the array needs this member, any write that it takes resets the count.
+        // If the array needs the member, any write that the member takes resets its count
+        // of refusals.
         if member.has_refused() && !self.survives_without(&[index]) {
             member.forget_refusals();
         }

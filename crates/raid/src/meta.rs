@@ -28,7 +28,7 @@ use furrow_log::pool::ReadPin;
 use furrow_rt::JoinHandle;
 use furrow_zone::Geometry;
 
-/// The metadata of blocks that are being read; it is still to be looked up.
+/// A running lookup of the metadata of blocks that are being read.
 pub(crate) struct Lookup {
     from: Source<JoinHandle<Vec<Option<BlockMeta>>>>,
     pin: ReadPin,
@@ -85,7 +85,7 @@ impl Volume {
         Lookup { from, pin }
     }
 
-    /// Whether a member's metadata cannot be looked up because its drive vanished.
+    /// Whether a member's in-band metadata cannot be looked up because its drive vanished.
     pub(crate) fn metadata_went(&self, index: u32) -> bool {
         let drive = self.0.array.member(index).drive();
         self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())

@@ -27,11 +27,12 @@ impl Default for DriveOptions {
 pub struct Options {
     /// Options for the writes to the drives.
     pub drive: DriveOptions,
-    /// Nanoseconds since the last block of a partly filled stripe after which zeros fill the rest.
+    /// Nanoseconds without a further block after which zeros fill the rest of a partly
+    /// filled stripe.
     pub pad_after: u64,
     /// Maximum number of stripes in flight per open segment.
     pub depth: u32,
-    /// Maximum number of data blocks written between two checkpoints.
+    /// Number of blocks written by users after which the next checkpoint is due.
     pub checkpoint_blocks: u64,
     /// Maximum number of bytes of memory for the map, at least 24 KiB; parts of the map that are
     /// not in memory are read when needed. 0: no limit.

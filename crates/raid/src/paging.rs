@@ -8,8 +8,8 @@
 //! stripe's worth of other changed ones.
 //!
 //! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot
-//! waits for such writes. So the root that the checkpoint names holds every change from before
-//! the snapshot.
+//! waits for such writes. So the mapping blocks that the checkpoint names hold every change from
+//! before the snapshot.
 
 pub(crate) mod state;
 
@@ -36,9 +36,9 @@ impl Volume {
         count.min(end - lba)
     }
 
-    /// Loads the mapping blocks of a range and pins them; `None` where mapping blocks are never
-    /// evicted. With `create`, mapping blocks without an entry get memory too: the caller is going
-    /// to make entries. The range is at most a [`Volume::piece`].
+    /// Loads the mapping blocks of a range and pins them; returns `None` if mapping blocks are
+    /// never evicted. With `create`, mapping blocks without an entry get memory too, because the
+    /// caller is going to make entries. The range is at most a [`Volume::piece`].
     pub(crate) async fn pin(
         &self,
         who: Pinner,
@@ -115,8 +115,8 @@ impl Volume {
             if paging.limit.is_some_and(|limit| taken >= limit) {
                 match self.make_space().await {
                     Ok(()) => continue,
-                    // Changed mapping blocks cannot be written and stay in memory; the wanted one
-                    // is read nevertheless, beyond the limit.
+                    // There is no space to write changed mapping blocks, so they stay in memory;
+                    // the wanted one is read nevertheless, beyond the limit.
                     Err(error) if error.kind() == ErrorKind::NoSpace => {}
                     Err(error) => return Err(error),
                 }
@@ -149,7 +149,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Evicts a mapping block, or waits until one can be evicted.
+    /// Evicts a mapping block, writes a changed one so that it can be evicted, or waits until one
+    /// can be evicted.
     async fn make_space(&self) -> Result<()> {
         let changed = self.0.paging.changed.wait();
         let victim = self.0.paging.map_mut().victim();
@@ -179,8 +180,8 @@ impl Volume {
         self.write_leaves(&dirty).await.map(drop)
     }
 
-    /// Writes the copies of mapping blocks that the caller took from the map. Returns their
-    /// new numbers.
+    /// Writes the copies of mapping blocks that the caller took from the map. Returns each mapping
+    /// block with the number of its new copy.
     pub(crate) async fn write_leaves(&self, dirty: &[(u32, Page)]) -> Result<Vec<(u64, u32)>> {
         let mut placed = Vec::new();
         for (done, batch) in dirty.chunks(BATCH).enumerate() {

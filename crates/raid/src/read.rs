@@ -1,6 +1,6 @@
 //! Reads: the map gives the block's place, and the drive is read there. Every block is checked
-//! against its metadata; if it is damaged or its drive is gone, it is reconstructed from the others
-//! of its row.
+//! against its metadata; if it is damaged or its drive is gone, it is reconstructed from the other
+//! blocks of its row.
 
 pub(crate) mod place;
 
@@ -47,8 +47,9 @@ impl Volume {
     /// Reads blocks; blocks that were never written or are trimmed read as zeros.
     ///
     /// # Errors
-    /// `Invalid` past the end of the volume; `Corrupt` or `Io` naming the block, if neither it nor
-    /// enough others of its stripe can be read.
+    /// `Invalid` past the end of the volume; `Corrupt` or `Io`, naming the place, if neither the
+    /// block nor enough others of its stripe can be read; the volume's error if too many members
+    /// are missing.
     pub async fn read(&self, block: u64, count: u32) -> Result<Pages> {
         self.check_range(block, count.into())?;
         if let Some(error) = self.failed().filter(|_| !self.survives()) {
@@ -283,9 +284,9 @@ impl Volume {
         }
     }
 
-    /// Counts a wrong block of a member, whose read was sent at `since`. With in-band metadata,
-    /// the drive may have vanished before the block's metadata was read; then a failed read is
-    /// counted instead.
+    /// Counts a block that differs from its metadata as an error of its member; `since` is when its
+    /// read was sent. With in-band metadata, the drive may have vanished before the block's
+    /// metadata was read; then a failed read is counted instead.
     pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
         let member = self.0.array.member(index);
         let gone = self.metadata_went(index);

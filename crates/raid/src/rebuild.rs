@@ -46,7 +46,7 @@ struct Batch {
     pages: Pages,
     oob: Vec<u8>,
     entries: Vec<FooterEntry>,
-    /// Stripes among the rows that are metadata stripes.
+    /// The metadata stripes among the stripes of these rows.
     metadata: Vec<u32>,
     /// Rows that could not be reconstructed.
     short: Vec<u32>,
@@ -55,12 +55,12 @@ struct Batch {
 /// The progress of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Number of segments to rebuild when the rebuild began.
+    /// Number of segments to rebuild, including those in `done`.
     pub total: u32,
     /// Number of segments rebuilt.
     pub done: u32,
-    /// Number of segments in `done` that an earlier run rebuilt: before the rebuild was stopped, or
-    /// before the last assembly.
+    /// Number of segments in `done` that were rebuilt before this run: before the rebuild was
+    /// stopped, or before the last assembly.
     pub before: u32,
     /// Nanoseconds since this run of the rebuild began.
     pub elapsed: u64,
@@ -114,7 +114,7 @@ impl Volume {
         self.0.rebuild.pause.set(Some(nanoseconds));
     }
 
-    /// Starts or continues the rebuild, if a zone has to be rebuilt and no rebuild is running.
+    /// Starts or continues the rebuild, if a member has to be rebuilt and no rebuild is running.
     pub fn start_rebuild(&self) {
         let waits = |m: &&Member| m.state() == MemberState::Rebuilding;
         if !self.0.array.members().iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true)
@@ -152,8 +152,8 @@ impl Volume {
         });
     }
 
-    /// The slot and member to rebuild next: those of the oldest segment in which a rebuilding
-    /// member has no zone. Also the number of zones to rebuild.
+    /// The slot and member to rebuild next: those of the oldest ended segment in which a rebuilding
+    /// member has no zone. Also returns the number of all zones to rebuild.
     fn unbuilt(&self) -> (Option<(u32, u32)>, u32) {
         let segments = self.0.segments.borrow();
         let (mut oldest, mut count): (Option<(u64, u32, u32)>, u32) = (None, 0);
@@ -459,8 +459,8 @@ impl Volume {
         batch
     }
 
-    /// The footer of a rebuilt zone: `own` for its own rows, and the entries that other zones'
-    /// footers have for theirs.
+    /// The footer of a rebuilt zone: the entries `own` for the zone's own rows and, for the other
+    /// zones that it describes, the entries that other footers of the segment have.
     async fn rebuilt_footer(
         &self,
         slot: u32,

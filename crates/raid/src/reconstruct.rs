@@ -1,7 +1,7 @@
-//! Reconstructs blocks of a lost drive and damaged blocks, from the others of their row.
+//! Reconstructs blocks of a lost drive and damaged blocks, from the other blocks of their rows.
 //!
-//! All needed blocks of a stripe are read at once. If all blocks are whole, a minimum is read: for
-//! a mirror the other block, with two parities all except the second parity.
+//! All needed blocks of a stripe are read at once. If all of them are whole, a minimum is read: for
+//! a mirror the other block, with two parities all blocks except the second parity.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::identity::{self, Identity};
@@ -40,8 +40,8 @@ pub(crate) struct Reconstructed {
 }
 
 impl Volume {
-    /// Reconstructs blocks from the others of their rows, all at once. Blocks that were read and
-    /// found damaged are rewritten.
+    /// Reconstructs blocks from the other blocks of their rows, all at once. Blocks that were read
+    /// and found damaged are rewritten.
     pub(crate) async fn recover_blocks(
         &self,
         missing: Vec<Missing>,
@@ -88,8 +88,8 @@ impl Volume {
         loud: Loud,
     ) -> Result<Vec<(usize, Page)>> {
         let made = self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, loud).await?;
-        // Rewriting single blocks takes whole stripes, and must leave cleaning the space that
-        // it needs.
+        // Rewriting single blocks takes whole stripes, and must not take the space that
+        // cleaning needs.
         let repairs = self.0.options.clean && self.free_segments() > self.0.shape.kept;
         let (mut all, mut damage) = (Vec::new(), Vec::new());
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
@@ -123,8 +123,8 @@ impl Volume {
         Ok(all)
     }
 
-    /// Reconstructs a block from the others of its row. Returns its identity (`None`: parity), and
-    /// its content.
+    /// Reconstructs a block from the other blocks of its row. Returns its identity (`None`:
+    /// parity), and its content.
     ///
     /// # Errors
     /// `Io` if too few of the other blocks can be read, `Corrupt` if the result does not match the
@@ -141,7 +141,7 @@ impl Volume {
         self.believed((slot, row, chunk), one?)
     }
 
-    /// The identity of a reconstructed block, if its content matches.
+    /// The identity (`None`: parity) and content of a reconstructed block, if they match.
     fn believed(
         &self,
         (slot, row, chunk): (u32, u32, u32),
@@ -250,8 +250,8 @@ impl Volume {
         )
     }
 
-    /// Reads rows of some chunks, from `row` on, all at once. [`Volume::ready`] was called for
-    /// the segment.
+    /// Reads rows of some chunks, from `row` on, all at once. The caller has called
+    /// [`Volume::ready`] for the segment.
     async fn read_rows(
         &self,
         (slot, row): (u32, u32),

@@ -5,11 +5,12 @@
 //! the map. Stripes that count but lack a chunk are then rewritten: otherwise the next failure of a
 //! drive could take back blocks that users have read since this recovery.
 //!
-//! Before the checkpoint at its end, recovery resets nothing, and its writes change nothing that
-//! the first steps find. So a crash during recovery is recovered like the first crash. The
-//! exception is a lack of space for the last steps: then segments without valid blocks are reset.
-//! Segments with blocks that a torn stripe replaced are kept until that stripe is written again. If
-//! the space is still too small, zones that belong to no segment are reset, too.
+//! Before the checkpoint at its end, recovery resets only zones of unfinished rebuilds, and its
+//! writes change nothing that the first steps find. So a crash during recovery is recovered like
+//! the first crash. The exception is a lack of space for the last steps: then segments without
+//! valid blocks are reset. Segments with blocks that a torn stripe replaced are kept until that
+//! stripe is written again. If the space is still too small, zones that belong to no segment are
+//! reset, too.
 
 pub(crate) mod finish;
 mod headless;
@@ -69,7 +70,8 @@ struct Candidate {
     number: u32,
     /// Whether the block's stripe lacks a chunk.
     torn: bool,
-    /// Whether the block is damaged, and so much of its stripe that it cannot be reconstructed.
+    /// Whether the block is damaged and cannot be reconstructed, because its stripe is damaged
+    /// as well.
     lost: bool,
 }
 
@@ -98,7 +100,8 @@ struct TrimRecord {
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
-    /// Addresses and numbers of blocks that are older than the one in `blocks`.
+    /// Addresses and numbers of blocks that are older than the block of the same address
+    /// in `blocks`.
     older: Vec<(u64, u32)>,
     trims: Vec<TrimRecord>,
     /// Numbers of the blocks of stripes that count but lack a chunk.
@@ -109,7 +112,7 @@ struct Delta {
 }
 
 impl Delta {
-    /// Adds a block that was found after the snapshot.
+    /// Adds a block that was written after the snapshot.
     fn add(&mut self, lba: u64, new: Candidate) {
         let Some(known) = self.blocks.get_mut(&lba) else {
             self.blocks.insert(lba, new);
@@ -165,14 +168,14 @@ impl Scanned {
         drives.fold(0, |set, (drive, _)| set | 1u32 << drive)
     }
 
-    /// Number of rows up to the last whole block of any zone. A zone that was ended early counts as
-    /// written to its end.
+    /// Number of rows up to the last block found in any zone. The numbers in `upto` may be too
+    /// high: they count a zone that was ended early as written to its end.
     fn last(&self) -> u32 {
         let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
         self.rows.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Number of rows of the segment: up to the last whole block of any zone, and up to the last
+    /// Number of rows of the segment: up to the last block found in any zone, and up to the last
     /// stripe that one of these blocks belongs to. Zone Append may place a stripe before earlier
     /// ones of its group, and the earlier stripes may be missing.
     fn rows_of(&self, groups: Groups) -> u32 {
@@ -207,8 +210,8 @@ impl Volume {
         }
     }
 
-    /// Fails if a drive did not answer for a moment during recovery, because blocks of it were
-    /// not read.
+    /// Fails if a drive did not answer for a moment during recovery: blocks of that drive may not
+    /// have been read.
     pub(crate) fn check_read(&self) -> Result<()> {
         let missed = |drive: &Rc<furrow_array::drive::Drive>| drive.has_missed();
         match self.0.array.members().iter().filter_map(Member::drive).find(missed) {
@@ -228,11 +231,12 @@ impl Volume {
     }
 
     /// Returns the segments, oldest first; the zones that are not empty and belong to no segment;
-    /// and, as bits, the members with zones whose header cannot be read.
+    /// and, as bits, the members with zones that belong to no segment because their header cannot
+    /// be read.
     ///
     /// # Errors
-    /// `Corrupt` if no header of a segment is left, and the newest state record does not list
-    /// the segment.
+    /// `Corrupt` if no header of a segment is left and the newest state record does not list the
+    /// segment, unless loss is accepted.
     pub(crate) async fn find_segments(
         &self,
         zones: &[Vec<ZoneReport>],
@@ -388,8 +392,8 @@ impl Volume {
         table
     }
 
-    /// Decides which stripes of a segment count, and collects those of their blocks and trims that
-    /// are newer than the snapshot. `gone`: see [`Volume::lost_in`].
+    /// Decides which stripes of a segment count. Collects those of their blocks and trims that are
+    /// newer than the snapshot: the ones from row `after` on. `gone`: see [`Volume::lost_in`].
     fn weigh(
         &self,
         segment: &Found,
@@ -663,7 +667,7 @@ impl Volume {
 
     /// Reopens the zones of a segment. False if one of them cannot be written further, or if a
     /// member in service has none. A member under rebuild may have none: recovery then needs no new
-    /// segment for its own writes; there may be no space for one.
+    /// segment for its own writes, for which there may be no space.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.array.members().iter().enumerate() {
@@ -747,8 +751,8 @@ impl Volume {
         whole
     }
 
-    /// Removes from a segment the zones of unfinished rebuilds: their headers say that the segment
-    /// was begun without them, and they have no footer.
+    /// Removes from a segment the zones of unfinished rebuilds: these zones have no footer, and
+    /// their headers say that the segment was begun without their members.
     pub(crate) async fn take_unbuilt(
         &self,
         segment: &mut Found,

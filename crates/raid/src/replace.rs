@@ -1,4 +1,4 @@
-//! Replacing a member: which drive may take the place of which, and who records it first.
+//! Replacing a member: which drive may take its place, and which members record this first.
 
 use crate::volume::Volume;
 use furrow_array::drive::Drive;
@@ -17,7 +17,8 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
-    /// not empty; in both cases nothing was written.
+    /// not empty; in both cases nothing was written. Any other error is one of the drive or of
+    /// the volume.
     #[inline(never)]
     pub fn replace(
         &self,
@@ -103,10 +104,12 @@ impl Volume {
     }
 
     /// Takes a member out of service, as if it had failed. Writes a record to the other members
-    /// first: a drive that has died since its last command must not be counted on.
+    /// first, to notice drives that have died since their last command: the array must not count
+    /// on them.
     ///
     /// # Errors
-    /// `Invalid` if there is no such member, or the array needs it.
+    /// `Invalid` if there is no such member, or the array needs it; the volume's error if it cannot
+    /// be written.
     #[inline(never)]
     pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
         Box::pin(async move {

@@ -75,7 +75,7 @@ impl Scrubbed {
     }
 }
 
-/// Number of last findings that are searched for the same block; more than the rows of a window.
+/// Number of the last findings that are searched for the same block: more than a window has rows.
 const SEEN: usize = 4096;
 
 /// A row with blocks that cannot be reconstructed. They are lost only if the map names them: the
@@ -113,7 +113,7 @@ impl Volume {
     /// segments done, and their total.
     ///
     /// # Errors
-    /// An error if the volume cannot be written any more.
+    /// An error if the volume cannot be written any more, or is being stopped.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -312,9 +312,10 @@ impl Volume {
             }
         }
         damaged.extend(listings);
-        // In a segment that a crash cut off, a damaged metadata block looks like one that was
-        // never written. It counts as damage, because recovery has made sure that valid blocks are
-        // on all members.
+        // Blocks of no stripe count as damage, because recovery has made sure that valid blocks
+        // are on all members. In a segment that a crash ended early, a damaged metadata block
+        // looks like one that was never written, so that the blocks that it lists seem to belong
+        // to no stripe.
         damaged.extend(foreign);
         if damaged.is_empty() {
             return Ok(());

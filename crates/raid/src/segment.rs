@@ -41,7 +41,7 @@ pub struct Segments {
 /// Invariants
 /// - A free slot has no zones and no valid blocks.
 /// - An open segment belongs to one stream, or is being ended; its zones are active.
-/// - `valid` is the number of mapped blocks that lead into the segment, `leaves` the number of its
+/// - `valid` is the number of map entries that lead into the segment, `leaves` the number of its
 ///   mapping blocks that the root or the newest durable checkpoint names.
 /// - Each of its zones belongs to no other slot.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ pub(crate) struct Table {
     /// Sequence number of the next block.
     sequence: Cell<u64>,
     in_flight: Cell<u32>,
-    /// Signals that the last stripe in flight, or the last segment in `ending`, has ended.
+    /// Signals that no stripe is in flight any more, or that a segment in `ending` has ended.
     idle: Notify,
     /// Segments that no stream writes to any more and that have not ended yet.
     ending: RefCell<Vec<Rc<Open>>>,
@@ -213,8 +213,8 @@ impl Table {
         self.idle.notify_all();
     }
 
-    /// Waits for the next signal that the last stripe in flight, or the last segment in `ending`,
-    /// has ended. The caller checks which of the two happened.
+    /// Waits for the next signal that no stripe is in flight any more, or that a segment in
+    /// `ending` has ended. The caller checks which of the two happened.
     pub(crate) async fn idle(&self) {
         self.idle.wait().await;
     }
@@ -229,12 +229,13 @@ impl Table {
         self.quiesced.get() > 0
     }
 
-    /// Holds new stripes back until [`Table::resume`] is called as often.
+    /// Holds new stripes back until [`Table::resume`] has been called once for each call of
+    /// this function.
     pub(crate) fn quiesce(&self) {
         self.quiesced.set(self.quiesced.get() + 1);
     }
 
-    /// Ends one [`Table::quiesce`].
+    /// Undoes one [`Table::quiesce`].
     pub(crate) fn resume(&self, broken: &Broken) {
         let account = "checkpoints that hold stripes back";
         self.quiesced.set(broken.less(account, self.quiesced.get(), 1));

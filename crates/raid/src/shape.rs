@@ -262,8 +262,7 @@ impl Shape {
         self.rows / chunk
     }
 
-    /// The block of the zone that holds data row `row`, if each chunk is at its own place in
-    /// its group.
+    /// The block of a zone that holds the zone's data row `row`: the rows follow the header block.
     pub fn offset(&self, row: u32) -> u32 {
         1 + row
     }
@@ -312,7 +311,7 @@ impl Shape {
     }
 }
 
-/// Number of blocks in a chunk of the volume's own segments.
+/// Number of blocks in a chunk of the segments for internal writes.
 pub(crate) fn internal_chunk(config: &Config) -> u32 {
     if config.large > 0 { config.chunk_large } else { config.chunk_small }
 }
@@ -354,7 +353,7 @@ fn check_config(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the drives' zones have one size; the number of zones may differ.
+/// Fails if the drives differ in their blocks or zones, except in the number of zones.
 fn check_alike(geometries: &[&Geometry]) -> Result<()> {
     let first = geometries[0];
     for (index, other) in geometries.iter().enumerate() {

@@ -69,7 +69,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Notes that a segment for users was begun.
+    /// Notes that a segment for users was begun: from now on, cleaning that gains nothing
+    /// counts anew.
     pub(crate) fn space_found(&self) {
         self.0.space.fruitless.set(0);
         self.0.space.ahead.set(0);

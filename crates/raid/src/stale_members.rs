@@ -1,17 +1,18 @@
-//! Stale members: drives that come back in an older state, as a restored backup does, or a drive
-//! that lost acknowledged writes.
+//! Stale members: drives that come back in an older state, for example from a restored backup, or
+//! because the drive lost acknowledged writes.
 //!
-//! Each state record names, for each member, the last state record that its drive acknowledged.
-//! Recovery and stop write the record twice, so that an older image of a member lacks a record that
-//! the other members know it had. The other members' data cannot expose such an image: it is
-//! consistent in itself, and looks as if a crash had kept later writes from the drive.
+//! Each state record names, for each member, the last state record that the member's drive
+//! acknowledged. Recovery and stop write the record twice, so that an older image of a member lacks
+//! a record that, according to the other members, the member had. The other members' data cannot
+//! expose such an image: it is consistent in itself, and looks as if a crash had kept later writes
+//! from the drive.
 //!
-//! An image from between two records may lack data, which recovery finds zone by zone. Every member
-//! had its zones of the segments that the newest record lists as ended. A zone that is shorter or
-//! missing counts as lost if the level tolerates the loss; otherwise the members without their
-//! zones are refused. Other losses look like a crash: only the members themselves show which blocks
-//! were written after the newest record, and a stripe with chunks on too few members may never have
-//! been acknowledged.
+//! An older image that was made between two records may lack data without lacking such a record.
+//! Recovery looks for lost data zone by zone. Every member had its zones of the segments that the
+//! newest record lists as ended. A zone that is shorter or missing counts as lost if the level
+//! tolerates the loss; otherwise the members without their zones are refused. Other losses look
+//! like a crash: only the members themselves show which blocks were written after the newest
+//! record, and a stripe with chunks on too few members may never have been acknowledged.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;

@@ -1,6 +1,6 @@
 //! Assembly and recovery as steps: what each does, and what must hold after it.
 //!
-//! The code runs these tables, and the documents use the tables' names of steps.
+//! The code runs the steps in these tables, and the documents list them by the names in the tables.
 
 use furrow_rt::Rt;
 use furrow_zone::Result;

@@ -1,9 +1,9 @@
 //! The volume: what its parts share, and the calls of its users.
 //!
 //! Invariants
-//! - A write is acknowledged only when every chunk of its stripes is on every drive in service,
-//!   durable as far as the drives' caches allow, and when the failure of each other drive is
-//!   durably recorded on the drives in service.
+//! - A write is acknowledged only when all chunks of its stripes are written, except those of
+//!   drives out of service; when they are durable, as far as the drives' caches allow; and when the
+//!   failures of the drives out of service are durably recorded on the others.
 //! - The map names a block only when its stripe is complete, so a read never finds a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
 //!   repair and recovery move blocks without changing their sequence numbers.
@@ -59,13 +59,13 @@ pub(crate) struct Inner {
     /// Signals that the volume's background tasks may have work.
     pub(crate) wanted: Notify,
     pub(crate) rebuild: crate::rebuild::state::State,
-    /// If an account went below zero, the volume fails.
+    /// Notes the first account that went below zero; the volume then fails.
     pub(crate) broken: Broken,
     pub(crate) life: Life,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::set::LostBlocks,
-    /// Number of orders so far to end the running scrubs.
+    /// How often [`Volume::stop_scrub`] was called. A running scrub ends when this number changes.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }
@@ -231,7 +231,8 @@ impl Volume {
     /// Makes acknowledged writes durable: flushes the drives that have a volatile cache.
     ///
     /// # Errors
-    /// An error if more drives have failed than the level tolerates.
+    /// An error if more drives have failed than the level tolerates, or if the volume is
+    /// being stopped.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
         if self.has(RaidDefect::SkippedFlush) {
@@ -342,7 +343,8 @@ impl Volume {
     /// The mapped and unmapped parts of a range: the length of each, and whether it is a hole.
     ///
     /// # Errors
-    /// `Invalid` if the range is past the end of the volume; `Io` if the map cannot be read.
+    /// `Invalid` if the range is past the end of the volume; `Io` or `Corrupt` if the map cannot
+    /// be read.
     pub async fn extents(&self, block: u64, count: u64) -> Result<Vec<(u64, bool)>> {
         self.check_range(block, count)?;
         let (mut at, mut found): (u64, Vec<(u64, bool)>) = (block, Vec::new());

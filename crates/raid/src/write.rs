@@ -34,12 +34,12 @@ use furrow_zone::Result;
 
 impl Volume {
     /// Writes blocks. When the call returns, the blocks survive a crash and the failure of as many
-    /// drives as the level tolerates. With a volatile cache in the drives, this holds only after a
-    /// flush; `fua` flushes them.
+    /// drives as the level tolerates. If the drives have a volatile cache, this holds only after a
+    /// flush; with `fua`, the call flushes the drives itself.
     ///
     /// # Errors
-    /// `Invalid` past the end of the volume; `Io` if too many drives are gone. After an `Io`, no
-    /// write is acknowledged.
+    /// `Invalid` past the end of the volume; `NoSpace` if the volume is out of space; `Io` if too
+    /// many drives are gone. After an `Io`, no write is acknowledged.
     pub async fn write(&self, block: u64, data: Pages, fua: bool) -> Result<()> {
         self.check_alive()?;
         self.check_range(block, data.len() as u64)?;
@@ -101,7 +101,8 @@ impl Volume {
         self.0.segments.take_sequence()
     }
 
-    /// Writes blocks that belong to the volume itself. Returns the address and the number of each.
+    /// Writes blocks of the volume's own, such as mapping blocks. Returns the address and the block
+    /// number of each.
     pub(crate) async fn write_internal(
         &self,
         blocks: Vec<(u8, u64, Page)>,

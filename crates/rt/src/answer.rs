@@ -7,8 +7,8 @@
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
 use std::sync::PoisonError;
 
-/// Number of checks of a waiting thread before it parks. The checks take about as long as a few
-/// trivial requests of other callers, and far less than a park and a wake.
+/// How often a waiting thread checks for its answer before it parks. All these checks take about as
+/// long as a few trivial requests of other callers, and far less than parking and waking.
 #[cfg(not(loom))]
 const SPINS: usize = 64;
 #[cfg(loom)]

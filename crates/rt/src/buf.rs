@@ -20,8 +20,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
-/// Size and alignment of one allocation: those of a huge page. The memory of every page is part of
-/// such a slab, which stays mapped as long as the process runs.
+/// Size and alignment of a slab: those of a huge page. The memory of every page is part of a slab,
+/// which stays mapped as long as the process runs.
 pub const SLAB_SIZE: usize = 2 << 20;
 const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
 
@@ -61,10 +61,11 @@ fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Memory; SLAB_PAGES]>());
     };
     let before = mapped.align_offset(SLAB_SIZE);
-    // SAFETY: all within the mapping, which nothing else knows: an aligned slab begins in its first
-    // half, the unmapped parts are outside the slab, and advice changes no contents. The kernel
-    // maps the slab as zeros, which are a value of its type; the slab is never unmapped, and no
-    // other reference to it exists. The advice and the unmapping may fail without harm.
+    // SAFETY: everything is within the mapping, which no other code knows: an aligned slab begins
+    // in its first half, the unmapped parts are outside the slab, and advice changes no contents.
+    // The kernel maps the slab as zeros, which are a valid value of its type; the slab is never
+    // unmapped, and no other reference to it exists. The advice and the unmapping may fail
+    // without harm.
     unsafe {
         let slab = mapped.byte_add(before);
         if before > 0 {
@@ -91,18 +92,17 @@ pub struct Page(
 struct Frame {
     page: OwnedPage,
     /// The shelf to which the frame returns when its last page is dropped; `None` while it is on
-    /// the shelf.
+    /// the shelf, or if it belongs to no pool.
     home: Option<Arc<Shelf>>,
 }
 
-/// The free pages of a pool. They outlive the pool: a frame that returns after its end goes to the
-/// common list.
+/// The free pages of a pool. The shelf outlives its pool until the last page in use has returned to
+/// it; then the memory of all its frames goes to the common list ([`SPARE`]).
 ///
 /// The page freed last is taken first, because the processor's caches still hold it. Threads do not
 /// wait for the lock: a thread that finds it taken uses the common list.
 struct Shelf {
-    /// Free frames, each with its single owner and its counts, so that taking one allocates
-    /// no memory.
+    /// Free frames, each still in its `Arc`, so that taking one allocates no memory.
     free: Mutex<Vec<Arc<Frame>>>,
     most: usize,
 }
@@ -130,8 +130,9 @@ impl Shelf {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // If the last two owners end at the same time, each still sees the other. Then the frame
-        // goes with its `Arc`, not to the shelf.
+        // If the last two owners are dropped at the same time, each still sees the other, and
+        // neither returns the frame to the shelf. Then its memory goes to the common list with
+        // its `Arc`.
         if let Some(mut frame) = self.0.take()
             && let Some(alone) = Arc::get_mut(&mut frame)
             && let Some(home) = alone.home.take()
@@ -288,8 +289,8 @@ pub fn concat(pages: &[Page]) -> Vec<u8> {
 
 /// Whether all `bytes` are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Lines are compared as a whole, which a search that may end at each byte is not. Data without
-    // zeros ends this one at the first line.
+    // Checks whole lines of 64 bytes, because a loop that may end at each byte is slower. With data
+    // other than zeros, the loop usually ends at the first line.
     let (lines, rest) = bytes.as_chunks::<64>();
     lines.iter().all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
         && rest.iter().all(|byte| *byte == 0)
@@ -327,7 +328,7 @@ mod tests {
     /// repeatedly grew without bound.
     #[test]
     fn a_pool_that_ends_passes_its_pages_on() {
-        // Concurrent tests borrow only a few pages at a time, not thousands.
+        // Far more than the few pages that concurrent tests use at the same time.
         const PAGES: usize = 8 * 1024;
         let mut most = 0;
         for round in 0..8 {

@@ -8,7 +8,8 @@
 //!
 //! # Why the `unsafe impl`s hold
 //! 1. *One at a time.* The token is a flag taken by compare-and-exchange. The reference to the
-//!    state is created after it was taken and ends before it is given back; `loom` checks it.
+//!    state is created after the token was taken and ends before the token is given back; `loom`
+//!    checks this.
 //! 2. *No handle escapes.* The state is built inside a hold, and what crosses the cell is `Send`:
 //!    requests, answers, errors. A clone of an inner `Rc` is not `Send`, so it cannot be returned,
 //!    captured by a thread, or kept in a `static`.

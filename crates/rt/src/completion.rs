@@ -1,4 +1,4 @@
-//! Completion tables: how a device answers a command without an allocation for each.
+//! Completion tables: how a device answers commands without allocating memory for each.
 //!
 //! The submitter gets a [`Completion`], a future that names a slot of the table; the device
 //! fills the slot with [`CompletionTable::complete`]. Buffers in flight belong to the device or the
@@ -46,8 +46,8 @@ impl<T> CompletionTable<T> {
         Self::default()
     }
 
-    /// Creates an empty table for another type of answer. Both tables number their
-    /// commands together.
+    /// Creates an empty table for another type of answer. Both tables number their commands from
+    /// the same count.
     pub fn numbered_together<U>(&self) -> CompletionTable<U> {
         CompletionTable { slots: Rc::default(), opened: self.opened.clone() }
     }
@@ -86,7 +86,8 @@ impl<T> CompletionTable<T> {
         }
     }
 
-    /// Number of the oldest command that waits for an answer, from 0.
+    /// Number of the oldest command without an answer; the first command has number 0. `None` if
+    /// all commands are answered.
     pub fn oldest(&self) -> Option<u64> {
         let number = |slot: &Slot<T>| match slot {
             Slot::Waiting(number, _) => Some(*number),
@@ -119,7 +120,7 @@ impl<T> CompletionTable<T> {
     }
 }
 
-/// The device's end of a slot. Not `Clone`: it is answered once.
+/// The device's end of a slot. Not `Clone`, because a command is answered once.
 #[derive(Debug)]
 pub struct Ticket(usize);
 

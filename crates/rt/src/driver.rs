@@ -108,14 +108,15 @@ pub(crate) struct Driver {
     bell: Arc<Doorbell>,
     next_key: Cell<u64>,
     interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
-    /// Whether interests were added since the last [`Driver::interests`].
+    /// Whether interests were added since the last call of [`Driver::interests`].
     changed: Cell<bool>,
     /// Time of the last poll of the descriptors.
     looked: Cell<Nanos>,
     patience: Patience,
 }
 
-/// An executor that always has work polls descriptors after this time, in nanoseconds.
+/// Shortest time between two polls of the descriptors by an executor that always has work,
+/// in nanoseconds.
 const LOOK_EVERY: u64 = 100 * Nanos::MICRO;
 
 /// Longest time that a thread polls before it sleeps, in nanoseconds. A wake-up takes a few
@@ -131,14 +132,14 @@ struct Patience {
 }
 
 impl Patience {
-    /// Polls for no time until polling would have paid off once. On a single processor never polls,
-    /// because the awaited thread needs the processor.
+    /// Does not poll until a wait has ended so soon that polling would have paid off. On a single
+    /// processor never polls, because the awaited thread needs the processor.
     fn new(processors: usize) -> Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
 
     /// Learns from a wait of `waited` nanoseconds that ended in sleep. If polling for the longest
-    /// time would have been enough, the next wait polls for longer.
+    /// time would have been enough, the next wait polls for longer; otherwise it does not poll.
     fn learn(&self, waited: u64) {
         self.now.set(match waited > self.most {
             true => 0,
@@ -180,8 +181,8 @@ impl Driver {
         &self.bell
     }
 
-    /// Registers a task's wait for a descriptor. Its key leaves the table when the descriptor
-    /// is ready.
+    /// Registers a task's wait for a descriptor and returns its key, which leaves the table when
+    /// the descriptor is ready.
     pub(crate) fn watch(
         &self,
         descriptor: Arc<OwnedFd>,
@@ -220,7 +221,8 @@ impl Driver {
         !self.interests.borrow().is_empty()
     }
 
-    /// Whether a wait was added since the sleeper's list was made.
+    /// Whether a wait was added since the last call of [`Driver::interests`]: a thread that sleeps
+    /// already does not watch its descriptor.
     pub(crate) fn has_news(&self) -> bool {
         self.changed.get()
     }
@@ -244,8 +246,8 @@ impl Driver {
     }
 
     /// Waits until `next`, until the bell rings, or until one of `interests` is ready; then wakes
-    /// the tasks of ready interests. Polls for a while before it sleeps. The caller has announced
-    /// the sleep.
+    /// the tasks of ready interests. Polls for a while before it sleeps. The caller must have
+    /// announced the sleep.
     pub(crate) fn wait(&self, next: Option<Nanos>, interests: &[Interest]) {
         let began = self.now();
         let until = began.after(self.patience.now.get());

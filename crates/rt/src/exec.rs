@@ -136,7 +136,7 @@ struct Inner {
     inbox: Arc<Inbox>,
     /// Number of task runs so far; see [`Rt::turn`].
     turn: Cell<u64>,
-    /// Whether a task gave way ([`Rt::give_way`]) in this round.
+    /// Whether a task gave way ([`Rt::give_way`]) since [`Rt::run_some`] last checked.
     gave_way: Cell<bool>,
 }
 
@@ -263,7 +263,8 @@ impl Rt {
         self.0.sources.borrow_mut().push(source);
     }
 
-    /// Starts a task, which runs to its end. The handle gives its result, and may be dropped.
+    /// Starts a task. The handle resolves to the task's result. The task runs to completion even if
+    /// the handle is dropped.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let shared = Rc::new(RefCell::new(Joint { value: None, waker: None }));
         let theirs = shared.clone();
@@ -288,7 +289,7 @@ impl Rt {
     }
 
     /// Runs `future` at once, on the caller's stack; it becomes a task only if it has to wait. For
-    /// operations that rarely do.
+    /// operations that rarely wait.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
         self.0.now_coarse.set(None);
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
@@ -374,15 +375,15 @@ impl Rt {
         Readiness { rt: self.clone(), descriptor, direction: Direction::Write, key: None }
     }
 
-    /// Lets every other ready task run first. Time does not pass: a task that yields until a timer
-    /// is due waits for ever.
+    /// Lets every other ready task run first. A virtual clock does not move meanwhile: a task that
+    /// yields until a timer is due waits for ever.
     pub fn yield_now(&self) -> Yield {
         Yield(false)
     }
 
-    /// Yields like [`Rt::yield_now`], for a task that has run for long. If a thread holds the
-    /// engine for its [`crate::port`], the thread serves the requests that have arrived before it
-    /// runs more tasks.
+    /// Yields like [`Rt::yield_now`], for a task that has run for long. If the executor is behind a
+    /// [`crate::port`], the thread that holds the engine serves newly arrived requests first, and
+    /// only then runs more tasks.
     pub fn give_way(&self) -> GiveWay {
         GiveWay(self.clone(), Yield(false))
     }
@@ -535,8 +536,8 @@ impl Rt {
     /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let handle = self.spawn(future);
-        // The result must not wait for tasks that never rest. In virtual time the check is rare, so
-        // that tasks which run together end together.
+        // Tasks that never rest must not withhold the result, so it is checked between rounds. In
+        // virtual time it is checked so rarely that all ready tasks usually come to rest first.
         let often = if self.0.real.is_some() { 1 } else { 1 << 16 };
         loop {
             let mut rounds = 0u64;
@@ -560,7 +561,7 @@ impl Rt {
         }
     }
 
-    /// Runs until no task is ready and no timer is left, or the virtual clock passes `limit`.
+    /// Runs until no task is ready, and no timer or event of a source is due at `limit` or earlier.
     pub fn run_until(&self, limit: Nanos) {
         loop {
             self.run_ready();

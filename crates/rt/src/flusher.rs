@@ -3,9 +3,9 @@
 /// Marks the calling thread, and all threads that it starts, as part of the kernel's path to
 /// storage (`PR_SET_IO_FLUSHER`, prctl(2)): for a server of a block device or of a file system.
 ///
-/// A kernel that is short of memory writes dirty pages back and waits for that. If the server
-/// of these writes requests memory meanwhile, the kernel must not make the server wait,
-/// because the server would wait for itself. The kernel must not slow the server down either
+/// A kernel that is short of memory writes dirty pages back and waits for these writes. If
+/// the server that carries them out requests memory meanwhile, the kernel must not make it
+/// wait, because the server would wait for itself. Nor must the kernel slow the server down
 /// because too many pages are dirty. Returns false if the process may not set the mark, which
 /// needs `CAP_SYS_RESOURCE`.
 pub fn become_io_flusher() -> bool {

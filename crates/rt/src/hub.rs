@@ -11,9 +11,9 @@
 //! `P` read the token before `H` freed it, so `P`'s fence comes before `H`'s, and `H`'s last read
 //! sees `P`'s signal. Either that signal is already counted in `seen`, and then (release, acquire)
 //! the drain saw the request; or the last read differs from `seen`, and `H` goes round again. If
-//! `H` then fails to take the token, `H` is in the position of `P`, having passed its fence, and
-//! the next holder in that of `H`. `loom` checks the whole argument, and checks that without the
-//! second check a request is lost.
+//! `H` then fails to take the token, `H` is in the position of `P` (it has passed a fence), and the
+//! new holder is in the position of `H`. `loom` checks the whole argument, and checks that without
+//! the second check a request is lost.
 //!
 //! # Order
 //! Requests carry tickets drawn before the push. A drain reads a horizon before it looks into any
@@ -74,7 +74,7 @@ pub(crate) enum Served {
     Busy,
     /// Nothing is left to do.
     Done,
-    /// The limit was reached with work left: the caller has to notify another thread.
+    /// The limit on holds was reached with work left: the caller has to notify another thread.
     Left,
 }
 
@@ -92,7 +92,7 @@ impl<S, R: Send> Hub<S, R> {
         }
     }
 
-    /// Creates a ring for a thread. It is reclaimed after its producer is dropped.
+    /// Creates a ring for a thread. The ring is reclaimed after its producer is dropped.
     pub(crate) fn join(&self) -> Producer<Entry<R>> {
         let (producer, consumer) = ring();
         let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);

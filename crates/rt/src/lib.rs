@@ -1,7 +1,8 @@
 //! The deterministic runtime under every Furrow engine.
 //!
-//! The core gets time, randomness, threads and I/O from here only. An engine is a set of tasks of
-//! one [`Rt`]; simulation needs nothing else. Other threads reach an engine through a [`Port`].
+//! The core gets time, randomness, threads and I/O from here only. An engine is a set of tasks
+//! of one [`Rt`], which is all that a simulation needs. Other threads reach an engine through
+//! a [`Port`].
 
 // Only `caller.rs` needs this exception, but Clippy accepts it only in the crate's root.
 #![allow(clippy::disallowed_macros, reason = "the callers' side of the port has thread-locals")]

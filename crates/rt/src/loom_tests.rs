@@ -5,9 +5,9 @@
 //! ```
 //!
 //! `loom` replaces the atomics, the locks and the `UnsafeCell`s of `cell`, `ring`, `hub`, `answer`
-//! and `sleeper`. It explores the executions that the memory model allows, up to a generous number
-//! of preemptions, and fails on a concurrent access to a cell. One test breaks the protocol on
-//! purpose, and the checker must detect that.
+//! and `sleeper`. It explores the executions that the memory model allows, up to the number of
+//! preemptions that a test sets, and fails on a concurrent access to a cell. One test breaks the
+//! protocol on purpose, and the checker must detect that.
 //!
 //! Not modelled: the executor, `eventfd` and `poll`, for which a counter and a flag stand.
 
@@ -265,7 +265,7 @@ fn a_reactor_never_sleeps_over_a_wake_from_outside() {
     });
 }
 
-/// A caller that may hold the engine once leaves the remaining requests and ready tasks to
+/// A caller that may hold the engine only once leaves the remaining requests and ready tasks to
 /// the reactor.
 #[test]
 fn a_reactor_takes_over_what_a_caller_leaves() {

@@ -77,8 +77,8 @@ impl Notify {
     }
 }
 
-/// Future of [`Notify::wait`]. If [`Notify::notify_one`] chose a wait that is dropped before it
-/// ran, the notification is lost. So where waits can be cancelled, use [`Notify::notify_all`].
+/// Future of [`Notify::wait`]. If [`Notify::notify_one`] chose a wait that is dropped before its
+/// task ran, the notification is lost. So where waits can be cancelled, use [`Notify::notify_all`].
 #[must_use = "waits only when awaited"]
 pub struct Notified {
     queue: Rc<RefCell<Queue>>,

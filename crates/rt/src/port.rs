@@ -339,8 +339,8 @@ impl<E: 'static> Handle<E> {
         }
         let reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(reactor) = reactor else { return };
-        // Inside the engine, and on the reactor itself, waiting would never end: the reactor ends
-        // only later.
+        // Inside the engine, or on the reactor itself, this thread must not wait for the reactor:
+        // it would wait for itself.
         if inside() != shared.id && reactor.thread().id() != std::thread::current().id() {
             // Joining cannot fail: a reactor does not panic, because panics of requests are caught.
             let _ = reactor.join();
@@ -369,7 +369,7 @@ impl<E: 'static> Shared<E> {
     }
 
     /// Serves the requests that arrived before this call, then `own`, then runs tasks. True if work
-    /// is left. If more requests came before `own` than one hold should serve, `own` has not run.
+    /// is left. `own` does not run if more requests came before it than one hold may serve.
     fn work(
         &self,
         engine: &mut Option<Engine<E>>,
@@ -391,8 +391,8 @@ impl<E: 'static> Shared<E> {
         rt.run_some(TASKS) || !all
     }
 
-    /// Whether the reactor must learn of a timer, a descriptor or the end. Every hold checks this:
-    /// a reactor that did not get the engine relies on the next holder to ring.
+    /// Whether the reactor must learn of a timer, a descriptor or the engine's end. Every hold
+    /// checks this: a reactor that did not get the engine relies on the next holder to ring.
     fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
         let Some(Engine { rt, .. }) = engine else { return true };
         rt.driver().is_some_and(|driver| {

@@ -19,7 +19,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Once this many parts belong to ranges that are gone, all parts are searched for such parts.
+/// Number of parts, beyond three for each range, at which the parts of ranges that are gone are
+/// searched for and removed.
 const STALE: usize = 64;
 
 /// A range that a task holds or waits for.
@@ -35,7 +36,7 @@ struct Entry {
     given_up: bool,
 }
 
-/// A part of some range: its end, and the last range that covers it.
+/// A part of requested ranges: its end, and the last range that covers it.
 struct Last {
     end: u64,
     key: usize,
@@ -80,7 +81,8 @@ impl Table {
     /// Removes the parts within `range`, which is not empty. The range of `key` then waits for the
     /// ranges that these parts belong to.
     fn cut_out(&mut self, range: &Range<u64>, key: usize) {
-        // A part that begins before `range` keeps its beginning.
+        // A part that begins before `range` is split where `range` begins, and keeps its
+        // first piece.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
             && part.end > range.start
         {
@@ -125,7 +127,7 @@ impl Table {
                 }
             }
         }
-        // The search is rare enough to cost less than the insertions since the last one.
+        // The search is so rare that it costs less than the insertions since the previous search.
         if self.entries.is_empty() {
             self.last.clear();
         } else if self.last.len() > 3 * self.entries.len() + STALE {
@@ -151,8 +153,8 @@ pub struct Held {
 }
 
 impl Ranges {
-    /// Waits until no earlier request for any part of `range` is left, then holds the range. This
-    /// call takes the place in the queue, not the first poll.
+    /// Waits until no earlier request for any part of `range` is left, then holds the range. The
+    /// place in the queue is taken by this call, not by the first poll.
     pub fn hold(&self, range: Range<u64>) -> Hold {
         let key = self.0.borrow_mut().enter(&range);
         Hold { ranges: self.clone(), key: Some(key) }
@@ -287,8 +289,7 @@ mod tests {
         });
     }
 
-    /// As in a model, held ranges do not overlap, and of two overlapping requests the earlier one
-    /// is served first.
+    /// Held ranges never overlap, and of two overlapping requests the earlier one is served first.
     #[test]
     fn overlapping_entries_go_in_order() {
         for seed in 0..200 {

@@ -14,7 +14,7 @@ use crate::exec::Nanos;
 use crate::hub::{Arrivals, Hub, Served};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The end of the sleep of the thread that sleeps for an executor, if one does.
+/// When the thread that sleeps for an executor wakes at the latest, if one sleeps.
 pub(crate) struct Sleeper {
     /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if no thread sleeps,
     /// `u64::MAX` for a sleep without end.
@@ -60,7 +60,7 @@ impl Sleeper {
 pub(crate) struct Turn {
     /// Whether requests or ready tasks are left.
     pub(crate) more: bool,
-    /// Whether the sleeper must be rung because of a timer, a descriptor or the end.
+    /// Whether the sleeper must be rung because of a timer, a descriptor or the engine's end.
     pub(crate) ring: bool,
 }
 

@@ -16,9 +16,8 @@ use std::task::{Wake, Waker};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The list of wakes, which wakers on any thread extend. It has a lock, because that is almost
-/// always free: taking a free lock costs less than a lock-free queue, and the owner takes all wakes
-/// at once.
+/// The list of wakes, which wakers on any thread extend. A lock is cheaper here than a lock-free
+/// queue: it is almost always free, and the owner takes all wakes at once.
 pub(crate) struct Inbox {
     woken: Mutex<Vec<usize>>,
     /// Whether the list has wakes; changed under the lock.

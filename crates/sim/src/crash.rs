@@ -1,6 +1,6 @@
 //! Crash at every command. A sweep runs a workload once and forks the drive before each command. It
-//! cuts the power of each fork in every way, opens what is left, and compares it with what had been
-//! promised by then.
+//! cuts the power of each fork, once for each combination of fates (or for a sample of them),
+//! recovers the drive, and compares its state with what was promised before the cut.
 //!
 //! The harness treats what runs on the drive as a black box, a [`Subject`]. A reopened state may be
 //! crashed again during its recovery. Recovery promises nothing new, so the same state is expected
@@ -47,7 +47,7 @@ pub trait Subject: Sync {
     /// The drive on which the subject runs.
     fn drive(&self, case: Case) -> Geometry;
 
-    /// Makes the drive ready. The power is not cut here.
+    /// Prepares the drive for the run, for example by formatting it. The power is never cut here.
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String>;
 
     /// Runs the workload of the case to its end.
@@ -83,7 +83,8 @@ pub trait Subject: Sync {
     /// default there are none.
     fn again(&self, _: &mut Self::Expected) {}
 
-    /// Counts the situations that reopenings compared with `expected` reached since the last call.
+    /// Returns how often reopenings with this `expected` reached each situation since the
+    /// last call.
     fn reached(&self, _: &Self::Expected) -> Tally {
         Tally::new()
     }
@@ -96,7 +97,8 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
-    /// Changes the drive before it is reopened, as the case and the seed say.
+    /// Changes the drive before it is reopened; the case and the seed (the last argument) say how.
+    /// By default nothing changes.
     fn disturb(&self, _: &Emulator, _: Case, _: u64) {}
 
     /// Recovers after a crash, and compares the result with `expected`.
@@ -115,13 +117,14 @@ pub trait Subject: Sync {
 /// How thorough a sweep of one case is.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Maximum number of cut points tried per run, spread evenly with a seeded start; 0 = all.
+    /// Limits the cut points tried per run to fewer than twice this number, spread evenly with a
+    /// seeded start; 0 = no limit.
     pub cuts_max: usize,
     /// Number of combinations of fates tried where more than three commands are in flight.
     pub samples: usize,
     /// One reopening in this many is crashed again during its recovery; 0 = none.
     pub nested_one_in: u64,
-    /// Number of failures after which a case is given up.
+    /// Number of failures after which a case, or a sweep of many cases, is given up.
     pub failures_max: usize,
 }
 
@@ -166,7 +169,8 @@ impl std::fmt::Display for Failure {
 pub struct Figures {
     /// Number of runs, that is, of workloads executed once without a crash.
     pub runs: u64,
-    /// Number of commands executed in `runs`; before each there is a possible cut point.
+    /// Number of commands executed in `runs`. Each is a possible cut point, except reads while only
+    /// reads are in flight.
     pub commands: u64,
     /// Number of cut points tried.
     pub cuts: u64,
@@ -224,7 +228,8 @@ impl std::fmt::Display for Figures {
         )?;
         writeln!(f, "in flight   {:>10}   cut points", "commands")?;
         let most = self.in_flight.values().copied().max().unwrap_or(1);
-        // From 16 on, buckets are powers of two.
+        // Each depth below 16 has its own bucket. Larger depths share buckets that begin at powers
+        // of two.
         let mut buckets: BTreeMap<usize, u64> = BTreeMap::new();
         for (&depth, &cuts) in &self.in_flight {
             let bucket = if depth < 16 { depth } else { 1 << depth.ilog2() };
@@ -242,7 +247,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Turns what a panic carries into a message.
+/// Turns the payload of a panic into a message.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
@@ -292,7 +297,7 @@ struct Forks {
     phase: u64,
     stride: u64,
     commands: u64,
-    /// Number of commands so far that were cut points: before them a cut could find something new.
+    /// Number of cut points so far: commands before which a cut could find something new.
     cuts: u64,
     forks: Vec<Fork>,
 }
@@ -555,10 +560,11 @@ fn try_cut<S: Subject>(
 }
 
 /// Repeats one failing case. `cuts` is what [`Failure`] prints (`run`: no power cut). `trace` is
-/// called for every command of the run and of the recoveries, each counted from 0.
+/// called for every command of the run and of the recoveries, with the command's number in its run
+/// or recovery, from 0.
 ///
 /// # Errors
-/// The broken promise, or the fault in `cuts`.
+/// The broken promise, or what is wrong with the text `cuts`.
 pub fn replay<S: Subject>(
     subject: &S,
     case: Case,

@@ -44,7 +44,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image that a run leaves on its drive.
+    /// The image of the drive after the run of `case` and a power cut.
     pub(crate) fn of<S: Subject>(subject: &S, case: Case) -> Result<Image, String> {
         let seed = case.seed;
         let geometry = subject.drive(case);
@@ -133,7 +133,7 @@ impl Image {
         }
     }
 
-    /// First blocks of the records that `wanted` selects.
+    /// The first block of each record that `wanted` selects, as zone and block in the zone.
     pub(crate) fn records(&self, wanted: impl Fn(&RecordHeader) -> bool) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         for (zone, bytes) in self.zones.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Image {
     }
 }
 
-/// The content of each zone, and whether it is full.
+/// The content of each zone up to its write pointer, and whether the zone is full.
 pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, String> {
     let count = drive.geometry().zones;
     let reports: Vec<ZoneReport> =

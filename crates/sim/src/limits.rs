@@ -1,8 +1,8 @@
-//! Drives whose limits and zones are less even: fewer zones open than active, a zone that is
+//! Drives with uneven limits and zones: fewer zones may be open than active, or one zone answers
 //! minutes late.
 //!
-//! Each choice uses its own random generator, so that seeds that once failed keep the rest of
-//! their runs.
+//! Each choice has a random generator of its own, so that it changes nothing else in a run: seeds
+//! that once failed still make the same run.
 
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_rt::{Nanos, Rng};
@@ -21,7 +21,7 @@ pub fn fewer_open(geometry: Geometry, seed: u64) -> Geometry {
     }
 }
 
-/// Draws a fault for an eighth of the cases: all or some commands of a zone are answered
+/// Draws a fault in an eighth of the cases: all or some commands to one zone are answered
 /// minutes late.
 pub fn late_zone(geometry: &Geometry, seed: u64) -> Option<Fault> {
     let mut rng = Rng::new(seed ^ 0x001a_7e0e);

@@ -1,5 +1,5 @@
-//! The frame of the simulations of all subjects: a subject goes through several lives, with one
-//! executor per life, and the figures are summed up.
+//! What the simulations of all subjects share: an executor for each life, and figures that are
+//! summed up over the lives.
 
 use furrow_rt::{Config, Rt};
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ pub struct Summary {
     pub commands: u64,
     /// Number of Zone Appends, already counted in `commands`.
     pub appends: u64,
-    /// Situations, and in how many lives each was reached.
+    /// For each situation, the number of lives that reached it.
     pub reached: BTreeMap<&'static str, u64>,
-    /// For each shape of an array (level, drives, stripes of a group): which drives were gone when
-    /// everything was read back, as bits, and how often.
+    /// For each shape of an array (level, drives, stripes per group) and each set of lost drives (a
+    /// bit mask): how often everything was read back without them.
     pub lost: BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>,
 }
 

@@ -12,14 +12,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a sweep ends: at the first of these limits, or at the first failures.
+/// When a sweep ends: at the first of these limits, or after [`Effort::failures_max`] failures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Goal {
     /// Ends after this much time.
     pub time: Option<Duration>,
     /// Ends after this many reopened states.
     pub reopens: Option<u64>,
-    /// Ends after this many seeds, each on a drive with and one without a volatile cache.
+    /// Ends after this many seeds. Each seed makes two cases: a drive with and one without a
+    /// volatile cache.
     pub seeds: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
 //! A plain drive as a [`ZonedDevice`]: commands, rounds of the journal, resets.
 //!
 //! A *round* writes a record of all changes that no record names yet, while their data may still be
-//! in flight. It waits for both and flushes the plain drive. Requests made meanwhile wait for the
-//! next round. If a write that the record names fails, another record says so before the flush.
+//! in flight. It waits for the record and the data, then flushes the plain drive. Requests made
+//! meanwhile wait for the next round. If a write that the record names fails, another record says
+//! so before the flush.
 //!
 //! A zone that is being reset has a *gate*, where later commands of the zone wait in order. Records
 //! name the zone's earlier writes and failures before they name its reset.
@@ -29,9 +30,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A round begins without a request for a flush when this number of blocks was written since the
-/// last record. Writers wait while twice this number is in no record, so recovery reads at most
-/// about twice this number.
+/// Number of blocks written since the last record at which a round begins, even if nobody requests
+/// a flush. Writers wait while twice this number of blocks is in no record, so recovery reads at
+/// most about that many.
 const ROUND: u64 = (64 << 20) / BLOCK;
 
 struct Inner {
@@ -58,7 +59,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct SoftDrive(Rc<Inner>);
 
-/// The result of a recovery, with whose decisions the drive can be started.
+/// The result of a recovery, from which the drive can be started.
 #[derive(Debug)]
 pub struct Recovered {
     found: Found,
@@ -102,7 +103,8 @@ pub async fn recover(
             }
             settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
         }
-        // Unless these blocks are written again, the next read of them may return something else.
+        // These blocks need not be durable, and they are not written again here. So the next read
+        // of them from the drive may return something else.
         Access::ReadOnly => {
             for (_, Placed { at, pages }) in found.take_believed() {
                 kept.extend((at / BLOCK..).zip(pages));
@@ -401,7 +403,8 @@ impl Inner {
                 if !status.is_ok() {
                     state.fail(zone, from);
                 } else if !state.holds(zone, from) {
-                    // The zone ended at an earlier failed write, so this write has failed, too.
+                    // The zone now ends at an earlier write that failed, so this write counts as
+                    // failed, too.
                     status = Status::WriteFault;
                 }
                 state.in_flight.remove(&number);
@@ -500,7 +503,7 @@ impl Inner {
             return status;
         }
         if self.variant.has(SoftDefect::EarlyLife) {
-            // The seeded bug: the discard is sent when the zone may already be written again.
+            // The defect: the discard is sent when the zone may already be written again.
             let this = self.clone();
             self.rt.spawn_detached(async move {
                 this.rt.yield_now().await;
@@ -515,7 +518,8 @@ impl Inner {
         }
     }
 
-    /// Carries out the commands at the gate of `zone`, up to the next reset that takes time.
+    /// Carries out the commands at the gate of `zone` in order, then removes the gate. Stops at a
+    /// reset that takes time: when the reset ends, it calls this again.
     fn open_gate(self: &Rc<Self>, zone: ZoneId) {
         loop {
             let later = {
@@ -616,8 +620,8 @@ impl Inner {
                 // Changes made from here on belong to the next round.
                 state.taking = std::mem::take(&mut state.pending);
             }
-            // If the journal is small, one record takes only a part of the changes. Half a journal
-            // half is left for the failures of that part's writes.
+            // If the journal is small, one record takes only a part of the changes: at most half of
+            // a journal half, so that the failures of that part's writes fit, too.
             loop {
                 let most = Journal::most(self.layout()) / 2;
                 let entries = self.state.borrow_mut().taking.take(most);
@@ -655,7 +659,8 @@ impl Inner {
             let fits = self.state.borrow().journal.fits(&failures, self.layout());
             let first = entries.len();
             entries.extend(failures);
-            // The table in the other half does not show this round, so all of its entries go there.
+            // If the failures do not fit, they go to the other half. The table there does not show
+            // this round, so all of the round's entries go with them.
             self.append(if fits { &entries[first..] } else { &entries }).await?;
         }
         if !self.variant.has(SoftDefect::SkippedFlush) {
@@ -687,7 +692,8 @@ impl Inner {
             !journal.fits(entries, self.layout()) && !journal.anchored
         };
         if overwrites {
-            // Only the other half's table, which the turn overwrites, is known to be durable.
+            // Only the table of the other half is known to be durable, and it is about to
+            // be overwritten.
             self.flush().await?;
         }
         let (table, record) = {
@@ -752,7 +758,7 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
-    /// A flush begins a round after the resets that writes wait for. The round waits for all
+    /// A flush waits for resets that hold writes back, then begins a round. The round waits for all
     /// earlier writes, then flushes the plain drive.
     fn flush_covers_submitted(&self) -> bool {
         true

@@ -99,7 +99,7 @@ pub const LAYOUTS: &[furrow_log::layout::Layout] =
 /// its half.
 pub const CHANGES_FIXED: usize = 8;
 
-/// The state of a zone that survives a power cycle.
+/// The facts about a zone that survive a power cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lasting {
     /// Number of resets of the zone.
@@ -109,7 +109,7 @@ pub(crate) struct Lasting {
     pub state: LastingState,
 }
 
-/// The part of a zone's state that survives a power cycle.
+/// The state of a zone as the journal stores it: fewer kinds than [`ZoneState`] has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LastingState {
@@ -201,7 +201,7 @@ pub(crate) fn table_blocks(zones: u32) -> u32 {
 
 impl Layout {
     /// Plans the layout for zones of `zone` bytes on a plain drive of `size` bytes. Each half of
-    /// the journal holds `records` blocks of records, or a number that suits the drive.
+    /// the journal holds `records` blocks of records; with `None`, a number that suits the drive.
     ///
     /// # Errors
     /// `Invalid` if a size is not a multiple of 4 KiB or is too large, `NoSpace` if no zone fits.

@@ -2,8 +2,9 @@
 //! whole records.
 //!
 //! A record may be missing because a power cut tore it, or because it is damaged. If a later record
-//! says that it was complete, it is damaged, and its copy in the record after it counts. A missing
-//! table can be computed from the other half, which stays until the table is durable.
+//! says that the missing one was complete, the missing one is damaged, and its copy in the next
+//! record counts. A missing table can be computed from the other half, which stays until the table
+//! is durable.
 
 use crate::format::{Lasting, Superblock, ZoneEntry, kind};
 use crate::journal::{Changes, Entry, parse};
@@ -18,7 +19,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use zerocopy::FromBytes;
 
-/// A whole table.
+/// A table that was read without damage.
 pub(crate) struct Table {
     pub epoch: u64,
     pub sequence: u64,
@@ -27,7 +28,7 @@ pub(crate) struct Table {
     pub zones: Vec<Lasting>,
 }
 
-/// A whole record of changes.
+/// A record of changes that was read without damage.
 pub(crate) struct Record {
     epoch: u64,
     object: Uuid,
@@ -105,8 +106,8 @@ pub(crate) async fn half(
             changes,
         });
     }
-    // A turn that failed may have left records of the same epoch, with an older last
-    // complete record.
+    // A turn that failed may have left records of the same epoch, which call only older
+    // records complete.
     let rank = |record: &&Record| (record.epoch, record.checkpoint, record.sequence);
     let newest = || records.iter().max_by_key(rank);
     let turn = match &table {
@@ -152,7 +153,8 @@ pub(crate) struct Told {
 pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
     let (epoch, sequence, complete) = (table.epoch, table.sequence, table.checkpoint);
     let mut told = Told { steps: Vec::new(), epoch, sequence, complete, mended: Vec::new() };
-    // The other half is newer if it was begun after this one and its table is torn or damaged.
+    // The other half can be newer only if its table is torn or damaged; otherwise that table would
+    // have been chosen.
     let later = match (&other.table, other.records.as_slice()) {
         (None, records @ [first, ..]) if first.epoch > table.epoch => Some((records, first)),
         _ => None,
@@ -176,8 +178,8 @@ pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
             .push(format!("{what} of the journal is damaged: it was computed from the other half"));
     }
     if has_first && first.checkpoint < its_table {
-        // The lost table showed the complete changes, and the first record after it has all
-        // later ones.
+        // The lost table showed the changes that were complete, and the first record after it has
+        // all later changes.
         let until = records.iter().take_while(|record| record.sequence <= first.checkpoint);
         let until = until.count();
         told.take(&records[..until], first.checkpoint);

@@ -8,8 +8,7 @@ use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, FromZeros, IntoBytes, little_endian::U64};
 
-/// Consecutive blocks of a zone, with checksums; as a part of [`Pending`], no record names
-/// them yet.
+/// Consecutive blocks of a zone that were written, with their checksums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
     /// First block, counted from the zone's start.

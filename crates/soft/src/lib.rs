@@ -18,11 +18,11 @@
 //! - The journal has two halves that take turns. Each begins with a table of all zones, and is
 //!   begun only when the table of the half before is durable.
 //! - If a later record says that a missing one was complete, the gap is damage and not the end of
-//!   the journal. The record's copy in the next record counts. Without a copy the drive is not
-//!   written, unless the caller accepts the loss.
+//!   the journal. The missing record's copy in the next record counts. Without a copy the drive is
+//!   not written, unless the caller accepts the loss.
 //! - After a write or flush of the journal has failed, nothing is written any more.
 //!
-//! The layer does not know what its zones hold, and reads it only for checksums.
+//! The layer does not interpret the content of its zones, and reads it only to check checksums.
 
 mod drive;
 pub mod format;

@@ -28,7 +28,7 @@ pub(crate) struct Found {
     pub warnings: Vec<String>,
     /// A message about what damage of the journal has lost; `None` if nothing is lost.
     pub lost: Option<String>,
-    /// For each zone, whether its state may differ from the records read so far.
+    /// For each zone, whether its state may differ from what the records read so far say.
     doubt: Vec<bool>,
 }
 
@@ -182,7 +182,7 @@ impl Found {
         )
     }
 
-    /// If the zone's state is in doubt, sets it to the state that `entry` changes: everything
+    /// If the zone's state is in doubt, sets it to the state in which `entry` continues: everything
     /// before a later change was durable.
     fn rebase(&mut self, entry: &Entry) {
         let (zone, generation, pointer) = match entry {
@@ -195,7 +195,8 @@ impl Found {
         }
     }
 
-    /// Applies a change that is durable.
+    /// Applies a change that is durable. Returns a description of the zone if the change does not
+    /// follow from the zone's state.
     fn trust(&mut self, entry: &Entry) -> std::result::Result<(), String> {
         let zone = entry.zone();
         let now = self.zones[zone.0 as usize];
@@ -275,7 +276,7 @@ impl Found {
     /// for unwritten.
     ///
     /// # Errors
-    /// Names the first unreadable block, and what the user can do.
+    /// The error names the first unreadable block, and what the user can do.
     async fn one_by_one(
         &self,
         plain: &dyn PlainDevice,

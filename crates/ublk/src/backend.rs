@@ -1,4 +1,4 @@
-//! The interface of a backend, from which a block device of the kernel is served.
+//! The interface of a backend, which carries out the requests of a block device.
 
 use crate::abi::{self, SECTOR, ZoneDescriptor, attribute, group};
 use crate::request::Request;

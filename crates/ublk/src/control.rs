@@ -109,9 +109,9 @@ impl Control {
         Err(Error::new(ErrorKind::Unsupported, what))
     }
 
-    /// Makes a device, which has no block device yet. If `number` is `None`, the kernel chooses it.
-    /// With `kept_for` the device outlives its server, and [`Control::kept`] finds the device by
-    /// that key.
+    /// Makes a device, which has no block device yet. If `number` is `None`, the kernel chooses the
+    /// number. With `kept_for` the device outlives its server, and [`Control::kept`] finds the
+    /// device by that key.
     ///
     /// # Errors
     /// `Unsupported` if the kernel cannot have such devices; `Denied`; `Exists`; `Io`.
@@ -286,11 +286,11 @@ impl Control {
         self.serve_from_here(device, control::END_RECOVERY, "take over a device")
     }
 
-    /// Removes the devices that killed servers of Furrow's have left.
+    /// Removes the devices that killed servers of Furrow have left.
     pub(crate) fn remove_left(&mut self) {
         for device in all_devices() {
             let Some(info) = self.info(device) else { continue };
-            // A device that was made but not started yet is dead too, but its server lives.
+            // A device that was made but not started yet has this state, too, but its server lives.
             if info.mark == MARK && info.state == STATE_DEAD && !is_running(info.pid) {
                 let _ = self.delete(device);
             }
@@ -301,7 +301,7 @@ impl Control {
 /// Whether this process can make block devices on this machine, with zones or without.
 ///
 /// # Errors
-/// `Unsupported` or `Denied`, each with advice.
+/// `Unsupported` or `Denied`, each with advice; `Io`.
 pub fn available(zoned: bool) -> Result<(), Error> {
     Control::open()?.has(feature::USER_COPY | if zoned { feature::ZONED } else { 0 }, zoned)
 }
@@ -330,7 +330,7 @@ fn with_info(device: u32, info: &mut DeviceInfo) -> ControlCommand {
     }
 }
 
-/// Whether a server with the id `pid` runs. The kernel sets -1 when a server has gone.
+/// Whether a server with the id `pid` runs. The kernel reports -1 for a server that has gone.
 fn is_running(pid: i32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -29,7 +29,7 @@ pub struct Drive {
     drive: Rc<dyn ZonedDevice>,
     properties: Properties,
     pool: Pool,
-    /// Zones that are being written, if the drive does not support Zone Append.
+    /// Locks on the zones that are being written, if the drive does not support Zone Append.
     turns: Ranges,
     recorder: Option<Rc<Recorder>>,
 }
@@ -38,7 +38,8 @@ impl Drive {
     /// Prepares `drive` for serving.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel cannot have such zones: their size must be a power of two.
+    /// `Unsupported` if the kernel cannot have the drive's zones, for example because their size is
+    /// not a power of two.
     pub fn new(drive: Rc<dyn ZonedDevice>) -> Result<Drive, Error> {
         let properties = properties(drive.geometry()).map_err(|what| {
             Error::new(ErrorKind::Unsupported, format!("{}: {what}", drive.name()))
@@ -150,7 +151,8 @@ impl Backend for Drive {
                 Ok(Done::Plain)
             }
             Operation::Report => {
-                // A current kernel asks at the write pointer before it writes zeroes there.
+                // A current kernel requests a report at the write pointer before it writes
+                // zeroes there.
                 let (first, _) = geometry.locate(lba).ok_or(Errno::INVAL)?;
                 let reports = self.report(first, request.sectors.min(REPORT)).await?;
                 let zones: Vec<_> = reports.iter().map(|zone| descriptor(geometry, zone)).collect();

@@ -17,11 +17,11 @@ use furrow_zone::{Error, ErrorKind};
 const PATIENCE: u64 = 15 * Nanos::SECOND;
 
 /// The device that was kept for `key` and waits for a server. If the server was killed just now,
-/// waits until the kernel has noticed. Also returns `None` if this process lacks the right to
-/// see devices.
+/// waits until the kernel has noticed. Also returns `None` if the kernel has no ublk, or this
+/// process may not see its devices.
 ///
 /// # Errors
-/// `Busy` if another process serves the device.
+/// `Busy` if another process serves the device; `Io`.
 pub async fn waiting(rt: &Rt, key: u64) -> Result<Option<Device>, Error> {
     if all_devices().is_empty() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub async fn waiting(rt: &Rt, key: u64) -> Result<Option<Device>, Error> {
 /// with errors.
 ///
 /// # Errors
-/// `Io`.
+/// `Io`, or an error of opening `/dev/ublk-control`.
 pub async fn discard(rt: &Rt, device: Device) -> Result<(), Error> {
     on_thread(rt, move || {
         let mut control = Control::open()?;
@@ -87,7 +87,7 @@ fn judge(kept: &[DeviceInfo]) -> Kept {
 /// Checks that the kept device `number` has the properties of the device that would be made now.
 ///
 /// # Errors
-/// `Invalid` if it has others; `Io`.
+/// `Invalid` if its properties differ; `Io`.
 pub(crate) fn check(
     control: &mut Control,
     number: u32,
@@ -106,7 +106,7 @@ pub(crate) fn check(
     }
 }
 
-/// The first difference between a device and one with `properties`: "A, not B".
+/// The first difference between the kept device and `properties`, as text: "A, not B".
 fn difference(info: &DeviceInfo, found: &Parameters, properties: &Properties) -> Option<String> {
     let wanted = properties.parameters();
     let sectors = (found.basic.sectors, wanted.basic.sectors);
@@ -128,7 +128,7 @@ fn difference(info: &DeviceInfo, found: &Parameters, properties: &Properties) ->
         let (found, wanted) = (info.largest, properties.transfer_bytes);
         return Some(format!("requests of {found} bytes at most, not {wanted}"));
     }
-    // The kernel adds another group by itself.
+    // The kernel adds another group of parameters by itself.
     let groups = group::BASIC | group::DISCARD | group::ZONED;
     let same = found.groups & groups == wanted.groups
         && found.basic == wanted.basic

@@ -10,9 +10,9 @@
 //!
 //! Invariants: the entry of a command is written before the drive gets the command; the entry of an
 //! answer is written after the drive has answered and before the kernel gets the answer; a mark is
-//! written before the process that sent the mark gets its answer. So the drive can have had the
-//! commands in the order of the entries. A recording may end anywhere: an entry that is cut off
-//! does not count.
+//! written before the process that sent the mark gets its answer. So the order of the entries is
+//! one in which the drive may have received the commands. A recording may end anywhere: an entry
+//! that is cut off does not count.
 
 use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pages};

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of requests in flight at once.
+/// Maximum number of requests in flight at once.
 pub(crate) const DEPTH: u16 = 64;
 
 /// Number of pages kept for reuse: enough for four of the largest writes.
@@ -83,8 +83,8 @@ impl<B: Backend> Server<B> {
     /// # Errors
     /// `Unsupported` if the kernel has no ublk, or cannot have such a device; `Denied`; `Exists` if
     /// the number is taken; `Busy` if another process serves the kept device; `Invalid` if the kept
-    /// device does not match `backend`; `Io`. After an error no device is left, except for one that
-    /// was kept.
+    /// device does not match `backend`, or the clock is virtual; `Io`. After an error no device is
+    /// left, except for one that was kept.
     pub async fn start(rt: &Rt, backend: B, options: Options) -> Result<Server<B>, Error> {
         if rt.config().clock == Clock::Virtual {
             return Err(Error::new(ErrorKind::Invalid, "a block device needs a real clock"));
@@ -174,7 +174,8 @@ impl<B: Backend> Server<B> {
                 inner.take_arrivals();
             }
         });
-        // The kernel reads from the device before it answers, so this thread must serve requests.
+        // The kernel reads from the device before it answers, so this thread must serve
+        // requests meanwhile.
         let starting = on_thread(rt, move || match is_kept {
             true => Control::open()?.end_recovery(number),
             false => Control::open()?.start(number),
@@ -213,7 +214,8 @@ impl<B: Backend> Server<B> {
     /// mounted on the device then gets errors.
     ///
     /// # Errors
-    /// `Io`. In that case, the kernel removes the device when the process ends.
+    /// `Io`, or an error of opening `/dev/ublk-control`. In that case, the kernel removes the
+    /// device when the process ends.
     pub async fn stop(self) -> Result<(), Error> {
         let number = self.0.device.number;
         self.end().await?;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// Largest transfer in bytes.
 const TRANSFER: u32 = 1 << 20;
 
-/// Number of blocks of zeroes that one write has.
+/// Maximum number of blocks in one write of zeroes.
 const ZEROES: u64 = 256;
 
 /// A RAID volume that is served as an ordinary block device.
@@ -26,9 +26,10 @@ impl Exported {
         Exported { volume, read_only, always_durable: false }
     }
 
-    /// Makes every change durable before it is answered. A device that outlives its server
-    /// ([`Options::kept_for`](crate::Options::kept_for)) needs that: if the process dies, drives
-    /// that live in it, such as soft zones, lose unflushed data, and the kernel does not notice.
+    /// With `true`, makes every change durable before it is answered. A device that outlives
+    /// its server ([`Options::kept_for`](crate::Options::kept_for)) needs that: if the process
+    /// dies, drives that live in it, such as soft zones, lose unflushed data, and the kernel
+    /// does not notice.
     #[must_use]
     pub fn always_durable(mut self, always_durable: bool) -> Exported {
         self.always_durable = always_durable;
@@ -77,8 +78,8 @@ impl Backend for Exported {
     }
 }
 
-/// Writes pages of zeroes, so that the blocks keep their space: for zeroes of the other kind a
-/// log-structured volume stores nothing.
+/// Writes pages of zeroes, so that the blocks keep their space. For `write_zeroes`, a
+/// log-structured volume would store nothing.
 async fn write_pages(
     volume: &furrow_raid::Volume,
     block: u64,

@@ -15,8 +15,8 @@ pub enum Access {
     /// For reading; other processes may read too. Nothing is written, and writes and changes of
     /// zones are refused.
     ReadOnly,
-    /// Like [`Access::ReadWrite`], and accepts the loss of what damage of the drive's own records
-    /// took. Only soft zones have such records.
+    /// Like [`Access::ReadWrite`], but also opens a drive whose own records are damaged, and
+    /// accepts the loss of the data that they described. Only soft zones have such records.
     AcceptLoss,
 }
 
@@ -115,8 +115,8 @@ pub trait ZonedDevice {
         true
     }
 
-    /// True if a flush also makes those writes durable that were submitted before it and are not
-    /// answered yet. Such a write counts as written only if the drive then answers it with success.
+    /// True if a flush also covers writes that were submitted before it and are not answered yet.
+    /// Such a write is durable once both the flush and the write are answered with success.
     fn flush_covers_submitted(&self) -> bool {
         false
     }
@@ -127,8 +127,8 @@ pub trait ZonedDevice {
         None
     }
 
-    /// Gives the drive up: at once, every pending command is answered with
-    /// [`InternalError`](Status::InternalError), and later so is every new one. The pending
+    /// Gives the drive up: answers every pending command with
+    /// [`InternalError`](Status::InternalError) at once, and every later command too. The pending
     /// commands may still take effect, or not. A drive that cannot be given up ignores the call.
     fn give_up(&self) {}
 
@@ -138,7 +138,7 @@ pub trait ZonedDevice {
         None
     }
 
-    /// Damage that was repaired when the drive was opened, one line each.
+    /// Damage that was repaired or tolerated when the drive was opened, one line each.
     fn warnings(&self) -> &[String] {
         &[]
     }

@@ -11,8 +11,8 @@
 //! | [`ZoneOffline`] | the zone is gone with its blocks (1BBh) | engine: other files continue |
 //! | [`ZoneFull`] | the drive finishes the zone (Zone Active Excursion) | ordered writer: 4 |
 //! | [`Disappear`] | every command answers 006h, for a while or for good | engine: 5 |
-//! | [`Slow`] | done at once, answered late; a read reads late | all: no order of answers counts |
-//! | [`ReorderAppends`] | appends in flight to a zone swap places | appender: by the answer |
+//! | [`Slow`] | done at once, answered late; a read reads late | all: rely on no order of answers |
+//! | [`ReorderAppends`] | appends in flight to a zone swap places | appender: uses the answer |
 //! | [`BitFlip`] | one bit of a stored block changes, without an error | readers: 6 |
 //!
 //! 1. Unflushed blocks survive or are lost, depending on [`Geometry::volatile_cache`]; the drive
@@ -21,9 +21,9 @@
 //! 3. Waits for its writes in flight, asks where the write pointer is, writes elsewhere,
 //!    then acknowledges.
 //! 4. Continues in another zone; the budget gets its permit back.
-//! 5. Read-only with an error; after the drive's return, a new mount.
-//! 6. By the CRC32C in the pointer; cleaning moves the CRC with the block, so a moved flip is
-//!    still found.
+//! 5. Becomes read-only with an error; when the drive is back, it must be mounted again.
+//! 6. Find it by the CRC32C in the pointer. Cleaning moves the CRC with the block, so a flip in a
+//!    moved block is still found.
 //!
 //! Where the file system has no other place to write (checkpoints, tables), it stops writing
 //! instead, and loses nothing that it has acknowledged: docs/inside/design/file-system.md, "When
@@ -48,8 +48,8 @@
 //! faults need no command, and happen when they are injected: a zone-state fault of one zone and a
 //! bit flip of given blocks, each with the moment *always*.
 //!
-//! Not covered: misdirected writes, and writes that the drive loses after an acknowledged flush.
-//! Surviving those needs replicas, and Furrow does not claim to.
+//! Not covered: misdirected writes, and writes that the drive loses after an acknowledged flush. To
+//! survive those takes replicas, and Furrow does not claim to survive them.
 
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
@@ -178,7 +178,8 @@ pub trait FaultInjection {
 
 impl Fault {
     /// Creates a fault that strikes at every command to which it applies. Kinds with a lasting
-    /// effect (a power cut, zone states, bit flips) strike once, the others without limit.
+    /// effect (power cuts, disappearances, zone states, bit flips) strike once, the others
+    /// without limit.
     pub fn new(kind: FaultKind) -> Fault {
         let lasting = matches!(
             kind,

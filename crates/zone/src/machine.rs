@@ -457,8 +457,9 @@ impl Machine {
     /// is its capacity.
     ///
     /// # Errors
-    /// The status of a write that is not allowed; [`Status::ZoneInvalidWrite`] if `pointer` lies
-    /// before the zone's write pointer. Nothing has changed then.
+    /// The status with which the zone refuses a write; [`Status::InvalidField`] for a conventional
+    /// zone, [`Status::LbaOutOfRange`] past the last zone; [`Status::ZoneInvalidWrite`] if
+    /// `pointer` lies before the zone's write pointer. Nothing has changed then.
     pub fn fail_write_at(&mut self, zone: ZoneId, pointer: BlockCount) -> Result<(), Status> {
         let before = self.lookup(zone)?;
         if self.geometry.is_conventional(zone) {
@@ -518,8 +519,8 @@ impl Machine {
     /// the order of the calls.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if that state is impossible or exceeds a limit of the drive; nothing
-    /// has changed then.
+    /// [`ErrorKind::Corrupt`] if the drive has no such zone, or if the state is impossible or
+    /// exceeds a limit of the drive; nothing has changed then.
     pub fn restore(&mut self, zone: ZoneId, to: Zone) -> Result<(), Error> {
         let corrupt =
             |what: String| Err(Error::new(ErrorKind::Corrupt, format!("zone {zone}: {what}")));

@@ -11,7 +11,7 @@
 //! - Only [`Overlay::apply`] sends the drive below anything other than reads.
 //! - Each block is read from the view if it was written there, otherwise from the drive, never as a
 //!   mixture. Blocks that the drive cannot read cannot be read from the view.
-//! - The view is valid only while its user alone changes the drive; `apply` checks that the zones
+//! - The view is valid only while nothing else changes the drive; `apply` checks that the zones
 //!   are unchanged.
 //!
 //! The view may implicitly close another zone than the drive would, because zone reports do not say
@@ -122,7 +122,8 @@ impl Overlay {
     ///
     /// # Errors
     /// `Busy` if the drive's zones have changed since the view was made (then nothing is written);
-    /// `Io` with the command that failed, after all earlier commands were carried out.
+    /// `Io` if the drive does not report its zones, or with the command that failed, after all
+    /// earlier commands were carried out.
     pub async fn apply(&self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         let below = self.0.below.clone();
         let same = |(a, b): (&ZoneReport, &ZoneReport)| {

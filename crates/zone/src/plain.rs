@@ -6,7 +6,7 @@ use furrow_rt::{Completion, Pages};
 /// A drive without zones: a block device, a file, or an emulated one.
 ///
 /// Offsets and lengths are in bytes and multiples of 4 KiB. Commands start in any order. A write is
-/// durable only when a flush is answered that was sent after the write's answer. Until then, any
+/// durable only once a flush that was sent after the write's answer is answered. Until then, any
 /// parts of a write may survive a power cut without the rest, in units of 512 bytes or more.
 /// `Outcome::lba` has no meaning.
 pub trait PlainDevice {

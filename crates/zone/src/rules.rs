@@ -155,10 +155,11 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     }
 }
 
-/// Whether an empty or closed zone may be opened. Active zones are checked first, because closing
-/// an implicitly opened zone does not make fewer of them. So a drive with equal limits (MAR = MOR)
-/// always answers Too Many Active Zones, as the specification wants: if all allowed zones are open,
-/// they are all the active ones, and no zone is closed.
+/// Whether an empty or closed zone may be opened. The limit of active zones is checked first,
+/// because closing an implicitly opened zone does not reduce their number. So a drive with equal
+/// limits (MAR = MOR) always answers Too Many Active Zones, as the specification wants: at the
+/// limit of open zones, all active zones are open, so a zone to be opened is empty and would be one
+/// active zone too many.
 fn opening(state: ZoneState, headroom: Headroom) -> Result<(), Status> {
     if !state.is_active() && !headroom.active {
         return Err(Status::TooManyActive);

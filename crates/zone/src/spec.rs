@@ -17,7 +17,8 @@
 //! An image's path may contain a comma without a backslash if the text after the comma is not an
 //! option, as in `a,b.zns`: options come last, and each has a `=`.
 //!
-//! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows its parameters.
+//! `model.PARAMETER=value` sets a parameter of the timing model; the emulator checks its name
+//! and value.
 //!
 //! An image knows its geometry, so it takes only the options of a run (`seed`, `timing`, …,
 //! `sync`). A drive of the system takes `order`. An option may be given once.

@@ -45,7 +45,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
             true => 0,
             false => distance(&word, &lower),
         };
-        // Without this, every short name would be near to a word of one or two letters.
+        // Without the second condition, every short name would be near to a word of one or
+        // two letters.
         if distance <= most && distance < length.max(2) && !near.iter().any(|(_, one)| *one == name)
         {
             near.push((distance, name));

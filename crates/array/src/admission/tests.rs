@@ -1,12 +1,12 @@
-//! Tests of the decision on which state records count.
+//! Tests of the rules that decide which state records count.
 
 use super::*;
 use crate::level::Level;
 use crate::placement::Placement;
 use proptest::prelude::*;
 
-/// Levels and numbers of drives, among them all shapes that split into two parts that can both
-/// continue alone.
+/// Levels and numbers of drives; in some of these shapes, an array can split into two parts that
+/// both continue alone.
 const SHAPES: [(Level, u32); 10] = [
     (Level::Raid4, 2),
     (Level::Raid5, 2),
@@ -20,7 +20,7 @@ const SHAPES: [(Level, u32); 10] = [
     (Level::Raid0, 2),
 ];
 
-/// Drives with higher numbers have replaced others.
+/// Drives that have replaced others have UUIDs with higher numbers than this.
 const FRESH: u8 = 100;
 
 /// A drive: its newest record, and the writes whose acknowledgement it took part in.
@@ -43,8 +43,8 @@ struct Step {
     given: Vec<bool>,
     /// A member that fails while the array runs.
     fails: Option<usize>,
-    /// The number of members that have the record of the failure, or of missing drives, when a
-    /// crash comes.
+    /// If a crash comes while the failure, or missing drives, are being recorded: the number of
+    /// members that have the record by then.
     told: Option<usize>,
     /// Whether a failed member is replaced.
     replaces: bool,
@@ -231,8 +231,8 @@ proptest! {
                 return Ok(());
             }
             for drive in &given {
-                // A drive that was replaced after a split looks like one replaced before it, if the
-                // other drives of its time are not given.
+                // A drive that was replaced after a split looks like one replaced before the split,
+                // if the other drives of its part are not given.
                 let replaced = !all && world.fresh > FRESH;
                 prop_assert!(
                     replaced || drive.deeds.is_subset(newest),
@@ -293,8 +293,7 @@ fn two_halves_that_went_on_alone_are_a_split() {
         let text = split_refusal(&says, &names, &parts, |_| String::new());
         assert!(text.contains("each gone on without the other"), "{text}");
         assert!(text.contains("--choose") && !text.contains("replace"), "{text}");
-        // The two halves continue again, one after the other: the first still knows nothing of
-        // the second.
+        // The first half continues alone once more: it still knows nothing of the second half.
         world.step(&assemble(one, count as usize));
         let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
         assert_eq!(judge(&says).unwrap().split, parts, "{level} {count}");
@@ -315,8 +314,8 @@ fn a_half_that_was_cut_off_twice_is_no_part() {
     assert!([0, 3].contains(&judged.newest), "{}", judged.newest);
 }
 
-/// A replaced drive is started alone, after the other drives have each recorded the others as
-/// failed. Writes that these drives had acknowledged together before still count.
+/// A drive that was replaced is started alone, after the other drives have recorded each other as
+/// failed. Writes that those drives acknowledged together before that still count.
 #[test]
 fn what_drives_did_together_before_they_fell_out_counts() {
     let mut world = World::new(Level::Raid6, 3);
@@ -349,9 +348,9 @@ fn who_was_told_of_a_failure_alone_is_stale() {
     assert_eq!(judged.standings[3], Standing::TakenOut(3));
 }
 
-/// A member recorded the other as failed; the other's drive was replaced and then recorded the
-/// member as failed. An older image of the member, from when it was alone, is stale, because the
-/// other knows its later record.
+/// Member 0 recorded member 1 as failed; the new drive of member 1 then recorded member 0 as
+/// failed. An older image of member 0, from when it was alone, is stale, because the record of the
+/// new drive names a later record of member 0.
 #[test]
 fn an_older_image_of_a_drive_that_was_alone_is_no_split() {
     let mut world = World::new(Level::Raid5, 2);

@@ -1,8 +1,8 @@
 //! Parity of many chunks in one pass, in the widest registers the processor has.
 //!
 //! The loops are plain Rust over arrays of [`LANE`] bytes, which the compiler vectorises. They are
-//! compiled twice, for any processor and for processors with AVX2; calls choose at run time. Both
-//! versions give the same bytes, so a run stays a function of its seed.
+//! compiled twice, for any processor and for processors with AVX2; each call chooses at run time.
+//! Both versions give the same bytes, so a run stays a function of its seed.
 
 #![allow(unsafe_code, reason = "code for a processor that was asked whether it is one")]
 

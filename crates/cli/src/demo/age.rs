@@ -7,7 +7,7 @@ use super::progress::Progress;
 use anyhow::{Context, bail};
 use furrow_rt::Rng;
 
-/// Blocks of one file: 1 MiB.
+/// Number of blocks of each file: 1 MiB.
 pub const FILE_BLOCKS: u64 = 256;
 /// Maximum number of blocks of one overwrite.
 const WRITE_BLOCKS_MAX: u64 = 16;
@@ -24,7 +24,8 @@ pub struct Aging<'a> {
 }
 
 impl<'a> Aging<'a> {
-    /// Files below `folder`, which is made later. Content and places follow from `seed`.
+    /// Files below `folder`, which [`Aging::fill`] makes. `seed` determines their content and the
+    /// places of overwrites.
     pub fn new(folder: &'a str, seed: u64) -> Aging<'a> {
         Aging { folder, plan: Plan { seed }, rng: Rng::new(seed), versions: Vec::new() }
     }
@@ -56,8 +57,9 @@ impl<'a> Aging<'a> {
         Ok(())
     }
 
-    /// Overwrites random ranges of random files until `done` returns true. `done` is called from
-    /// time to time, and reports progress towards `progress`.
+    /// Overwrites random ranges of random files until `done` returns true. `done` is called first,
+    /// and then after every `ROUND` overwrites. Its second result, the number of steps done so far,
+    /// goes to `progress`.
     ///
     /// # Errors
     /// The first error of the file system; also an error if `bytes_max` bytes were written
@@ -137,7 +139,8 @@ impl<'a> Aging<'a> {
     }
 }
 
-/// The id of a file for the plan. No writer of the load has its writer number.
+/// The id by which the plan knows the file number `index`. Its writer number is not that of any
+/// writer of the load.
 fn id(index: usize) -> FileId {
     FileId { writer: u32::MAX, index: index as u32 }
 }

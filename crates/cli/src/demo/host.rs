@@ -32,8 +32,8 @@ pub trait Host {
     fn status(&self) -> anyhow::Result<Status>;
     /// Stops the file system cleanly.
     fn stop(&mut self) -> anyhow::Result<()>;
-    /// Starts the load of `round`, kills the process that serves the file system `after` its first
-    /// acknowledged fsync, and leaves the file system unreachable.
+    /// Starts the load of `round`. When `after` has passed since the first acknowledged fsync,
+    /// kills the process that serves the file system, and leaves the file system unreachable.
     fn kill_under_load(&mut self, round: &Round, after: Duration) -> anyhow::Result<()>;
 }
 
@@ -41,7 +41,7 @@ pub trait Host {
 pub struct Round<'a> {
     pub number: u32,
     pub journal: &'a Path,
-    /// The load, for a file system given as [`Files`].
+    /// Makes the load for a file system.
     pub load: &'a dyn for<'b> Fn(&'b dyn Files) -> Load<'b>,
 }
 
@@ -52,8 +52,8 @@ impl Round<'_> {
         (self.load)(files).run(&mut journal, &AtomicBool::new(false))
     }
 
-    /// Waits until an fsync was acknowledged. Returns false if the load ends before, as
-    /// `ended` reports.
+    /// Waits until an fsync was acknowledged. Returns false if `ended` reports that the load
+    /// ended before.
     fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
         let since = Instant::now();
         loop {
@@ -267,7 +267,7 @@ pub fn mount_problem() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting needs root".to_owned());
     }
-    // CAP_SYS_ADMIN, which root in a container may lack.
+    // Mounting needs CAP_SYS_ADMIN (bit 21), which root in a container may lack.
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     let capabilities = u64::from_str_radix(line.trim(), 16).ok()?;

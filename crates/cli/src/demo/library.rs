@@ -251,7 +251,7 @@ impl OpenFile for Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let ino = self.ino;
-        // A stopped engine has no open files.
+        // If the engine has stopped, the call fails, but then no file is open.
         let _ = self.library.call(move |fs| async move { fs.release(ino).await });
     }
 }

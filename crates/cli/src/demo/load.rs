@@ -15,11 +15,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of files on which a writer works at the same time, so that other files are dirty at the
-/// fsync of one.
+/// Number of files on which a writer works at the same time, so that at the fsync of one file the
+/// others are dirty.
 const FILES_IN_HAND: usize = 6;
 
-/// Bytes that may be written ahead of the rate.
+/// Number of bytes by which the writers may be ahead of [`Load::rate_max`].
 const BURST: f64 = 1_048_576.0;
 
 /// A load on a folder that exists and is empty.
@@ -41,7 +41,7 @@ struct Living<'a> {
     renamed_since_sync: bool,
 }
 
-/// Bytes written since a load began.
+/// Limits the rate of a load: counts the bytes that its writers have written since it began.
 struct Throttle {
     bytes: AtomicU64,
     since: Instant,
@@ -129,7 +129,7 @@ impl Load<'_> {
         Ok(Living { file, state: State::created(), open, renamed_since_sync: false })
     }
 
-    /// Does the next step of a file. True if an fsync was acknowledged.
+    /// Does the next step of a file. Returns true if an fsync followed and was acknowledged.
     fn advance(&self, living: &mut Living<'_>, written: &Throttle) -> anyhow::Result<bool> {
         let Living { file, state, open, renamed_since_sync } = living;
         let path = self.path(*file, state.renamed);
@@ -181,7 +181,8 @@ impl Load<'_> {
         let mut found = BTreeSet::new();
         for writer in 0..self.writers {
             let folder = format!("{}/w{writer}", self.folder);
-            // Without an acknowledged fsync of its files, the folder need not have survived.
+            // If no fsync of a file in the folder was acknowledged, the folder need not
+            // have survived.
             if acknowledged.keys().all(|file| file.writer != writer)
                 && self.files.attributes(&folder).is_err()
             {
@@ -213,8 +214,8 @@ impl Load<'_> {
         names.contains(&format!("w{writer}/{name}")).then_some(file)
     }
 
-    /// The states in which a file may be: the state at the last acknowledged fsync, and the states
-    /// after all later steps up to the next fsync, which was not acknowledged.
+    /// The states in which a file may be: the state at the last acknowledged fsync, and the state
+    /// after each later step up to the next fsync, which was not acknowledged.
     fn allowed(&self, file: FileId, acknowledged: u64) -> Vec<State> {
         let (mut state, mut renamed_since_sync) = (State::created(), false);
         let mut states = Vec::new();

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tree::Tree;
 
-/// The drive: small zones, striped over eight channels.
+/// Options of the drive: small zones, striped over eight channels.
 const DRIVE: &str = "capacity=4GiB,zone-size=16MiB,channels=8,dies=8,max-active=96,max-open=96";
 /// Folder to which the tree is copied.
 const COPY: &str = "tree";
@@ -44,11 +44,11 @@ const WRITERS: u32 = 4;
 const LOAD_RATE_MAX: u64 = 16 << 20;
 /// Aging fills the drive until only this percentage of it is available.
 const AGED_AVAILABLE: u64 = 15;
-/// Number of cleaned superzones from which on the drive counts as aged.
+/// The drive counts as aged once this number of superzones was cleaned.
 const AGED_VICTIMS: u64 = 8;
 /// Folder of the files that aging overwrites.
 const AGED: &str = "aged";
-/// The kill comes this long after the first acknowledged fsync, in milliseconds.
+/// Minimum and maximum time from the first acknowledged fsync to the kill, in milliseconds.
 const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 
 /// Show a tree of files on an emulated zoned drive surviving kill -9
@@ -120,7 +120,8 @@ impl Places {
         self.work.join(format!("fsyncs-{round}.log"))
     }
 
-    /// Makes the work folder, and removes only what an earlier demo left there.
+    /// Makes the work folder. If it exists, removes what an earlier demo left there, and
+    /// nothing else.
     fn clear(&self) -> anyhow::Result<()> {
         fs::create_dir_all(&self.work).with_context(|| self.work.display().to_string())?;
         // An interrupted demo may have left its mount.
@@ -195,8 +196,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Demo { places: &places, tree: &tree, seed, kills: args.kills, mounted: problem.is_none() };
     let result = demo.run(&mut *host, said);
     if result.is_err() {
-        // Stop the host so that no mount is left behind; the error that is returned is the
-        // first one.
+        // Stop the host so that no mount is left behind. If the stop fails too, the first error
+        // is returned.
         let _ = host.stop();
     }
     let verified = result?;

@@ -1,8 +1,8 @@
 //! The steps of each file of the load, as a pure function of (seed, file, step).
 //!
-//! A step needs no memory of earlier ones, so an acknowledged fsync is recorded as (file, step):
-//! the checker repeats the file's steps and knows every block. Content contains its own place
-//! (seed, file, block, version), so misplaced data shows.
+//! The journal of a load therefore records an acknowledged fsync as (file, step): the checker
+//! repeats the file's steps and so knows the content of every block. Content is computed from its
+//! place (seed, file, block, version), so the checker notices misplaced data.
 
 use furrow_rt::Rng;
 
@@ -25,11 +25,12 @@ pub struct FileId {
 /// An action that a step performs on its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Writes content of this step's version from block `first` on, `length` bytes.
+    /// Writes `length` bytes from block `first` on. The version of the content is the number of
+    /// the step.
     Write { first: u64, length: u64 },
     /// Truncates the file to `size` bytes.
     Truncate { size: u64 },
-    /// Renames the file to its second name.
+    /// Renames the file to the other of its two names.
     Rename,
     /// Removes the file.
     Remove,
@@ -48,7 +49,7 @@ pub enum Follow {
     SyncFolder,
 }
 
-/// Content of one block: its version, and the number of bytes that hold it; the other bytes
+/// Content of one block: its first `length` bytes are those of version `version`, the others
 /// are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
@@ -84,7 +85,7 @@ impl Plan {
         Rng::new(mixed)
     }
 
-    /// The number of steps of `file`, including its removal.
+    /// The number of steps of `file`, including its removal if it is removed.
     pub fn life(self, file: FileId) -> u64 {
         LIFE.0 + self.rng(file, 0).below(LIFE.1 - LIFE.0 + 1)
     }
@@ -126,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// The action that follows step number `step`, which has performed `done`.
+    /// The action that follows step number `step`. `done` is what that step has done.
     pub fn follow(self, file: FileId, step: u64, done: Step, renamed_since_sync: bool) -> Follow {
         if done == Step::Remove {
             Follow::SyncFolder
@@ -134,14 +135,14 @@ impl Plan {
             Follow::Nothing
         } else if renamed_since_sync || step <= self.period(file) || self.rng(file, step).one_in(2)
         {
-            // A new name is durable only after an fsync.
+            // An fdatasync need not make a new name durable.
             Follow::Sync
         } else {
             Follow::SyncData
         }
     }
 
-    /// Name of a file: the first one, or the one after a rename.
+    /// Name of a file: the first one, or with `renamed` the second one.
     pub fn name(self, file: FileId, renamed: bool) -> String {
         let FileId { writer, index } = file;
         format!("w{writer}/f{index}{}", if renamed { ".renamed" } else { "" })
@@ -155,7 +156,7 @@ impl Plan {
         }
     }
 
-    /// The bytes that a step writes.
+    /// The content of `length` bytes from block `first` of `file` on, in `version`.
     pub fn payload(self, file: FileId, version: u64, first: u64, length: u64) -> Vec<u8> {
         let mut data = vec![0; length as usize];
         let mut block = [0; BLOCK];
@@ -211,7 +212,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Steps through a few hundred files and compares the state with plain bytes at every step.
+    /// Steps through 300 files and compares the state with plain bytes at every step.
     #[test]
     fn the_state_is_what_plain_bytes_would_be() {
         let plan = Plan { seed: 7 };

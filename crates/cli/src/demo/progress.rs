@@ -40,8 +40,8 @@ fn left(done: u64, of: u64, seconds: f64) -> Option<f64> {
     told.then(|| seconds * of.saturating_sub(done) as f64 / done as f64)
 }
 
-/// Runs `work` and shows its progress out of `of` items. Returns the result of `work` and the
-/// seconds it took.
+/// Runs `work` and shows its progress as a part of `of`: the number of all items, and their unit.
+/// Returns the result of `work` and the seconds it took.
 pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) -> (T, f64) {
     let (progress, done, since) = (Progress::default(), AtomicBool::new(false), Instant::now());
     let terminal = io::stderr().is_terminal();

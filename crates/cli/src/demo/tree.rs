@@ -7,10 +7,10 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of bytes copied or compared at a time.
+/// Size in bytes of the buffer with which a thread copies or compares files.
 const CHUNK: usize = 256 * 1024;
 
-/// Amounts copied or compared.
+/// Amounts to copy or compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub folders: u64,
@@ -156,7 +156,8 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Checks that every name is found by a lookup, and that listings show no other names.
+    /// Checks that listings show as many names as were copied. [`Tree::compare`] also looks up
+    /// every name, so there are no other names.
     fn compare_names(&self, target: &dyn Files, under: &str) -> anyhow::Result<()> {
         let mut found = 0;
         let folders = self.entries.iter().filter(|e| e.attributes.kind == Kind::Folder);

@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 /// Version of the JSON document.
 const JSON_VERSION: u32 = 1;
-/// Number of drives of the volume that is tried.
+/// Number of drives of the volume whose shape the check computes.
 const MEMBERS: usize = 4;
 
 /// Find obstacles between a drive and each front end
@@ -47,7 +47,7 @@ pub(super) struct CheckArgs {
     json: bool,
 }
 
-/// The device of the kernel that mounts need.
+/// The kernel's device that every mount needs.
 const FUSE: &str = "/dev/fuse";
 
 /// A front end, and the reason why it cannot use the drive.
@@ -98,7 +98,8 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let opened = opened.map(|drive| drive.zoned());
     match opened.map_err(|error| crate::in_use::explain(&spec, error)) {
-        // The obstacles that the kernel shows explain more than this error.
+        // If the kernel's description of the drive shows obstacles, they explain more than
+        // this error.
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
         Ok(drive) if drive.geometry().conventional_zones >= drive.geometry().zones => {

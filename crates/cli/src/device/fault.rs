@@ -192,7 +192,7 @@ impl Add {
     }
 }
 
-/// `FIRST` or `FIRST+COUNT`.
+/// Parses `FIRST` or `FIRST+COUNT`.
 fn parse_range(text: &str) -> Result<(u64, u64), String> {
     let (first, count) = text.split_once('+').unwrap_or((text, "1"));
     let number = |text: &str| {
@@ -248,8 +248,8 @@ fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
 }
 
 /// Applies `words` to an open `drive` called `name`. A power cut without further conditions happens
-/// at once, and the fates of commands in flight are drawn from `seed`; so several drives can lose
-/// power at the same moment. After its last fault is cleared, a drive that had lost power or
+/// at once, so that several drives can lose power at the same moment; the fates of commands in
+/// flight are drawn from `seed`. After its last fault is cleared, a drive that had lost power or
 /// disappeared answers again.
 ///
 /// # Errors

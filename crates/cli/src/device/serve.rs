@@ -132,7 +132,7 @@ fn marks_socket(recording: &Path) -> anyhow::Result<UnixListener> {
     Ok(socket)
 }
 
-/// Records the lines that clients send as marks, one client after another.
+/// Accepts clients one after another, and records each line that a client sends as a mark.
 async fn take_marks(rt: &Rt, socket: UnixListener, recorder: &Recorder) {
     let Ok(ready) = socket.try_clone().map(|socket| Arc::new(OwnedFd::from(socket))) else {
         return;

@@ -94,7 +94,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     show(args, drive.geometry(), &lines, out)
 }
 
-/// The result for a zone.
+/// The result of the command for one zone.
 struct Line {
     before: ZoneReport,
     after: ZoneReport,

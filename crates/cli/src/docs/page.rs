@@ -74,7 +74,7 @@ fn entry(columns: &[&str], cells: &[&str]) -> String {
     format!(".TP\n\\fB{}\\fR\n{}{between}\n", plain(name), plain(meaning))
 }
 
-/// A line without marks of emphasis and code; links are left as their text.
+/// `line` without the marks of emphasis and code; only the text of a link remains.
 fn plain(line: &str) -> String {
     let (mut text, mut rest) = (String::new(), line);
     while let Some((before, after)) = rest.split_once('[') {

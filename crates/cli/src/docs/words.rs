@@ -56,7 +56,7 @@ fn arrays() -> impl Iterator<Item = String> {
     running().into_iter().map(|array| array.status.array)
 }
 
-/// The running arrays that answer within `PATIENCE`; none if one of them takes longer.
+/// The running arrays; empty if one of them does not answer within `PATIENCE`.
 fn running() -> Vec<Running> {
     let (tell, told) = channel();
     // The thread is not joined: it ends with the program at the latest.
@@ -82,8 +82,7 @@ pub fn add(shell: Shell, generated: String) -> String {
                 format!("{}\n", line.replace(":_default'", &format!(":_furrow_{function}'")))
             });
             let text: String = lines.collect();
-            // This text must come before the function that runs as soon as the shell loads
-            // the file.
+            // `ZSH` must come before the function that runs as soon as the shell loads the file.
             text.replacen("autoload -U is-at-least\n", ZSH, 1)
         }
         _ => generated,

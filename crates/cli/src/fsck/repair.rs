@@ -100,7 +100,7 @@ fn decide(
         (false, true) => "Not all errors are mended, and data is given up. Make the repair?",
         (false, false) => "Not all errors are mended. Make the repair?",
     };
-    // The reason to report if no user can be asked, so that no user has agreed to a loss.
+    // The reason to report if no user can be asked for consent.
     let nobody =
         if loses { NOBODY_AGREED } else { "not all errors can be mended: -y mends the others" };
     consent(question, nobody, |question| if args.json { None } else { ask(question) })
@@ -352,7 +352,8 @@ mod tests {
         args: Args,
     }
 
-    /// The exit status, and whether the repair is applied.
+    /// The exit status after the arguments `line`, and whether the repair is applied; `said` is the
+    /// user's answer.
     fn end(line: &str, verdict: &Verdict, loses: bool, said: Option<bool>) -> (u8, bool) {
         let words = ["fsck", "d.zns"].into_iter().chain(line.split_whitespace());
         let args = Call::try_parse_from(words).expect("a command line").args;

@@ -44,7 +44,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Amounts that were copied.
+/// Amounts that were copied, and the files that were left out because they are damaged.
 #[derive(Default)]
 struct Copied {
     files: u64,
@@ -56,8 +56,8 @@ struct Copied {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if the directory is not empty or not writable, or a file is damaged. Files copied until
-/// then stay.
+/// An error if the directory is not empty or not writable, or a file is damaged. Files copied
+/// before the error stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let looked = View::open(&args.device, args.accept_loss)?;
     let all = looked.below(&args.path)?;
@@ -104,7 +104,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!copied.left_out.is_empty()))
 }
 
-/// A name from a drive must not lead out of the directory.
+/// Refuses a name in the store that would lead out of the target directory.
 fn check_name(name: &str) -> Result<()> {
     let wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
     if !name.is_empty() && name.split('/').any(wrong) {

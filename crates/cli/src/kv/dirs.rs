@@ -58,7 +58,7 @@ pub fn make(args: &MakeArgs, out: &mut dyn Write) -> Result<u8> {
         Ok(())
     });
     if done.is_err() {
-        // None of the new directories is durable or has content yet.
+        // The new directories can be removed, because none of them is durable or has content yet.
         for path in made.iter().rev() {
             changed.store().remove_directory(path)?;
         }

@@ -14,13 +14,14 @@ use furrow_zone::{Access, Error, ErrorKind};
 use std::io::Read;
 use std::rc::Rc;
 
-/// Bytes of files that are copied at a time.
+/// Number of bytes of a file that are copied at a time.
 pub const PIECE: usize = 1 << 20;
-/// Suffix of a file that is being written, until it replaces the file at the path.
+/// Suffix of the name of an unfinished file. When the file is complete, it is renamed to its path.
 pub const UNFINISHED: &str = ".furrow-put";
 
-/// Checks the store on `device`, which is only read; with `content` also the content of files. A
-/// line on the terminal shows the progress of `what`, unless `quiet`.
+/// Checks the store on `device` without writing to it; with `content`, also reads the content
+/// of files. Unless `quiet`, a line on the terminal shows the progress; its verb is `what`,
+/// such as "checked".
 ///
 /// # Errors
 /// An error if there is no store; the error says what the drive holds.
@@ -64,7 +65,7 @@ impl Looked {
                 store => store,
             }
         });
-        // Tasks of a failed inspection still hold the drive.
+        // This ends the tasks of a failed inspection, which still hold the drive.
         let store = store.inspect_err(|_| rt.clear())?;
         for loss in store.losses() {
             crate::complain(&format!("{device}: lost: {loss}"));
@@ -115,7 +116,7 @@ impl Changed {
         Changed::open_with(device, Options::default())
     }
 
-    /// Opens the store on `device`.
+    /// Like [`Changed::open`], with `options`.
     ///
     /// # Errors
     /// The errors of [`Changed::open`].
@@ -193,8 +194,9 @@ impl Changed {
         Ok(made)
     }
 
-    /// Writes the bytes that `from` yields to a file of another name, syncs it, and renames it to
-    /// `path`. Returns the number of bytes.
+    /// Writes the bytes that `from` yields to a file of another name, syncs it, and renames it
+    /// to `path`. Calls `done` with the number of bytes after each piece. Returns the number of
+    /// all bytes.
     ///
     /// # Errors
     /// An error if a read or write fails; then `path` is unchanged.
@@ -240,7 +242,7 @@ impl Changed {
         Ok(bytes)
     }
 
-    /// Scrubs to the end, and repairs.
+    /// Scrubs the whole store and repairs damage.
     ///
     /// # Errors
     /// An error if the store fails.

@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// The files of a store by number, each once; the first name decides the kind.
+/// The kind of each file of a store, by file number. The first of a file's names decides its kind.
 pub fn files(store: &Snapshot) -> BTreeMap<furrow_kv::FileId, Kind> {
     let mut kinds = BTreeMap::new();
     for (path, node) in store.names() {

@@ -112,7 +112,8 @@ fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
     kinds
 }
 
-/// The zone in the form for drawing: its use is the kind with the most blocks in it.
+/// The zone as a cell of the picture. An open or full zone is shown as the kind of files with the
+/// most valid blocks in it, or as garbage if it has no valid block.
 fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
     let most = kinds.iter().max_by_key(|(_, blocks)| **blocks);
     let usage = match zone.usage {

@@ -63,8 +63,8 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
                 bail!("{name}: is there already, and a directory replaces nothing");
             }
         }
-        // A path inside a directory that another argument moves does not exist any more when its
-        // turn comes.
+        // If another argument moves a directory, a path inside this directory no longer exists when
+        // its own turn comes.
         let inside = |of: &str| from.starts_with(&format!("{of}/"));
         if let Some((of, _)) = pairs.iter().find(|(other, _)| inside(other)) {
             bail!("{}: moves with {} already", show::printable(from), show::printable(of));

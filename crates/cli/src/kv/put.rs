@@ -38,7 +38,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if the file cannot be read or written; then the store is unchanged.
+/// An error if the file cannot be read or written; then no file was made or replaced, but
+/// directories may have been made.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let path = plain(&args.path);
     if path.is_empty() || args.path.ends_with('/') {

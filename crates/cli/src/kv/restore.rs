@@ -96,7 +96,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Everything below a directory, each directory before its content.
+/// Adds everything below `directory` to `items`, each directory before its content. `to` is the
+/// path of `directory` in the store.
 fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
     let what = || directory.display().to_string();
     let entries = fs::read_dir(directory).with_context(what)?;
@@ -125,8 +126,8 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that nothing is in the way of `items`. Returns the blocks that the files need, and their
-/// total size in bytes.
+/// Checks that nothing is in the way of `items`. Returns the number of blocks that the files need,
+/// and the total size of the files in bytes.
 fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
     let mut sizes = BTreeMap::new();
     for item in items {

@@ -19,10 +19,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest time that a store may take to answer.
+/// Longest time that the program that uses a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The answer of a store.
+/// The description of a store in use, as the program that uses it answers [`Request::Stat`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct Running {
     device: String,
@@ -57,7 +57,8 @@ pub struct Running {
     socket: PathBuf,
 }
 
-/// Files of a kind, in the order of [`Kind::ALL`].
+/// The files of one kind. The kind is not named: the answer lists the kinds in the order
+/// of [`Kind::ALL`].
 #[derive(Clone, Debug, Deserialize)]
 struct OfKind {
     files: u64,
@@ -85,7 +86,7 @@ struct Zone {
     kinds: Vec<u64>,
 }
 
-/// The use of a zone that has this name.
+/// The zone use with the name `name`, if there is one.
 fn usage_of(name: &str) -> Option<ZoneUse> {
     ZoneUse::ALL.into_iter().find(|usage| usage.name() == name)
 }
@@ -101,7 +102,8 @@ struct Operation {
 /// `device` has failed with `error`.
 ///
 /// # Errors
-/// `error` itself, if no program uses the store, or if that program does not answer.
+/// `error` itself, if no program uses the store, or if that program does not answer; with an
+/// explanation, if a program speaks another version of the protocol.
 pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
     let spec: Option<DeviceSpec> = device.parse().ok().filter(|_| busy);
@@ -119,7 +121,8 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
 /// The control socket of the store on `device`, if a program uses it.
 ///
 /// # Errors
-/// An error if that program is not found, but a program speaks another version of the protocol.
+/// An error if no program is found that uses the store, but a program speaks another version of
+/// the protocol.
 pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
     let spec: Option<DeviceSpec> = device.parse().ok();
     let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
@@ -136,7 +139,8 @@ pub fn socket_of(device: &str) -> Result<Option<PathBuf>> {
 /// The store on the image at `path`, if a program uses it.
 ///
 /// # Errors
-/// An error if that program is not found, but a program speaks another version of the protocol.
+/// An error if no program is found that uses the image, but a program speaks another version of
+/// the protocol.
 fn find(path: &Path) -> Result<Option<Running>, control::Error> {
     let mut outdated = None;
     for store in all() {
@@ -258,7 +262,7 @@ impl Running {
         let mut document = self.document.clone();
         document["device"] = json!(device);
         document["running"] = json!(true);
-        // The document names the kinds as this command does.
+        // The kinds get the names that this command uses for them.
         let kinds = document["kinds"].as_array_mut().into_iter().flatten();
         kinds.zip(Kind::ALL).for_each(|(told, kind)| told["kind"] = json!(kind.name()));
         document

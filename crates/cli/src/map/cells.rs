@@ -1,4 +1,5 @@
-//! Cells of a picture of zones: one zone each, or several if there are more zones than cells fit.
+//! Cells of a picture of zones: one zone each, or several zones each if one cell per zone would
+//! not fit.
 
 use super::{Style, fill, style};
 use furrow_fuse::report::MapPage;
@@ -15,8 +16,8 @@ pub struct Cell {
 }
 
 /// Number of zones per cell: the smallest power of two that keeps the number of cells for `zones`
-/// at `places` or less. Superzones mostly have powers of two as well, so they begin where cells
-/// begin.
+/// at `places` or less. The number of zones of a superzone is mostly a power of two as well, so
+/// superzones begin where cells begin.
 pub fn zones_per_cell(zones: usize, places: usize) -> usize {
     let mut each = 1;
     while zones.div_ceil(each) > places.max(1) {

@@ -98,7 +98,7 @@ pub fn draw(map: &MapPage, styles: &[Style]) -> String {
     out
 }
 
-/// Colours and fonts.
+/// Writes the colours and fonts.
 fn look(out: &mut String, styles: &[Style], used: &BTreeSet<usize>) {
     let mut light = String::from(
         ".fm text{font:12px ui-monospace,monospace;fill:#1f2328}.fm .z{font-size:9px}\
@@ -145,7 +145,7 @@ fn patterns(out: &mut String, all: &[Cell]) {
     }
 }
 
-/// The coloured areas of a row, and frames around open cells.
+/// Writes the coloured areas of a row, and frames around open cells.
 fn areas(out: &mut String, row: &[Cell], y: usize) {
     let mut at = 0;
     for run in row.chunk_by(|one, other| one.style == other.style && step(one) == step(other)) {
@@ -188,7 +188,7 @@ fn letter(style: &Style, fill: f64) -> char {
     if fill >= 0.5 { style.letter.to_ascii_uppercase() } else { style.letter }
 }
 
-/// The entry of the legend at `(x, y)` for one colour and letter.
+/// Writes the entry of the legend for the use with index `of` in `styles`, at `(x, y)`.
 fn entry(out: &mut String, map: &MapPage, styles: &[Style], of: usize, (x, y): (usize, usize)) {
     let zones: Vec<&Zone> = map.zones.iter().filter(|zone| style(zone, styles) == of).collect();
     let full: u64 = zones

@@ -1,4 +1,4 @@
-//! Pictures of maps that fit, say their scale, and can be read without colour.
+//! Tests that pictures of maps fit the screen, state their scale, and can be read without colour.
 
 use super::cells::{Cell, cells, zones_per_cell};
 use super::text::Part;
@@ -130,7 +130,7 @@ fn the_map_of_any_drive_fits_screens_of_40_80_and_200_columns() {
                 let first = text.lines().next().unwrap();
                 let (number, row) = first.trim_start().split_once(' ').unwrap();
                 assert_eq!(number, "0");
-                // A row is full, or half full if twice the zones per cell were too many.
+                // The first row shows all zones, or is at least about half as wide as the screen.
                 let filled = row.len() == zones || row.len() * 2 + 20 > width;
                 assert!(filled, "no more zones per cell than needed:\n{text}");
             }

@@ -30,7 +30,7 @@ pub fn draw(map: &MapPage, styles: &[Style], screen: Screen, part: Part, below: 
     }
     let label = map.total.saturating_sub(1).to_string().len();
     let room = screen.width.saturating_sub(label + 1).max(10);
-    // Zones in rows of a round number are easier to count.
+    // Cells are easier to count in rows of a multiple of ten.
     let row = room / 10 * 10;
     let explained = |each: usize| {
         let each = match each {
@@ -49,7 +49,7 @@ pub fn draw(map: &MapPage, styles: &[Style], screen: Screen, part: Part, below: 
     let each = match part {
         Part::AllZones => 1,
         _ => {
-            // The longer explanation is counted, since it applies if there are more zones
+            // The lines of the longer explanation are counted: it applies if there are more zones
             // than cells.
             let lines = |text: &str| text.lines().count();
             // The path of a drive may be longer than a line.

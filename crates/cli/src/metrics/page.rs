@@ -89,7 +89,7 @@ fn part(families: &[Family]) -> String {
     let mut text = format!("All samples have the labels `{}`.\n\n", of_all.join("`, `"));
     text.push_str("| metric | meaning |\n|---|---|\n");
     for family in families {
-        // The page says that a name tells type and unit.
+        // The page promises that the name of a metric implies its type and unit.
         let implied = match family.name.ends_with("_total") {
             true => "counter",
             false if has(family, "quantile") => "summary",

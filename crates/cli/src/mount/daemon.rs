@@ -112,7 +112,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (sender, receiver) = channel();
     let (source, engine) = (plan.source.clone(), plan.options.engine.clone());
-    // The directory as the mount table shows it, where that can be resolved.
+    // The directory as the mount table shows it; the given path if it cannot be resolved.
     let directory = plan.directory.canonicalize().unwrap_or_else(|_| plan.directory.clone());
     let options = MountOptions { notice: log, ..engine };
     // A kernel that caches writes sets the times of files itself, with its coarse clock.
@@ -187,7 +187,7 @@ fn notes(plan: &Plan) -> String {
     notes.iter().filter(|note| !note.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
 }
 
-/// A note about the faster option, if it was neither chosen nor refused.
+/// A note about the option `writeback_cache`, if it was neither chosen nor refused.
 fn faster(plan: &Plan) -> &'static str {
     let chosen = plan.texts.iter().any(|text| text.contains("writeback_cache"));
     if chosen || plan.options.engine.read_only {

@@ -19,7 +19,7 @@ pub struct Known {
 
 /// The setting that applies without an option.
 pub enum Usual {
-    /// The setting that this option gives.
+    /// The same setting as with this option.
     Is(&'static str),
     /// A setting that no option can express.
     Words(&'static str),

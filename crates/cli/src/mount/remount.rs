@@ -69,7 +69,7 @@ pub fn remount(plan: &Plan) -> Result<()> {
         return endpoint.remount(&plan.directory);
     }
     let changes = changes_of_mount(&plan.directory, &wanted)?;
-    // Find an order that is too long before the kernel changes anything.
+    // Fails if the order is too long, before the kernel changes anything.
     report::remount_order(&changes)?;
     endpoint.remount(&plan.directory)?;
     match changes.is_empty() {
@@ -115,7 +115,7 @@ fn is_changeable(name: &str) -> bool {
     known(name) || name.strip_prefix("no").is_some_and(known)
 }
 
-/// The options in `wanted` that differ from those in force with `now`, separated by commas.
+/// The options in `wanted` that would change a mount with the options `now`, separated by commas.
 ///
 /// # Errors
 /// The reason why one of them may not change.

@@ -1,11 +1,13 @@
-//! The problem of an array, and the advice on it: the lines `status` and `action`.
+//! Finds the problem of an array, and advice on it: the lines `status` and `action` of `furrow
+//! raid status`.
 
 use super::status::{Member, Status};
 
-/// Number of errors from which on a member is reported as the problem.
+/// A member with at least this number of errors is reported as the array's problem.
 const MANY: u64 = 1000;
 
-/// Fills in the problem and the advice.
+/// Sets `problem` and `action` of `status`; also `state` if the array has failed, is full, or has
+/// lost or damaged data.
 pub fn advise(status: &mut Status) {
     let name = status.array.clone();
     let with = |state: &str| -> Vec<String> {

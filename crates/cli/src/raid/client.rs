@@ -13,8 +13,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Suffix of the file with the array's name, which exists as long as the socket: the name is known
-/// even if the daemon does not answer.
+/// Suffix of the file with the array's name. The file exists as long as the control socket, so that
+/// commands know the name even if the daemon does not answer.
 const NAME_ENDING: &str = "name";
 /// Upper limit for the bytes of an array's name.
 const NAME_MAX: u64 = 256;
@@ -63,7 +63,8 @@ impl Silent {
         }
     }
 
-    /// Whether `name` is the name of this array.
+    /// Whether `name` is the name of this array, or at least four characters from the start of
+    /// its UUID.
     fn is_called(&self, name: &str) -> bool {
         self.array.as_deref() == Some(name) || (name.len() >= 4 && self.uuid.starts_with(name))
     }
@@ -127,11 +128,11 @@ pub fn make_runtime_dir() -> Result<PathBuf> {
 }
 
 /// A file with the name of an array, for commands that get no answer from its daemon. Dropping this
-/// value removes the file; a daemon that has died leaves the file with its socket.
+/// value removes the file; a daemon that dies leaves both the file and its socket.
 pub struct NameFile(PathBuf);
 
 impl NameFile {
-    /// Keeps the name `name` of the array with this UUID.
+    /// Writes the name `name` of the array with UUID `uuid` to such a file.
     ///
     /// # Errors
     /// An error if the file cannot be written.
@@ -149,7 +150,7 @@ impl Drop for NameFile {
     }
 }
 
-/// The name in the file next to a daemon's socket.
+/// The array's name from the file next to its control socket; `None` if that cannot be read.
 fn name_beside(socket: &Path) -> Option<String> {
     let file = std::fs::File::open(socket.with_extension(NAME_ENDING)).ok()?;
     let mut name = String::new();
@@ -157,7 +158,7 @@ fn name_beside(socket: &Path) -> Option<String> {
     (!name.is_empty()).then(|| crate::show::printable(&name))
 }
 
-/// The arrays that run and answer, by name; none if this user may not see them.
+/// The arrays whose daemons answer, sorted by name; none if this user may not see them.
 pub fn running() -> Vec<Running> {
     visible().unwrap_or_default().running
 }
@@ -236,7 +237,8 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
     })
 }
 
-/// Connects, but gives a daemon that is ending a moment to remove its socket.
+/// Connects to `socket`. If no process listens there, tries again after a moment, in which a daemon
+/// that is ending removes its socket.
 fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<Connection> {
     let opened = Connection::open(socket, Some(limit));
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
@@ -246,7 +248,7 @@ fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<Connection> {
     opened
 }
 
-/// The error that running arrays cannot be listed.
+/// The error if this user cannot use `path`, the runtime directory or a control socket in it.
 fn denied(path: &Path, error: &std::io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => "permission denied",
@@ -302,7 +304,7 @@ pub fn find(name: &str) -> Result<Running> {
     }
 }
 
-/// What the daemons of all running arrays say of them.
+/// The status of each array whose daemon answers; none if this user may not see them.
 pub fn statuses() -> Vec<Status> {
     running().into_iter().map(|array| array.status).collect()
 }
@@ -367,8 +369,9 @@ pub fn ask_within(
     answer.map_err(|error| explain(socket, error, limit))
 }
 
-/// Like [`ask`]. If the daemon ends after its answer (a success or an error), this function returns
-/// only when the daemon has ended.
+/// Like [`ask`]. If the answer (a success or an error) says that the daemon ends after it, this
+/// function then waits until the daemon has closed the connection and, for up to 10 s, until its
+/// socket is dead.
 ///
 /// # Errors
 /// The errors of [`ask`].

@@ -99,7 +99,8 @@ fn parse_group(text: &str) -> Result<u32, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if no such array can be made of the drives; then nothing was written.
+/// An error if the drives or options do not suit such an array; then nothing was written. Also an
+/// error if a drive fails while the array is made.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let arguments = [&args.devices[..], &args.spare[..]].concat();
     let specs = devices::listed(&arguments)?;
@@ -118,7 +119,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let all: Vec<Rc<dyn ZonedDevice>> = all?;
     let mut drives = all.clone();
     let spares = drives.split_off(args.devices.len());
-    // Drives are alike except for their number of zones; others are refused later.
+    // The defaults follow from the drive that allows the fewest active zones. `Shape::new` refuses
+    // drives that are not alike.
     let fewest = drives.iter().map(|drive| drive.geometry());
     let fewest = fewest.min_by_key(|geometry| geometry.max_active.unwrap_or(u32::MAX));
     let defaults = Config::new(args.level, fewest.expect("invariant: a level has drives"));
@@ -202,7 +204,7 @@ fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
 /// Replaces drive numbers in `message` by the drives' names.
 fn named_drives(message: &str, names: &[String]) -> String {
     let mut message = message.to_owned();
-    // The loop runs backwards, so that "drive 1" does not match the start of "drive 12".
+    // The pattern includes "has", so that drive 1 does not match the start of "drive 12 has".
     for (index, name) in names.iter().enumerate().rev() {
         message = message.replace(&format!("drive {index} has"), &format!("{name} has"));
     }

@@ -27,9 +27,10 @@ pub struct Named {
 pub enum Says {
     /// The drive is a member of an array.
     Member(Box<Examined>),
-    /// The drive is a member or spare none of whose records is whole; the error says so.
+    /// The drive is a member or spare, but none of its records is whole; the error says so.
     Damaged(Damaged, Error),
-    /// The drive is not a member, or cannot be read: the reason, and its content in one word.
+    /// The drive is not a member, or cannot be read: the reason, and in one word what the drive
+    /// holds, if known.
     Nothing(Error, Option<&'static str>),
 }
 
@@ -124,7 +125,7 @@ pub fn check_lasting(spec: &DeviceSpec) -> Result<(), Error> {
     }
 }
 
-/// Whether both specs are the same drive. Drives in memory are always different.
+/// Whether both specs name the same drive. Drives in memory are always different.
 pub fn same(one: &DeviceSpec, other: &DeviceSpec) -> bool {
     // A device has several names: names in /dev/disk are links.
     let full = |path: &str| Path::new(path).canonicalize().unwrap_or_else(|_| path.into());
@@ -145,7 +146,7 @@ fn absolute(spec: DeviceSpec) -> Result<DeviceSpec> {
     Ok(DeviceSpec::Image(Image { path, ..image }))
 }
 
-/// The drive in the file or device that a directory or pattern has found.
+/// The spec of a file or device that was found through a directory or pattern.
 fn found_at(path: PathBuf) -> Result<DeviceSpec> {
     let full = path.canonicalize().with_context(|| path.display().to_string())?;
     let is_file = full.is_file();
@@ -193,7 +194,8 @@ fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
 /// Whether `name` matches `pattern`: `*` stands for any bytes, `?` for one.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // The place to continue from if the text after the last `*` does not match.
+    // The positions in `pattern` and `name` from which to continue if the text after the last `*`
+    // does not match.
     let mut back: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -217,7 +219,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// Opens a drive for writing, waiting for `patience` if its image is in use.
+/// Opens a drive for writing. If its image is in use, waits up to `patience` for it.
 ///
 /// # Errors
 /// The errors of [`in_use::open`].
@@ -230,7 +232,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn Zon
 /// Time limits for one inspection of a drive.
 #[derive(Clone, Copy)]
 pub struct Patience {
-    /// Time to wait for a named drive whose image is in use.
+    /// Longest time to wait for a drive that was named and whose image is in use.
     pub busy: Duration,
     /// Nanoseconds that the drive may take to answer; 0: no limit.
     pub silent: u64,
@@ -248,7 +250,7 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
         false => holds::open(rt, &named.spec, Access::ReadOnly),
     };
     let drive = opened.map_err(|error| match error.kind() {
-        // A missing image must not be created: the new member would be empty.
+        // This drops the advice to create the missing image: a new drive would not be a member.
         ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
         }
@@ -267,8 +269,9 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     })
 }
 
-/// The path of a drive in use, which cannot be inspected, if the drive may be a member. A file may
-/// be one if it begins as a drive does; what the kernel uses is not a member.
+/// The path of a drive that cannot be inspected because it is in use, if the drive may be a member.
+/// A file may be a member if it begins as the image of a drive does. A device that the kernel uses
+/// is not a member.
 pub fn may_be_member(spec: &DeviceSpec) -> Option<PathBuf> {
     let path = Path::new(spec.path()?);
     let may_be = match spec {
@@ -281,7 +284,7 @@ pub fn may_be_member(spec: &DeviceSpec) -> Option<PathBuf> {
     may_be.then(|| path.to_owned())
 }
 
-/// Whether the drive is a file that begins as a drive does.
+/// Whether the drive is a file that begins as the image of a drive does.
 pub fn is_image(spec: &DeviceSpec) -> bool {
     let path = spec.path().map(Path::new);
     !matches!(spec, DeviceSpec::Node(_)) && path.is_some_and(furrow_drives::is_image)

@@ -157,7 +157,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!well))
 }
 
-/// The arrays of the drives, each as its newest drive describes it.
+/// Groups the drives by array. A running array is described as its daemon reports it, any other as
+/// its newest drive records it.
 fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
     let (mut arrays, running) = (Vec::new(), client::running());
     while let Some((_, first)) = found.first() {
@@ -280,7 +281,7 @@ fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -
             Some(_) => Old::Copy(number),
             None => Old::Replaced(number),
         };
-        // The drive of a member that is out of service replaces the member's line.
+        // For a member out of service, the line of this drive replaces the line from the status.
         members
             .retain(|member| member.uuid != uuid || !matches!(member.state, "failed" | "missing"));
         members.push(Member {
@@ -309,7 +310,7 @@ fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -
     }
 }
 
-/// A description of the damage on a drive that the array takes.
+/// Describes the damaged state records of a drive that the array takes; `None` if all are whole.
 fn damage(examined: &Examined) -> Option<String> {
     let of = |what: &str| {
         format!(
@@ -330,7 +331,7 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "{}: RAID-{} of {} drives", array.array, array.level, array.drives)?;
         let created = u64::try_from(array.created).map_or("-".to_owned(), utc);
         let (events, stopped) = match array.clean {
-            // A spare does not know the array's state.
+            // The records of a spare do not contain the array's state.
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
             // Records on drives that a running array does not use describe an earlier state.
             _ if array.running => ("-".to_owned(), "not now: it runs (furrow raid status)"),

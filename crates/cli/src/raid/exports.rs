@@ -63,7 +63,8 @@ impl Service for Exports {
 
     fn end<'a>(&'a self, note: Note<'a>) -> Boxed<'a, ()> {
         Box::pin(async move {
-            // A drive that does not answer may block requests forever.
+            // Both steps have a time limit, because a drive that does not answer may block
+            // requests forever.
             let block_device = self.block_device.take();
             if let Some(device) = block_device {
                 let stopped = within(&self.rt, STOP_PATIENCE, device.stop()).await;
@@ -76,7 +77,7 @@ impl Service for Exports {
     }
 }
 
-/// The sum of the requests to all exports.
+/// The number and total duration of the requests to all exports, by kind of request.
 fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
     let sum = |of: fn(&Counts) -> (u64, u64)| {
         let each = server.exports.iter().map(|export| of(&export.counts));

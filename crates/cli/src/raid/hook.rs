@@ -1,4 +1,4 @@
-//! The program that is run for each event: found, and checked, before the array is served.
+//! Finds and checks the hook, the program that runs for each event, before the array is served.
 
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{Access, access};
@@ -42,7 +42,7 @@ fn runs(path: &Path) -> Result<PathBuf> {
     let mut head = Vec::new();
     match File::open(&path) {
         Ok(file) => file.take(FIRST_LINE as u64).read_to_end(&mut head)?,
-        // The program may be run, but not read.
+        // This user may run the program, but not read it.
         Err(_) => return Ok(path),
     };
     let Some(line) = head.strip_prefix(b"#!") else {

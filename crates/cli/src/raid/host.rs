@@ -1,8 +1,8 @@
 //! The host of an array: its members, spares, scrubs, events and control socket.
 //!
-//! The array serves a [`Service`], which the host begins and ends without knowing its kind. Order
-//! of stopping: the service's clients finish, the volume is stopped cleanly, the sockets are
-//! removed, and the end of the process frees the drives.
+//! Clients use the array through a [`Service`], whose kind the host does not know. Order of
+//! stopping: the service's clients finish, the volume is stopped cleanly, the sockets are removed,
+//! and the end of the process frees the drives.
 
 mod members;
 mod report;
@@ -26,11 +26,11 @@ use std::time::Duration;
 
 /// Maximum number of events in a status.
 const EVENTS: usize = 32;
-/// The event of refused clients; a status has at most [`REFUSED_KEPT`] of them.
+/// Name of the event of a refused client; a status has at most [`REFUSED_KEPT`] such events.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
-/// Nanoseconds that a volume, or its service, may take to stop; without its drives the stop may
-/// never end.
+/// Nanoseconds that a volume, or its service, may take to stop; if drives do not answer, the stop
+/// may never end.
 pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Longest time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
@@ -52,14 +52,14 @@ pub trait Service {
     /// The requests of clients by kind.
     fn requests(&self) -> BTreeMap<String, Requests>;
 
-    /// The metrics, for the array of this name.
+    /// The metrics of the service, as Prometheus text with the array's name as a label.
     fn metrics(&self, array: &str) -> String;
 
-    /// Waits until a client is refused. Returns the reason, and the number of clients that were
-    /// refused before and not returned.
+    /// Waits until a client is refused. Returns the reason, and the number of earlier refusals that
+    /// no call has returned.
     fn next_refusal(&self) -> Boxed<'_, (String, u64)>;
 
-    /// Ends the service, when its clients have finished.
+    /// Ends the service once its clients have finished, and reports problems to `note`.
     fn end<'a>(&'a self, note: Note<'a>) -> Boxed<'a, ()>;
 }
 
@@ -72,7 +72,8 @@ pub struct Drive {
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// A member that the newest state has in service, but that the array was started without.
+/// A member without which the array was started, although the newest state record has it
+/// in service.
 pub struct Absent {
     /// UUID of the member's drive.
     pub uuid: Uuid,
@@ -82,7 +83,7 @@ pub struct Absent {
     pub unnamed: Option<DeviceSpec>,
 }
 
-/// An array and all that belongs to it, except its service.
+/// A running array, with its service, drives, scrub and events.
 pub struct ArrayHost {
     rt: Rt,
     name: String,
@@ -91,13 +92,13 @@ pub struct ArrayHost {
     /// The drive of each member, in the order of members; for a failed member its former drive.
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
-    /// The spare that is about to take a member's place.
+    /// Spec of the spare that is about to take a member's place.
     taken: RefCell<Option<String>>,
     absent: Vec<Absent>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
-    /// Damaged blocks that the last scrub found and could have repaired, but did not.
+    /// Number of damaged blocks that the last scrub found and could have repaired, but did not.
     damaged: Cell<u64>,
     /// Time of the start, and time since which errors and losses are known, in seconds since 1970.
     started: u64,
@@ -159,13 +160,14 @@ impl ArrayHost {
         host
     }
 
-    /// The drives in service, and spares.
+    /// The specs of the members' drives, including the former drives of failed members, and of
+    /// the spares.
     pub fn drives(&self) -> Vec<DeviceSpec> {
         let (drives, spares) = (self.drives.borrow(), self.spares.borrow());
         drives.iter().flatten().chain(spares.iter()).map(|drive| drive.spec.clone()).collect()
     }
 
-    /// Sends a notice.
+    /// Sends a notice to its recipients, and keeps it for the status.
     pub fn note(&self, event: &str, member: Option<u32>, text: String) {
         let notice = Notice::new(event, member, text);
         if let Some(notices) = &*self.notices.borrow() {
@@ -251,8 +253,9 @@ impl ArrayHost {
     }
 }
 
-/// Adds a notice to the list of the last ones. A refused client only replaces another refused
-/// client: since anyone can cause such notices, they must not displace other events.
+/// Adds a notice to the list of the last ones. Of refused clients the list holds at most
+/// [`REFUSED_KEPT`], and a further one replaces the oldest of these: since anyone can cause such
+/// notices, they must not displace other events.
 fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
     let is_refused = |one: &Notice| one.event == REFUSED;
     let refused = events.iter().filter(|one| is_refused(one)).count();
@@ -265,7 +268,7 @@ fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
     events.push_back(notice);
 }
 
-/// Opens the drives of members or spares for a daemon.
+/// Opens the drive of a member or spare for a daemon.
 ///
 /// # Errors
 /// The errors of [`devices::open`].

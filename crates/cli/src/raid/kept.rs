@@ -18,7 +18,7 @@ pub fn key(array: Uuid) -> u64 {
 /// Refuses to change the array `name` while one of its devices waits for the array's daemon.
 ///
 /// # Errors
-/// An error if one waits, or another process serves one.
+/// An error if such a device waits, or another process serves such a device.
 pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
     match waiting(rt, array)? {
         None => Ok(()),

@@ -245,8 +245,8 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     wait_for_rebuild(&array, None, out)
 }
 
-/// Shows the progress of a rebuild until none runs. Returns at once if none runs. `seat` is the
-/// replaced member, if the wait is for its rebuild only.
+/// Shows the progress of rebuilds until no rebuild runs, or returns at once if none runs. `seat` is
+/// the replaced member, if the command waits for its rebuild only.
 fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
@@ -270,8 +270,9 @@ fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -
     Ok(0)
 }
 
-/// The reason why members lack data although no rebuild runs, or the data that a rebuild could
-/// not restore.
+/// After a rebuild: the reason why members still lack data, or a description of the data that could
+/// not be restored; `None` if all is well. With `seat`, also reports that another drive has taken
+/// the place of its drive.
 fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
     let last = status.last_rebuild.as_ref().filter(|last| !last.ok).map(|last| &*last.text);
     if let Some(seat) = seat
@@ -317,7 +318,7 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     wait_for_scrub(&array, out)
 }
 
-/// Scrubs an array from one end to the other. If a scrub runs already, waits for that one.
+/// Scrubs a whole array. If a scrub runs already, waits for that scrub instead.
 ///
 /// # Errors
 /// An error if no scrub can begin, or it ended early.
@@ -368,7 +369,8 @@ pub fn clear(args: &Clear, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Shows progress until `done` returns `None`, and returns the last status.
+/// Shows the progress that `done` returns (percent and a line of text) until it returns `None`.
+/// Then returns the last status.
 fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Result<Status> {
     let terminal = std::io::stderr().is_terminal();
     let mut said: Option<Instant> = None;

@@ -4,7 +4,7 @@ use super::status::{Member, Status};
 use furrow_metrics::{Page, seconds};
 use furrow_raid::Counters;
 
-/// `status` as text.
+/// The metrics of an array with the state `status` and the counters `counters`.
 pub fn text(status: &Status, counters: &Counters) -> String {
     let mut page = Page::new("furrow_raid", &[("array", &status.array)]);
     all(&mut page, status);
@@ -24,7 +24,7 @@ pub fn text(status: &Status, counters: &Counters) -> String {
 
 const WAITED: &str = "Total time that blocks of dispatched stripes had waited";
 
-/// The metric of a counter of blocks, in bytes.
+/// The name of the metric in bytes that replaces a counter of blocks; `None` for other counters.
 fn of_blocks(counter: &str) -> Option<&'static str> {
     Some(match counter {
         "written" => "written_bytes",

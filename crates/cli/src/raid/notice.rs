@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Maximum number of notices that wait for the hook; further ones are not passed to the hook.
+/// Maximum number of notices that wait for one recipient; further ones are not passed to it.
 const WAITING: usize = 256;
 /// Longest time that a hook may run.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ impl Notice {
 /// The recipients of notices.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
-    /// The time until which hooks are waited for.
+    /// The time at which a hook that still runs is killed; set by [`Notices::end`].
     until: Arc<OnceLock<Instant>>,
 }
 

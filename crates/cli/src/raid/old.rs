@@ -19,8 +19,9 @@ pub enum Old {
     Split(u32),
 }
 
-/// The old ones among an array's drives, from the judgement on them. In a split array, it is not
-/// known which drives are old.
+/// For each drive of an array, which kind of old drive it is, if any, from the judgement on the
+/// drives. If the array is split, it is not known which part is old: the drives of each part
+/// are [`Old::Split`].
 pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
     let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));
     let old = |(index, standing): (usize, &Standing)| match *standing {

@@ -11,12 +11,12 @@ const PERIOD: u64 = 600 * Nanos::SECOND;
 /// Maximum number of clients that are reported one by one in a period.
 const MOST: u32 = 5;
 
-/// The numbers of clients that were reported and not reported in the present period.
+/// The present period: its begin, and the numbers of clients that were reported one by one (`told`)
+/// and that were not (`untold`).
 #[derive(Default)]
 pub struct Quota {
     since: Option<Nanos>,
     told: u32,
-    /// Number of clients that were not reported.
     untold: u64,
 }
 

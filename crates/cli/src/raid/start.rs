@@ -1,7 +1,8 @@
 //! `furrow raid assemble`: assembles an array from its drives and serves it.
 //!
-//! Engine, NBD server and control socket are on one executor, on one thread. Order of starting:
-//! drives, array, sockets, and only then `ready`.
+//! Engine, NBD server and control socket are on one executor, on one thread. Order of starting: the
+//! control socket is bound, the drives are opened, the array is assembled, its clients and then the
+//! control socket are served, and only then the daemon reports that it is ready.
 
 use super::client;
 use super::devices::{self, same};
@@ -51,7 +52,7 @@ pub const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs(
 const _: () = assert!((DRIVE_TIMEOUT + 1) * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
-/// Nanoseconds in which clients that wait for the end of the daemon get their answers.
+/// Nanoseconds that the ending daemon waits for clients of the control socket to get their answers.
 const FAREWELL: u64 = 2 * Nanos::SECOND;
 
 /// Assemble an array from its drives and serve it over NBD, or as a block device
@@ -185,7 +186,8 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// An error if the daemon cannot be started; the error says why an array cannot be served.
+/// An error if the daemon cannot be started, or options contradict each other. If the array cannot
+/// be served, this function prints the reason and returns the exit status of a failure.
 pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
@@ -208,7 +210,8 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         Err(error) => {
             let message = format!("{error:#}");
             if args.ready {
-                // After `ready`, the parent does not read the pipe any more.
+                // The parent does not read this any more if the daemon fails after it has reported
+                // that it is ready.
                 daemon::say_failed(FAILURE, &message);
             }
             crate::complain(&message);
@@ -220,7 +223,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
 /// The arguments to start this command again as the daemon.
 fn again() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // The arguments follow the words `raid assemble`, which may have other words around them.
+    // The new options go directly after the word `assemble`, before its other arguments.
     let at = words.iter().position(|word| word == "assemble").map_or(words.len(), |at| at + 1);
     words.splice(at..at, ["--foreground", "--ready"].map(OsString::from));
     words
@@ -299,7 +302,7 @@ fn serve(args: &Args) -> Result<()> {
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
-        // The socket is removed below, together with the drives: until then, clients that look for
+        // The socket is removed below, when the drives are freed: until then, clients that look for
         // the array still see it.
         connections.wait_for_end(&engine, FAREWELL).await;
         result
@@ -322,7 +325,7 @@ fn start(
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
-        // At boot, a drive that does not open is treated as missing.
+        // With `--wait`, as at boot, a drive that does not open is treated as missing.
         Err(error) if wait.is_wanted() => {
             left_out.push(Remark::unusable(&error));
             Ok(None)
@@ -346,8 +349,8 @@ fn start(
     }
     let suspects = left_out.iter().any(|remark| remark.event == UNUSABLE);
     let absent = absent(args, &says, [&unusable, &unnamed], suspects);
-    // The kept device is looked for after the drives are open: a daemon that is still running would
-    // hold them.
+    // The kept device is looked for only when the drives are open: then no other daemon of this
+    // array is running, since it would hold the drives.
     let to_drop = match says.first().map(|drive| drive.array) {
         Some(array) if args.drop_kept => kept::waiting(rt, array)?,
         Some(array) if !args.keep && !args.read_only => {
@@ -414,8 +417,8 @@ fn start(
         true => Some(block_device(args, rt, &volume)?),
         false => None,
     };
-    // The server begins after the block device: writes that wait in a kept device are older than
-    // those of clients.
+    // The NBD server begins after the block device: writes that wait in a kept device are older
+    // than those of NBD clients.
     server.begin();
     let mut remarks: Vec<Remark> = Vec::new();
     for (index, (uuid, state, _)) in (0..).zip(&members) {
@@ -523,8 +526,8 @@ fn absolute(place: &Listen) -> Result<Listen> {
 /// The TLS settings of `--tls` and its related options.
 ///
 /// # Errors
-/// An error if the options contradict each other, so that the server would admit clients that the
-/// options seem to exclude.
+/// An error if the certificates cannot be loaded, or if the options contradict each other, so that
+/// the server would admit clients that the options seem to exclude.
 fn tls(args: &Args) -> Result<Tls> {
     let why = match (args.tls, args.tls_verify, &args.tls_certs) {
         (Mode::Off, true, _) => {

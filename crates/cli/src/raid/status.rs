@@ -510,8 +510,8 @@ pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     let damaged = match damaged {
         0 => "nothing damaged".to_owned(),
         some if some == repaired => format!("{some} damaged and mended"),
-        // After a repair, the remaining damage is lost for good, or there was no space to
-        // rewrite it.
+        // Blocks that are damaged after a repair are lost for good, or there was no space to
+        // rewrite them.
         some if repair && repaired > 0 => format!("{some} damaged, {repaired} of them mended"),
         some if repair || mendable == 0 => format!("{some} damaged"),
         some => {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 /// Interval between two inspections of drives during a wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The wait for drives, if there is one. Its time begins when this value is made, and applies to
-/// all drives together.
+/// The wait for drives that `--wait` asks for, if it was given. Its time begins when this value is
+/// made, and applies to all drives together.
 pub struct Wait {
     until: Option<Instant>,
     said: Cell<bool>,
-    /// Readable when a signal has come that asks this program to end.
+    /// Becomes readable when a signal asks this program to end.
     ended: Arc<OwnedFd>,
     /// Whether the command that started this program waits at the other end of standard output.
     is_started: bool,
@@ -34,7 +34,7 @@ impl Wait {
         Wait { until, said: Cell::new(false), ended, is_started }
     }
 
-    /// Whether drives are waited for. Then named drives that cannot be used are left out.
+    /// Whether `--wait` was given. If so, named drives that cannot be used are left out.
     pub fn is_wanted(&self) -> bool {
         self.until.is_some()
     }
@@ -81,8 +81,8 @@ impl Wait {
         }
     }
 
-    /// Opens a drive that was found for writing. Waits if the drive is busy: a program that only
-    /// looks at the drive, as udev does, must not cost the array a member.
+    /// Opens a drive for writing. Waits if the drive is busy: a program that only looks at the
+    /// drive, as udev does, must not cost the array a member.
     ///
     /// # Errors
     /// The outer result is an error if the program should end. The inner result has the errors of
@@ -100,7 +100,8 @@ impl Wait {
         }
     }
 
-    /// How long one inspection may wait for a busy drive.
+    /// How long one inspection may wait for a busy drive: with `--wait` not at all, because
+    /// [`Wait::pause`] waits between inspections.
     pub fn patience(&self) -> Duration {
         match self.is_wanted() {
             true => Duration::ZERO,

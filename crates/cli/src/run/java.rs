@@ -50,7 +50,8 @@ pub fn check(arguments: &[OsString], plugins: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The jars and directories that java would take classes from, before it reads a manifest.
+/// The jars and directories from which java would take classes, without those that manifests of
+/// jars add.
 fn class_path(arguments: &[OsString], environment: Option<String>) -> Vec<PathBuf> {
     let mut named = environment;
     let mut words = arguments.iter().filter_map(|word| word.to_str());
@@ -73,7 +74,7 @@ fn class_path(arguments: &[OsString], environment: Option<String>) -> Vec<PathBu
     parts.split(':').filter(|part| !part.is_empty()).flat_map(jars).collect()
 }
 
-/// The files that a part of a class path stands for: `lib/*` stands for each jar in `lib`.
+/// The files that a part of a class path stands for: `lib/*` stands for each file in `lib`.
 fn jars(part: &str) -> Vec<PathBuf> {
     let Some(directory) = part.strip_suffix("/*").or((part == "*").then_some(".")) else {
         return vec![PathBuf::from(part)];

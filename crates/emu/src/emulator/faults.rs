@@ -175,8 +175,8 @@ impl Emulator {
         Some(Status::InternalError)
     }
 
-    /// The position of the command to carry out in place of the append at `position`: another
-    /// append, if a fault strikes.
+    /// The position of the command to carry out next: `position` or, if a fault reorders the append
+    /// there, the position of another append.
     pub(super) fn reorder(&self, position: Position) -> Position {
         let inner = &*self.0;
         let mut faults = inner.faults.borrow_mut();

@@ -7,7 +7,7 @@ use furrow_zone::{Outcome, QueueId};
 use slab::Slab;
 use std::rc::Rc;
 
-/// Answers that are due, by the tickets of their commands.
+/// Answers that are due, each with the ticket of its command.
 type Over = Vec<(Ticket, Outcome)>;
 
 /// The engine, and the answers that are not due yet.
@@ -62,7 +62,8 @@ impl Timed {
         self.origin.after(elapsed)
     }
 
-    /// Starts a command that has done `work`. When the command ends, it is answered with `outcome`.
+    /// Starts the time of a command that has done `work`. When the time is over, the command is
+    /// answered with `outcome`.
     #[inline]
     pub fn start(
         &mut self,
@@ -76,7 +77,7 @@ impl Timed {
         self.engine.start(self.model_time(now), token, queue, work);
     }
 
-    /// The time of the next event.
+    /// The time of the next event, by the executor's clock.
     #[inline]
     pub fn next(&self) -> Option<Nanos> {
         self.engine.next().map(|time| self.executor_time(time))

@@ -19,7 +19,7 @@ pub struct TimingCounters {
     pub read_stage: u64,
     /// Number of writes and appends that had to wait for space in the buffer.
     pub buffer_waits: u64,
-    /// Highest number of bytes in the buffer at once, in whole units.
+    /// Maximum number of bytes in the buffer at once; each unit in use counts in full.
     pub buffer_peak: u64,
     /// Number of programs of units.
     pub programs: u64,
@@ -76,7 +76,8 @@ pub(super) enum Event {
     Answer {
         flight: u32,
     },
-    /// A group's die has programmed a unit of this zone, which was opened in this epoch of flushes.
+    /// A die of `group` has programmed a unit of `zone` that was opened in `epoch`. Each flush that
+    /// has to wait ends an epoch.
     Programmed {
         group: u32,
         zone: u32,
@@ -131,12 +132,12 @@ impl Agenda {
         lane.push_back((time, *order, flight));
     }
 
-    /// A write leaves the command stage.
+    /// Enters the time at which a write leaves the command stage.
     pub fn write_leaves(&mut self, time: u64, flight: u32) {
         Agenda::in_lane(&mut self.writes, &mut self.order, time, flight);
     }
 
-    /// A read leaves its command stage.
+    /// Enters the time at which a read leaves its command stage.
     pub fn read_leaves(&mut self, time: u64, flight: u32) {
         Agenda::in_lane(&mut self.reads, &mut self.order, time, flight);
     }
@@ -193,7 +194,8 @@ pub(super) struct Shared {
     pub agenda: Agenda,
     pub counters: TimingCounters,
     seed: u64,
-    /// Number of draws so far: each command begins with a new one.
+    /// Number of commands and of calls of [`Shared::random_next`] so far; each random number
+    /// depends on it.
     draws: u64,
 }
 
@@ -214,7 +216,8 @@ impl Shared {
         self.draws += 1;
     }
 
-    /// A pseudorandom number for this zone and the present command.
+    /// A pseudorandom number for this zone and the present command; `draw` distinguishes several
+    /// numbers of one command.
     pub fn random(&self, zone: u32, draw: u32) -> u64 {
         hash(self.seed, zone, self.draws, draw)
     }

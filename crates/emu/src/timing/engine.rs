@@ -43,7 +43,8 @@ impl Engine {
         self.shared.agenda.next()
     }
 
-    /// Starts a command that did `work` at `now`. `token` is returned when the command is answered.
+    /// Starts a command that did `work` at `now`. [`Engine::advance`] returns `token` when the
+    /// command is answered.
     pub fn start(&mut self, now: u64, token: usize, queue: QueueId, work: &Work) {
         self.shared.begin_command();
         let model = self.shared.model.clone();

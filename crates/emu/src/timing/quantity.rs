@@ -1,5 +1,5 @@
 //! Values of the model's parameters in their text form: `8.35us`, `2.44GB/s`, `67%`,
-//! `4KiB:4.99us/8KiB:5.43us`. Decimals are read exactly, in integers: a parameter is the same
+//! `4KiB:4.99us/8KiB:5.43us`. Decimals are read with integers only, so a parameter is the same
 //! number on every machine.
 
 use furrow_zone::{ByteLen, size};
@@ -51,8 +51,8 @@ pub struct Switch(pub bool);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve(Vec<(u64, u64)>);
 
-/// Reads `number unit`, the number with up to nine decimals, in one of `units`. The result is
-/// exact.
+/// Reads a number with up to nine decimals that is followed by one of `units`. Returns the value in
+/// the smallest unit, rounded to a whole number.
 fn decimal(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let expected = || {
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();

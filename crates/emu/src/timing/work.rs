@@ -46,7 +46,8 @@ pub(crate) enum Work {
         zone: ZoneId,
         zones: u32,
     },
-    /// Reset of zones that held `bytes`; `active` of them were active.
+    /// Reset of `zones` zones that held `bytes`, of which `active` were active, and of `empty`
+    /// empty zones. The first of them is `zone`.
     Reset {
         zone: ZoneId,
         empty: u32,
@@ -54,7 +55,8 @@ pub(crate) enum Work {
         bytes: u64,
         active: u32,
     },
-    /// Finish of zones that lacked `bytes`.
+    /// Finish of `zones` zones that lacked `bytes`, and of `empty` empty zones. The first of them
+    /// is `zone`.
     Finish {
         zone: ZoneId,
         empty: u32,

@@ -4,9 +4,9 @@
 //! of its zones in one open unit. A full unit is programmed as soon as a die of the group is free.
 //! A command waits while its group has no open unit and the buffer no space for one.
 //!
-//! Invariants: each byte enters exactly once, in the order of the policy; a group never has more
-//! programs than dies; if nothing is being programmed and a command waits for space, the fullest
-//! open unit is programmed partly filled, so that no write waits forever.
+//! Invariants: each byte enters the buffer exactly once, in the order of the policy; a group never
+//! has more programs than dies; if nothing is being programmed and a command waits for space, the
+//! fullest open unit is programmed partly filled, so that no write waits forever.
 
 use super::agenda::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
@@ -198,7 +198,7 @@ impl Writes {
         self.go_on(shared, now, number);
     }
 
-    /// The time at which `die` of `group` completes its programs.
+    /// Without a buffer, the time at which `die` of `group` completes its programs; otherwise 0.
     pub fn programmed_at(&self, model: &Model, group: u32, die: u32) -> u64 {
         if !model.is_through() {
             return 0;
@@ -445,8 +445,8 @@ impl Writes {
         true
     }
 
-    /// Programs everything in the buffer before `flight` is answered, at the time `at` or later.
-    /// Returns true if there is nothing to program.
+    /// Sends everything in the buffer to be programmed. Answers `flight` when that is done, but not
+    /// before `at`. Returns true if there is nothing to program; then the caller answers `flight`.
     pub fn flush(&mut self, shared: &mut Shared, now: u64, flight: u32, at: u64) -> bool {
         if shared.model.is_through() {
             // Without a buffer, answered writes are programmed already.

@@ -43,7 +43,7 @@ impl Load {
         }
     }
 
-    /// Raises the count of `group`, which joins `others`, to the least count among them.
+    /// Raises the count of `group`, which joins `others`, to the least count of `others`.
     pub(crate) fn level(&mut self, group: u32, others: impl Iterator<Item = u32>) {
         let least = others.map(|other| self.of(other)).min();
         let blocks = &mut self.blocks[group as usize];
@@ -60,8 +60,8 @@ impl Load {
 mod tests {
     use super::*;
 
-    /// One of eight heads shares its group with another stream, which writes an eighth of
-    /// the blocks.
+    /// One of seven heads shares its group with another stream, which writes an eighth
+    /// of the blocks.
     #[test]
     fn groups_get_the_same_though_one_is_shared() {
         let (mut load, mut sums) = (Load::new(8, 512), [0u64; 8]);
@@ -75,8 +75,8 @@ mod tests {
         assert!(most - least < least / 20, "{sums:?}");
     }
 
-    /// A stream that long had half of the groups to itself does not keep other streams off these
-    /// groups for long afterwards.
+    /// After a stream has long written to half of the groups, other streams soon use
+    /// these groups too.
     #[test]
     fn what_was_long_ago_does_not_count() {
         let mut load = Load::new(4, 512);

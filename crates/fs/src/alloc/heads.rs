@@ -11,8 +11,8 @@
 //! the first to be taken back. A stream that lacks permits is *lent* parked superzones of other
 //! streams of its class (`lend`). Where there is none to lend, a parked superzone is *closed* (its
 //! zones finished) for its permits. Finishing a nearly empty zone can take a second, and the
-//! unwritten rest of the zone is lost space. So the background closes a parked superzone before any
-//! stream lacks permits only where that pays: no permits are left for another superzone, this
+//! unwritten rest of the zone is lost space. So while no stream lacks permits, the background
+//! closes a parked superzone only where that pays: no permits are left for another superzone, this
 //! superzone has been parked for a whole window, and at most an eighth of it is unwritten (half
 //! while the drive is idle).
 //!
@@ -54,7 +54,7 @@ pub(crate) use crate::format::HEADS_PER_STREAM;
 /// Invariants:
 /// - Without a superzone `next` is 0 and `summary` empty.
 /// - With a superzone, `next` is a block that takes data, and `summary` has an entry for each block
-///   of the segment before it: no summary and no padding is ever left to be written.
+///   of the segment before `next`. A summary or padding that is due is written at once.
 #[derive(Default, Clone)]
 pub(crate) struct Head {
     /// The head's superzone, if it has one.
@@ -74,8 +74,8 @@ pub(crate) struct Head {
 /// Invariants:
 /// - A head beyond the first heads that has a superzone and is not closing holds a permit for each
 ///   of its zones. The first heads hold no permits of their own.
-/// - `closing` and `unasked` are set only while the head has a superzone that is parked or
-///   was left.
+/// - `closing` and `unasked` are set only while the head has a superzone. The head is parked, or
+///   cleaning will empty the superzone.
 /// - `lent` is set only while the head is parked, has a superzone and is not closing.
 #[derive(Default)]
 pub(crate) struct Cursor {
@@ -125,7 +125,8 @@ pub(crate) struct Streams {
     available: u32,
     placement: StreamHeads,
     load: Load,
-    /// A stream had a head that it could have used, but no permits for a superzone.
+    /// Since the last call of [`Allocator::head_to_close`], a stream lacked the permits for a
+    /// superzone of one of its heads, and found none to borrow.
     starved: bool,
     /// Permits of the logs and the first heads, held as long as the engine lives.
     reserved: [Permit; 2],
@@ -147,8 +148,8 @@ impl Streams {
         let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
-        // The unwritten rest of open superzones is unusable space: open superzones may make up at
-        // most a sixteenth of the drive.
+        // The unwritten rest of open superzones is unusable space: superzones open in addition to
+        // those of the first heads may make up at most a sixteenth of the drive.
         let by_space = layout.superzones / 16;
         let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
@@ -212,8 +213,8 @@ fn per_second(blocks: u64, elapsed: u64) -> u64 {
 }
 
 impl Allocator {
-    /// The stream that takes the blocks of `stream`: another one where permits allow fewer than
-    /// six streams.
+    /// The stream that takes the blocks of `stream`: another one if the drive's permits allow fewer
+    /// than six streams.
     pub(crate) fn folded(&self, stream: u8) -> usize {
         usize::from(match self.layout.streams {
             6 => stream,
@@ -319,10 +320,11 @@ impl Allocator {
         })
     }
 
-    /// Chooses the head to continue with. If an unparked head has no superzone, it is given one if
-    /// possible, or another stream's superzone is lent in its place. Otherwise the heads with a
-    /// superzone are compared, and the one with the least load is chosen, by rotation if loads are
-    /// equal. While free superzones are scarce, only heads that have a superzone are considered.
+    /// Chooses the head to continue with. If an unparked head has no superzone, it is given one
+    /// if possible, or another stream's superzone is lent in its place. Otherwise the heads with
+    /// a superzone are compared, and the one whose group has the least load is chosen, by
+    /// rotation if loads are equal. While free superzones are scarce, only heads that have a
+    /// superzone are considered.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).chain(self.lent_to(stream)).collect();
         let mut permitless = None;
@@ -381,8 +383,8 @@ impl Allocator {
             self.cursors[head].permit = permit;
         }
         let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
-            // Reservations make this impossible; if it happens, stopping is better than
-            // losing data.
+            // Reservations ensure that a superzone is free here. If none is, stopping is better
+            // than losing data.
             let message = "no free superzone for a write already promised";
             return Err(Error::new(ErrorKind::NoSpace, message));
         };
@@ -635,11 +637,12 @@ impl Allocator {
     }
 
     /// Chooses the parked head to close, if permits are lacking or closing pays: the fullest head,
-    /// which is cheapest to finish. `idle` says that nothing is written.
+    /// which is cheapest to finish. `idle` says that the drive is idle.
     pub(super) fn head_to_close(&mut self, idle: bool, dirty: u64) -> Option<usize> {
         let starved = std::mem::take(&mut self.streams.starved);
         let scarce = self.streams.budget.available() < self.layout.width;
-        // Closing loses the unwritten rest of the superzone, so that space must not be needed.
+        // Closing loses the unwritten rest of the superzone: nothing is closed while that space may
+        // be needed.
         let closing = self.is_closing();
         if closing || !(starved || scarce) || !self.free_superzones_are_plenty(dirty) {
             return None;
@@ -664,7 +667,7 @@ impl Allocator {
             && left <= blocks / if idle { 2 } else { 8 }
     }
 
-    /// Fills the open segment of `head` with zeros, up to and including its summary.
+    /// Fills the rest of the open segment of `head` with zeros, and writes its summary.
     pub(crate) fn pad_segment(&mut self, head: usize) {
         while let Some(superzone) = self.cursors[head].head.superzone {
             let next = self.cursors[head].head.next;
@@ -678,8 +681,8 @@ impl Allocator {
         }
     }
 
-    /// Closes the superzone of parked `head`, once its segment is padded to the end. Returns the
-    /// zones that must be finished.
+    /// Begins to close the superzone of `head`, after padding its open segment. Returns the zones
+    /// that the caller must finish.
     pub(super) fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
         self.pad_segment(head);
         let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };

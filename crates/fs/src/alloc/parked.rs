@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 impl Inner {
     /// Closes a parked superzone if another stream lacks its permits, or if closing pays. `idle`
-    /// says that nothing is written.
+    /// says that the drive is idle.
     pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
         if self.closing.get() {
             return;
@@ -43,7 +43,7 @@ impl Inner {
         if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
     }
 
-    /// Closes the superzone that a head writes to; the head continues in another superzone.
+    /// If a head writes to `superzone`, closes the superzone; the head continues in another one.
     pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();

@@ -97,7 +97,8 @@ impl Allocator {
         })
     }
 
-    /// Marks the block at `addr` valid or invalid; no effect if it is in that state already.
+    /// Marks the block at `addr` valid (written by `stream`) or invalid; no effect if it is in that
+    /// state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
@@ -126,8 +127,8 @@ impl Allocator {
         self.valid = in_all;
     }
 
-    /// Assigns a block the next place of its stream and returns its address. `dirty` is the number
-    /// of blocks that were promised space.
+    /// Writes `page`, the content of `block`, to the next place of the block's stream, and returns
+    /// the address. `dirty` is the number of blocks that were promised space.
     ///
     /// # Errors
     /// `NoSpace` if no head can be given a superzone, which reservations make impossible.
@@ -163,8 +164,9 @@ impl Allocator {
         Ok((head, zone, offset))
     }
 
-    /// Sets the next block of `head` aside; [`Allocator::told`] will name its owner. Returns true
-    /// if the segment or the superzone has no further block for data.
+    /// Sets the next block of `head` aside for an append; [`Allocator::told`] names its owner once
+    /// the drive has placed the append. Returns true if the segment or the superzone has no further
+    /// block for data.
     pub(crate) fn set_aside(&mut self, head: usize) -> bool {
         let at = &self.cursors[head].head;
         let superzone = at.superzone.expect("invariant: a head with a superzone");
@@ -227,8 +229,9 @@ impl Allocator {
         }
     }
 
-    /// Writes the blocks that follow the last data block: the summary at the end of a segment, and
-    /// the padding at the end of the superzone. The superzone is then full.
+    /// Writes the blocks that are due before the head's next data block: the summary at the end of
+    /// a segment, and the padding at the end of a superzone. A superzone written to its end is
+    /// noted as full.
     pub(crate) fn finish_segment(&mut self, head: usize) {
         loop {
             let Some(superzone) = self.cursors[head].head.superzone else { return };
@@ -273,7 +276,7 @@ impl Allocator {
         self.open_segments.entry(segment).or_default().closed = Some(closed);
     }
 
-    /// The zone, and the block in the zone, of virtual block `v` of a superzone.
+    /// The zone, and the block in the zone, of block `v` of a superzone in striping order.
     pub(crate) fn place_in(&self, superzone: u32, v: u32) -> (ZoneId, u32) {
         let (column, offset) = self.stripe(superzone).place(v);
         (self.zones.zone(SuperzoneId(superzone), column), offset)
@@ -289,8 +292,8 @@ impl Allocator {
         self.build_summary(stream as u8, superzone, segment, generation, &entries)
     }
 
-    /// Notes which stream wrote a segment. Replay marked its blocks valid before the stream
-    /// was known.
+    /// Notes which stream wrote a segment, because replay may have marked the segment's blocks
+    /// valid before the stream was known.
     fn claim_segment(&mut self, segment: u32, stream: usize) {
         let said = self.sit.get(segment);
         if said.valid.get() > 0 && usize::from(said.stream) != stream {
@@ -336,7 +339,7 @@ impl Allocator {
         page
     }
 
-    /// Writes a block at its place in a superzone.
+    /// Writes `page` to block `v` of a superzone, in striping order. Returns the block's address.
     pub(crate) fn write_at(&mut self, superzone: u32, v: u32, page: Page, kind: WriteKind) -> u32 {
         let (zone, offset) = self.place_in(superzone, v);
         self.next_stamp();

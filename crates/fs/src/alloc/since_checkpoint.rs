@@ -12,11 +12,10 @@ use furrow_zone::Result;
 pub(super) struct SinceCheckpoint {
     /// Superzones that heads took.
     allocated: Vec<Allocation>,
-    /// Number of superzones of `allocated` that are in a durable checkpoint once the one under way
-    /// is durable.
+    /// Number of superzones of `allocated` that the checkpoint under way covers.
     allocated_in_snapshot: usize,
-    /// Number of blocks that a crash now would turn into garbage: those written since, except for
-    /// blocks that cleaning alone changed.
+    /// Number of blocks that a crash now would turn into garbage: those written since the last
+    /// durable checkpoint, except for blocks that cleaning alone changed.
     at_risk: u64,
     /// Number of blocks of `at_risk` that the checkpoint under way covers.
     at_risk_in_snapshot: u64,
@@ -51,7 +50,8 @@ impl SinceCheckpoint {
         self.at_risk_in_snapshot = self.at_risk;
     }
 
-    /// Subtracts what the checkpoint under way covers, now that it is durable.
+    /// Notes that the checkpoint under way is durable: superzones and blocks that it covers no
+    /// longer count.
     pub(super) fn durable(&mut self, broken: &Broken) {
         self.allocated.drain(..self.allocated_in_snapshot);
         self.allocated_in_snapshot = 0;
@@ -59,10 +59,11 @@ impl SinceCheckpoint {
         self.at_risk = broken.less("space.at_risk", self.at_risk, covered);
     }
 
-    /// Checks the accounts of the checkpoint under way against the totals since the last one.
+    /// Checks the accounts of the checkpoint under way against the totals since the last
+    /// durable checkpoint.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(super) fn audit(&self) -> Result<()> {
         let (all, covered) = (self.allocated.len(), self.allocated_in_snapshot);
         at_most("allocated_in_snapshot", all, covered)?;

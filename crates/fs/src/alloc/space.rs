@@ -1,10 +1,11 @@
 //! Space on the drive: the blocks left, the blocks promised, and which requests may have the rest.
 //!
-//! *Space* is the number of blocks that the main area takes before anything is reset: the rest of
-//! each stream's superzones, and the free superzones. Every dirty page is *promised* one block of
-//! it. The rest is *spare*. Because a stream that has no superzone may write into another's (see
-//! [`Allocator::write`]), space is one number: no distribution of dirty pages over streams can make
-//! it insufficient, and the check costs the same no matter how many pages are dirty.
+//! *Space* is the number of blocks that can be written to the main area before a zone is reset:
+//! the rest of each stream's superzones, and the free superzones. Every dirty page is
+//! *promised* one block of it. The rest is *spare*. Because a stream that has no superzone may
+//! write into another's (see [`Allocator::write`]), space is one number: no distribution of
+//! dirty pages over streams can make it insufficient, and the check costs the same no matter
+//! how many pages are dirty.
 //!
 //! Operations check for space *before* they change anything. Operations of users leave a little
 //! more than [`RESERVE`] superzones spare, removals leave one. With this reserve, cleaning can
@@ -20,8 +21,8 @@
 //! the blocks in use is ever refused for good, and the refusal does not depend on where garbage
 //! lies. Overwriting, renaming and removing add no blocks: they wait until cleaning has made space.
 //!
-//! Requests short of space queue FIFO. The first request in the queue cleans until there is enough
-//! ([`Inner::gain_space`]).
+//! Requests that lack space wait in a FIFO queue. The first request in the queue cleans until there
+//! is enough ([`Inner::gain_space`]).
 
 use crate::alloc::Allocator;
 use crate::types::WRITE_BLOCKS_MAX;
@@ -71,7 +72,7 @@ impl Allocator {
         }
     }
 
-    /// Number of blocks that can be written before anything is reset.
+    /// Number of blocks that can be written to the main area before a zone is reset.
     pub(crate) fn space_left(&self) -> u64 {
         let open: u64 =
             (0..self.layout.streams as usize).map(|s| u64::from(self.space_in(s))).sum();
@@ -134,7 +135,8 @@ impl Allocator {
         RECOVERY_MIN + self.since_checkpoint.to_write_again(changed)
     }
 
-    /// Space that must stay spare if recovery may have to write the `changed` blocks.
+    /// Number of blocks that an operation (a `removal`, or another one) must leave spare, if
+    /// recovery may have to write the `changed` blocks.
     pub(crate) fn kept(&self, removal: bool, changed: u64) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };

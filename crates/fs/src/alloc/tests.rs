@@ -61,12 +61,12 @@ enum Step {
         stream: u8,
         blocks: u32,
     },
-    /// Appends blocks of a stream. Their owners are told later, some of them never.
+    /// Appends blocks of a stream. The allocator learns their owners from later [`Step::Tell`]s.
     Append {
         stream: u8,
         blocks: u32,
     },
-    /// Tells the allocator the owner of an appended block.
+    /// Tells the allocator the owner of an appended block, or that it has none.
     Tell(prop::sample::Index),
     /// Overwrites or removes a block.
     Invalidate(prop::sample::Index),
@@ -119,9 +119,9 @@ struct Bench {
     valid: BTreeSet<u32>,
     /// Owner of each block written since its superzone was released: (node, slot).
     owners: BTreeMap<u32, (u32, u16)>,
-    /// Appended blocks whose owner is still untold.
+    /// Appended blocks whose owner the allocator does not know yet.
     untold: Vec<u32>,
-    /// Blocks written to each zone.
+    /// Number of blocks written to each zone.
     fill: BTreeMap<ZoneId, u32>,
     /// Zones opened and not yet reset.
     opened: BTreeSet<ZoneId>,
@@ -253,7 +253,8 @@ impl Bench {
     }
 
     fn write(&mut self, stream: u8, (node, slot): (u32, u16)) {
-        // Tell the owner first: the summary that may be written next needs it.
+        // Note the owner before the actions are carried out: they may write the segment's summary,
+        // which is compared with `owners`.
         let before = self.alloc.space_left();
         let (dirty, cleaning) = (0, self.alloc.for_cleaning);
         let addr = self.alloc.write(Block { stream, node, slot }, Page::zeroed(), dirty).unwrap();
@@ -516,7 +517,7 @@ impl Drop for Bench {
     }
 }
 
-/// Four groups of dies, and three permits beyond those of the first heads.
+/// Four groups of dies, and three permits beyond those of the logs and the first heads.
 #[test]
 fn superzones_are_lent_on_dies_where_the_stream_has_none() {
     const WARM: u8 = 1;

@@ -2,10 +2,10 @@
 //!
 //! In each window, for data and nodes separately, stream i gets A_i = A · W_i / ΣW superzones,
 //! where W_i is the number of blocks it wrote and A = min(A_peak, A_avail / 2) (Z-LFS, section
-//! 4.2): no more than saturate the drive, and half of the superzones that the drive's active zones
-//! allow, since parked superzones hold permits too. Every stream keeps one. A stream that wrote
-//! fewer segments in the window than it would get superzones is limited to one superzone per
-//! segment: more heads cannot be busy at once.
+//! 4.2): no more than saturate the drive, and at most half of the superzones that the drive's
+//! active zones allow, since parked superzones hold permits too. Every stream keeps one. A stream
+//! that wrote fewer segments in the window than it would get superzones is limited to one superzone
+//! per segment: more heads cannot be busy at once.
 //!
 //! Three things differ from the published code. A quota is reached at once, not one superzone per
 //! window. Nothing stays reserved for a class that was idle for the whole window. A stream that
@@ -38,7 +38,8 @@ pub(crate) fn share(peak: u32, available: u32) -> u32 {
 }
 
 /// Quotas of the streams of one class, which wrote `written` blocks each; a segment holds `segment`
-/// blocks. `None` if nothing was written, so that the previous quotas stay.
+/// blocks. `share` is the number of superzones for the class, `most` the largest quota of a stream.
+/// `None` if nothing was written, so that the previous quotas stay.
 pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Option<Vec<u32>> {
     let total: u64 = written.iter().sum();
     if total == 0 {
@@ -52,13 +53,14 @@ pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Op
     Some(written.iter().map(quota).collect())
 }
 
-/// True if a class has written enough since the last sample, `sampled` blocks, to take another.
+/// True if the blocks that the streams of a class have written since the last sample, `sampled`,
+/// are enough for the next one.
 pub(crate) fn is_sample(sampled: &[u64], segment: u64, share: u32) -> bool {
     sampled.iter().sum::<u64>() >= SAMPLE * u64::from(share) * segment
 }
 
 /// Quotas that the streams of one class get at once, after writing `sampled` blocks with the quotas
-/// `current`. `None` for a stream whose quota would not double.
+/// `current`. `None` for a stream whose quota would not at least double.
 pub(crate) fn raised(
     sampled: &[u64],
     current: &[u32],

@@ -100,8 +100,9 @@ impl Core {
         Ok(())
     }
 
-    /// Checks a head: it must be lent rightly, its superzone must be active, and it must hold the
-    /// right permits. If no stream writes through the head, it must be at the start of a segment.
+    /// Checks a head: it must be lent only as `TurnState::lent_rightly` says, its superzone must be
+    /// active, and it must hold the right permits. If no stream writes through the head, it must be
+    /// at the start of a segment.
     fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
         let turn = self.alloc.turn(index);
         let account = format_args!("Cursor::lent of head {index}");
@@ -121,7 +122,7 @@ impl Core {
         let state = self.alloc.zones().state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         expect(account, state == SuperzoneState::Active, "active")?;
-        // The permits of the first heads are counted in common.
+        // The permits of the first heads are counted together, not head by head.
         if index < self.env.layout.streams as usize || turn.closing {
             return Ok(());
         }
@@ -159,7 +160,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that the SIT marks only blocks valid that the head has already written.
+    /// Checks that each block of the head's superzone that the SIT marks valid is before the head's
+    /// next block.
     fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
         let (stripe, segments) = (self.alloc.stripe(superzone), self.env.layout.segments);
         let first = superzone * segments;
@@ -220,7 +222,7 @@ impl Core {
         at_most("dirty pages, by the space left for them", left, dirty)
     }
 
-    /// Checks that no segment is set aside for appends if no append is in flight.
+    /// Checks that no segment has blocks set aside for appends while no append is in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
         equal(

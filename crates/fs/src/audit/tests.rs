@@ -118,7 +118,7 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         for _ in 0..3 {
-            // Write more than a sync record holds of a node, so that each fsync writes the
+            // Change more of a node than a sync record can hold, so that each fsync writes the
             // node itself.
             write(&fs, ino, 0, 150 * 4096).await?;
             fs.fsync(ino, false).await?;
@@ -144,7 +144,7 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
 /// present address of the inode.
 async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
-    // Write more than a sync record holds of a node, so that each fsync writes the node itself.
+    // Change more of a node than a sync record can hold, so that each fsync writes the node itself.
     write(fs, ino, 0, 150 * 4096).await?;
     fs.fsync(ino, false).await?;
     let before = fs.0.core.borrow().tables.nat().get(ino.0).addr.get();

@@ -26,18 +26,18 @@ use std::rc::Rc;
 const GARBAGE: [u64; 3] = [400, 100, 50];
 /// Longest pause, as a multiple of the time that the batch before it took.
 const PAUSE_MAX: u64 = 8;
-/// Minimum of the levels of free space at which cleaning starts and becomes urgent, in superzones
-/// (capped at a half and a quarter of the space not in use): cleaning a victim and writing the
-/// checkpoint should be done before any request waits.
+/// Lower bounds, in superzones, of the levels of free space at which cleaning starts and becomes
+/// urgent; they are capped at a half and a quarter of the space not in use. With them, a victim
+/// should be cleaned and its checkpoint written before any request waits.
 const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
-    /// Number of blocks that users can still write at once.
+    /// Number of blocks that users can still write without cleaning.
     fn free(&self) -> u64 {
         self.spare().saturating_sub(self.alloc.kept_from_users())
     }
 
-    /// Free blocks below which cleaning starts, and below which it is urgent.
+    /// Number of free blocks below which cleaning starts, and number below which it is urgent.
     fn levels(&self) -> [u64; 2] {
         let gc = &self.env.options.gc;
         let not_kept = self.alloc.main_blocks().saturating_sub(self.alloc.kept_from_users());

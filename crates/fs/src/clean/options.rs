@@ -12,8 +12,8 @@ pub struct GcOptions {
     pub background: bool,
     /// The policy by which background cleaning chooses victims.
     pub policy: Policy,
-    /// Background cleaning starts when the space that can be written at once falls below this share
-    /// of the space not in use, in percent.
+    /// Background cleaning starts when the space that can be written without cleaning falls below
+    /// this share of the space not in use, in percent.
     pub start: u8,
     /// Below this share, in percent, cleaning does not pause.
     pub urgent: u8,
@@ -55,7 +55,7 @@ pub struct CleanReport {
     /// Number of blocks that could not be read, or whose content is not the content that
     /// was written.
     pub failed_blocks: u64,
-    /// Place, owner and reason of the first few failed blocks.
+    /// Place, owner and reason of the first failed blocks, at most 32.
     pub failures: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct CleanReport {
 pub(crate) struct CleanState {
     /// Superzones that could not be emptied, each with its generation.
     pub(super) stuck: BTreeMap<u32, u32>,
-    /// Superzones to be emptied because the drive has closed zones of them, each with
+    /// Superzones to be emptied because one of their zones cannot be relied on, each with
     /// its generation.
     pub(super) closed: BTreeMap<u32, u32>,
     /// Background cleaning looks for no victim until the number of dispatches reaches this number.

@@ -35,12 +35,12 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Names the block at `addr` that slot `slot` of node `node` points to.
+    /// The item of the block at `addr`, to which slot `slot` of node `node` points.
     pub(crate) fn pointed_to(addr: u32, node: u32, slot: u16) -> Item {
         Item { addr, node, slot }
     }
 
-    /// Names node `node` at `addr`.
+    /// The item of node `node`, whose block is at `addr`.
     pub(crate) fn node(addr: u32, node: u32) -> Item {
         Item { addr, node, slot: NODE_SLOT }
     }
@@ -83,7 +83,8 @@ impl Owner {
 }
 
 impl Core {
-    /// Finds the owner of `item`, if the owner still points to that address.
+    /// Finds the owner of `item`. `None` if the owner is unknown or gone, or no longer points
+    /// to `item.addr`.
     pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, NotApplied> {
         let entry = self.tables.nat().get(item.node);
         if item.node == 0 || entry.ino.get() == 0 {
@@ -99,7 +100,8 @@ impl Core {
             0 if usize::from(item.slot) < LEAF_POINTERS => {
                 Some(Holder { nid: item.node, slot: item.slot })
             }
-            // The first pointers of a file start in its inode, and may have moved to leaves.
+            // The first pointers of a file start in its inode, and move to a leaf when
+            // the file grows.
             LEVEL_INODE => self.holder(Ino(ino), u32::from(item.slot))?,
             _ => None,
         };
@@ -129,7 +131,8 @@ impl Core {
         valid
     }
 
-    /// The valid blocks of `superzone`, with their owners by the summaries of its segments.
+    /// The valid blocks of `superzone`, each with the owner that the `summaries` of its
+    /// segments name.
     fn items(
         &self,
         superzone: SuperzoneId,

@@ -184,7 +184,7 @@ impl Core {
                 (node_stream(head.class, head.level), *nid, NODE_SLOT, entry.ino.get())
             }
         };
-        // Readers must find the block in the cache before it is on the drive.
+        // Until the block is on the drive, readers must find it in the cache.
         self.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
         let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: inserted");
         let addr = self.write_block(Block { stream, node, slot }, page)?;
@@ -262,7 +262,8 @@ impl Inner {
         Ok(moved)
     }
 
-    /// Confirms the owners of `items`. If a node cannot be read, only the blocks of that node stay.
+    /// Confirms the owners of `items`. If a node cannot be read, only the blocks of that node stay
+    /// where they are. Also returns the number of blocks that stay.
     async fn confirm_all(
         self: &Rc<Self>,
         items: &[Item],

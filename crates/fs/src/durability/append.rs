@@ -1,12 +1,13 @@
 //! Data written by Zone Append: blocks get their addresses from the drive's answers.
 //!
-//! With `Order::Append`, data blocks go to the drive before any metadata refers to them. A batch
-//! sets aside the blocks that writes would take from the head of its stream, and then appends. When
-//! the drive answers an append, its blocks get their pointers, their places in the segment's
-//! summary and their bits in the SIT. Only then are nodes and records written, by ordinary writes:
-//! the price of not knowing addresses beforehand is one wait. A page stays dirty until it is
-//! placed. So code that reads dirty pages in the meantime need not know about appends: at worst it
-//! writes a page that is in flight, and the block appended for the page becomes garbage.
+//! With `Order::Append`, data blocks go to the drive before any metadata refers to them. For each
+//! batch, the engine sets aside the blocks that ordinary writes would take from the heads of the
+//! streams, and then sends appends. When the drive answers an append, its blocks get their
+//! pointers, their places in the segment's summary and their bits in the SIT. Only then are nodes
+//! and records written, by ordinary writes: the price of not knowing addresses beforehand is one
+//! wait. A page stays dirty until its block is placed, that is, has its pointer. So code that reads
+//! dirty pages in the meantime need not know about appends: at worst it writes a page that is in
+//! flight, and the block appended for the page becomes garbage.
 //!
 //! Invariants
 //! - Appends in flight together fill exactly the blocks set aside for them; only the order is open.
@@ -16,7 +17,7 @@
 //!   its zone is written before it (`Payload::Later`).
 //! - At the snapshot of a checkpoint no append is in flight: all summaries in the snapshot
 //!   are complete.
-//! - Every append is completed here. If the drive or the engine fails, the blocks of the append
+//! - This file completes every append. If the drive or the engine fails, the blocks of the append
 //!   belong to no file.
 //!
 //! Not here: nodes, directories' records, tables and logs, which never use appends.
@@ -204,7 +205,7 @@ impl Core {
         })
     }
 
-    /// Places `items`, which the drive put at block `at` of `zone` and the blocks after it.
+    /// Places `items`, which the drive put into `zone` from block `at` on.
     fn place_appended(
         &mut self,
         zone: ZoneId,

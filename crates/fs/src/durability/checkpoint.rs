@@ -1,4 +1,5 @@
-//! Checkpoints: the only way tables reach the drive, and the only thing that lets zones be reset.
+//! Checkpoints: a change of the tables counts only once a checkpoint lists it, and only a durable
+//! checkpoint lets zones be reset.
 //!
 //! In one stretch without an await, every dirty page is dispatched, and a *snapshot* is taken of
 //! dirty table entries, stream positions, open summaries and the other small state. Operations then
@@ -6,7 +7,8 @@
 //! Next, the checkpoint writes and flushes the table deltas, and writes the checkpoint record with
 //! FUA. Zones are released only after that.
 //!
-//! When a delta log has no space for the deltas of another checkpoint, `merge` takes over.
+//! When a half of a delta log has no space for the deltas of another checkpoint, a merge
+//! begins (`delta_merge`).
 
 use crate::alloc::heads::Head;
 use crate::blocked::{Blocked, Fetch, NotApplied};
@@ -68,7 +70,8 @@ struct Snapshot {
     grown: Vec<u32>,
     /// Superzones that the checkpoint shows to be empty.
     releasable: Vec<SuperzoneId>,
-    /// The pool's snapshot, which proves that they are empty once the checkpoint is durable.
+    /// The pool's snapshot. Once the checkpoint is durable, it proves that the superzones
+    /// `releasable` are empty.
     empties: furrow_log::Snapshot,
     /// Zones that failed before the snapshot; their lost blocks are written elsewhere.
     lost: Vec<ZoneId>,
@@ -83,7 +86,7 @@ fn of_a_file(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }
 
-/// Names the first few files of a list by their inodes.
+/// Names up to eight files of a list by their inodes.
 pub(crate) fn show_files<'a>(inos: impl ExactSizeIterator<Item = &'a Ino>) -> String {
     const NAMED: usize = 8;
     let count = inos.len();
@@ -232,7 +235,7 @@ impl Core {
         })
     }
 
-    /// Undoes a snapshot, because a zone that holds blocks of it has failed.
+    /// Undoes a snapshot after the failure of a zone that blocks of the snapshot were written to.
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
@@ -318,7 +321,8 @@ impl Core {
         out
     }
 
-    /// Space left in the ring's current zone, in blocks.
+    /// Space left in the ring's current zone, in blocks; 0 if the next checkpoint must go to the
+    /// other zone.
     pub(crate) fn ring_space(&self) -> u32 {
         let zone = self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring);
         let zone = ZoneId(zone);
@@ -330,7 +334,7 @@ impl Core {
     /// of the ring lacks space, the record goes to the other zone.
     ///
     /// # Errors
-    /// If the record is longer than a zone less the block of its superblock.
+    /// `NoSpace` if the record does not fit into a zone behind the superblock.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         let span = self.env.layout.checkpoint_span(blocks);
@@ -426,8 +430,8 @@ impl Inner {
     #[inline(never)]
     pub(crate) fn checkpoint(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
-            // Run in a separate task: a checkpoint that has begun must end, even if its caller
-            // is dropped.
+            // Run in a separate task, so that a checkpoint that has begun completes even if its
+            // caller is dropped.
             let inner = self.clone();
             let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
             task.await
@@ -438,7 +442,8 @@ impl Inner {
     pub(crate) async fn set_label(self: &Rc<Self>, label: &str) -> Result<()> {
         check_label(label)?;
         let (inner, label) = (self.clone(), label.to_owned());
-        // Run in a separate task: once begun, the change must end, even if its caller is dropped.
+        // Run in a separate task, so that the change, once begun, completes even if its caller
+        // is dropped.
         self.rt.spawn(async move { inner.set_label_whole(&label).await }).await
     }
 
@@ -607,8 +612,8 @@ impl Inner {
         result.map(|()| None)
     }
 
-    /// Waits until the writes of a checkpoint are on the drive. Failures of zones that can be
-    /// replaced are ignored.
+    /// Waits until all writes dispatched so far have completed. Ignores failures of replaceable
+    /// zones ([`Core::is_replaceable`]).
     pub(crate) async fn drain(&self) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);

@@ -14,8 +14,8 @@ use furrow_zone::{Error, ZoneId};
 use smallvec::SmallVec;
 
 impl Core {
-    /// Carries out the allocator's decisions. Must follow every call of the allocator that
-    /// decides something.
+    /// Carries out the actions that the allocator has queued. Must follow every call of the
+    /// allocator that may queue one.
     pub(crate) fn carry_out(&mut self) {
         for action in self.alloc.take_actions() {
             match action {
@@ -63,7 +63,7 @@ impl Core {
         self.alloc.set_valid(addr, valid, stream);
     }
 
-    /// Writes one block through its stream and returns its address. The page is frozen from
+    /// Writes one block through its stream and returns its address. The page must not change from
     /// then on.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
         self.cache.look(1);
@@ -79,7 +79,8 @@ impl Core {
         NotApplied::Failed(error)
     }
 
-    /// Hands pages to the writer and counts the dispatch.
+    /// Hands pages to the writer and counts the dispatch. Returns the block of `zone` at which
+    /// they begin.
     pub(crate) fn dispatch(
         &mut self,
         zone: ZoneId,

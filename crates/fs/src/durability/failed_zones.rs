@@ -92,7 +92,7 @@ impl Core {
         Ok(closings)
     }
 
-    /// Failed zones of the sync log that have not been left yet.
+    /// Failed zones of the sync log whose half the engine has not left yet.
     fn failed_in_sync_log(&self) -> Vec<ZoneId> {
         let left = &self.durability.relocation.lost;
         let failures = self.env.writer.failures().into_iter().map(|failure| failure.zone);
@@ -127,7 +127,7 @@ impl Core {
         })
     }
 
-    /// Makes the blocks that failed zones lost dirty again. Returns those failed zones that are
+    /// Marks as dirty again the blocks that failed zones lost. Returns those failed zones that are
     /// already closed.
     pub(crate) fn take_back(&mut self) -> Result<Vec<ZoneId>, NotApplied> {
         if self.durability.relocation.lost.is_empty() {
@@ -169,9 +169,9 @@ impl Core {
 }
 
 impl Inner {
-    /// Makes the engine survive failures of zones from now on, by a task that watches for them. The
-    /// task is needed because operations may wait only for writes held back behind the failed zone,
-    /// and none for the failed write itself.
+    /// Makes the engine survive failures of zones from now on, by a task that watches for them.
+    /// Without the task a failure could go unnoticed: all operations may wait for writes held back
+    /// behind the failed zone, and none for the failed write itself.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();
@@ -190,8 +190,9 @@ impl Inner {
                 }
                 seen = now;
                 let Some(failure) = failures.into_iter().next_back() else { continue };
-                // Do not await: the checkpoint for one failure may have to wait until the next zone
-                // is closed. The engine remembers a failure that it cannot survive.
+                // Do not await: the checkpoint for one failure may have to wait until the next
+                // zone is closed. Ignore the result: the engine remembers a failure that it
+                // cannot survive.
                 let (rt, inner) = (inner.rt.clone(), inner.clone());
                 rt.spawn_detached(async move {
                     let _ = inner.relocate(failure.error).await;
@@ -219,8 +220,8 @@ impl Inner {
         Box::pin(async move {
             self.close_failed().await?;
             let inner = self.clone();
-            // Run in a separate task: a relocation that has begun must end, even if its caller
-            // is dropped.
+            // Run in a separate task, so that a relocation that has begun completes even if its
+            // caller is dropped.
             let task = self.rt.spawn(async move {
                 inner.core.borrow_mut().durability.relocation.waiting += 1;
                 let _one = inner.checkpoint_lock.acquire(1).await;
@@ -277,8 +278,8 @@ impl Inner {
         })
     }
 
-    /// The states that the drive reports for failed zones of the sync log that have not been left
-    /// yet. A zone that the drive does not report is missing from the map.
+    /// The states that the drive reports for the zones in [`Core::failed_in_sync_log`]. A zone that
+    /// the drive does not report is missing from the map.
     async fn states_in_sync_log(&self) -> BTreeMap<ZoneId, ZoneState> {
         let mut states = BTreeMap::new();
         let mut asked = BTreeSet::new();

@@ -2,8 +2,8 @@
 //!
 //! Every change of a name is noted here, encoded as an item of a later sync record. An fsync logs
 //! all operations that are not in a record yet, so the names on the drive are always the names
-//! after some prefix of the operations. Operations are numbered. A checkpoint contains all
-//! operations below a certain number and names that number, and replay skips these operations.
+//! after some prefix of the operations. Operations are numbered. A checkpoint states the number
+//! below which it contains all operations, and replay skips these operations.
 //!
 //! A file that replaces another file in a rename is *carried*: the record with the rename includes
 //! the file's content too. So after a crash the name never leads to an empty file in place of the
@@ -192,7 +192,7 @@ impl NameOp {
         }
     }
 
-    /// Decodes an item without its `tag`: number and operation.
+    /// Decodes the rest of an item, after its `tag`: number and operation.
     pub(crate) fn decode(tag: u8, input: &mut Decoder<'_>) -> Option<(u64, NameOp)> {
         let number = input.u64()?;
         let operation = match tag {
@@ -265,7 +265,7 @@ impl NamespaceLog {
         NamespaceLog { first: number, logged: number, ..NamespaceLog::default() }
     }
 
-    /// Makes the log report accounts that go below zero to `broken`.
+    /// From now on, the log tells `broken` when one of its counts would go below zero.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }

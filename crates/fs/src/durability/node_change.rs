@@ -12,8 +12,8 @@
 //!   names has done to the node.
 //! - A change consists of whole words of 8 bytes, so it contains a block pointer completely or not
 //!   at all.
-//! - A change states the checksum of the node after the change. A change that does not lead to this
-//!   checksum is not used.
+//! - A change states the checksum of the node after the change. If the changed node has another
+//!   checksum, the change is refused.
 
 use crate::durability::namespace_log::{Decoder, Encoder};
 use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
@@ -26,8 +26,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of bytes in a word, the unit of changes.
 const WORD: usize = 8;
-/// Bytes that are compared at a time before words are compared. In most nodes, only a few words
-/// have changed.
+/// Number of bytes compared at once. Single words are compared only where such a stretch differs,
+/// because in most nodes only a few words have changed.
 const STRIDE: usize = 256;
 
 /// Byte ranges of a node that a change replaces: whole words, ascending, no two ranges adjacent.

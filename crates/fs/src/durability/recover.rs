@@ -1,11 +1,11 @@
 //! Mount and recovery: the functions that the steps in `steps` run.
 //!
-//! The last whole checkpoint contains the whole state except for the additions of the sync log.
-//! Records are read in order, up to the first record that is missing, torn, void, or depends on a
-//! write that did not reach the drive. Before recovery changes anything else on the drive, it
-//! writes a copy of the checkpoint that names the replay end and a new epoch. From then on a
-//! second crash replays exactly the same records, even if recovery has padded or reset zones in
-//! the meantime.
+//! The newest whole checkpoint contains the complete state at its snapshot. The sync log adds what
+//! was fsynced later. Records are read in order, up to the first record that is missing, torn,
+//! void, or depends on a write that did not reach the drive. Before recovery changes anything else
+//! on the drive, it writes a copy of the checkpoint that names the replay end and a new epoch. From
+//! then on a second crash replays exactly the same records, even if recovery has padded or reset
+//! zones in the meantime.
 
 mod log_end;
 mod log_reader;
@@ -185,8 +185,8 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     SyncLog::new(scan.half, scan.next, scan.replay_end, [0, 1].map(used))
 }
 
-/// Builds the state of the checkpoint, part by part. The pool includes the changes that sync
-/// records make to it.
+/// Builds the engine's state as of the checkpoint, part by part. Only the superzone pool includes
+/// what sync records change.
 #[allow(clippy::too_many_arguments)]
 pub(crate) async fn assemble(
     rt: &Rt,
@@ -339,9 +339,9 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
     core.durability.sync.go_on_at(row_end(&layout.sync_stripe(), &ends));
 }
 
-/// Continues in the zones of the sync log, and pads them to the end of a row. Zones of the
-/// other half that a power cut left active are finished, which returns their permits and keeps
-/// their content.
+/// Continues in the zones of the sync log's current half, and pads them to the end of a row. Zones
+/// of the other half that a power cut left active are finished, which returns their permits and
+/// keeps their content.
 async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
     let before = {
         let core = &mut *inner.core.borrow_mut();
@@ -373,14 +373,15 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
     Ok(())
 }
 
-/// The first block, in striping order, behind everything written, if the zones are written up
-/// to `ends`.
+/// The first block in striping order behind all written blocks. `ends` has the number of blocks
+/// written in each zone.
 fn row_end(stripe: &crate::alloc::stripe::Stripe, ends: &[u32]) -> u32 {
     let last = ends.iter().enumerate().filter(|(_, end)| **end > 0);
     last.map(|(column, end)| stripe.index(column as u32, end - 1) + 1).max().unwrap_or(0)
 }
 
-/// Superzones and log zones that have content but are not referenced by the checkpoint or a record.
+/// Superzones, zones of the ring and the logs, and zones of the tables that have content but are
+/// referenced by neither the checkpoint nor a record.
 fn stale_zones(
     inner: &Rc<Inner>,
     found: &Found,

@@ -83,7 +83,7 @@ pub(crate) struct SyncLog {
     sequence: u64,
     /// The sequence number below which records are durable.
     durable: u64,
-    /// Whether each half of the log is in use, that is not empty.
+    /// Whether each half of the log holds anything.
     used: [bool; 2],
     /// Number of records that are not yet durable.
     in_flight: u32,
@@ -501,8 +501,8 @@ impl Inner {
     }
 
     /// Starts records while fsyncs wait and fewer than [`RECORDS_IN_FLIGHT`] records are in flight.
-    /// Each record runs in a separate task. The task ends even if a caller is dropped, because
-    /// other fsyncs share the record.
+    /// Each record runs in a detached task, and so to completion even if a caller is dropped: other
+    /// fsyncs share the record.
     fn start_records(self: &Rc<Self>) {
         while let Some(group) = self.core.borrow_mut().durability.sync.next_group() {
             let inner = self.clone();
@@ -529,8 +529,8 @@ impl Inner {
             let alone = records == 1 && group.len() == 1 && sync.waiters.is_empty();
             sync.alone = if alone { sync.alone.saturating_add(1) } else { 0 };
             for (ino, ticket) in group {
-                // Every fsync must have a result: without a result its data is not durable, and the
-                // fsync must fail.
+                // Each fsync of the group has a result. A missing one must never pass as success,
+                // because the data would not be durable.
                 let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
                 core.durability.sync.answers.complete(ticket, results[at].clone());
             }
@@ -629,7 +629,7 @@ impl Inner {
         self.wait_durable_or_relocated(point).await
     }
 
-    /// Dispatches the dirty blocks of `inos` except for the last few blocks of each.
+    /// Dispatches the dirty blocks of `inos` except for the last blocks of each, at most [`AHEAD`].
     async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         for ino in inos {
             let mut from = 0;

@@ -87,8 +87,8 @@ impl Inner {
         });
     }
 
-    /// Starts write-back unless it is running already. Write-back begins at half of the dirty
-    /// limit, so that writers slower than the drive never wait for it.
+    /// Starts write-back unless it is running already. By default write-back begins at half of the
+    /// dirty limit, so that writers slower than the drive are never throttled.
     pub(crate) fn start_write_back(self: &Rc<Self>) {
         if self.write_back_running.replace(true) {
             return;

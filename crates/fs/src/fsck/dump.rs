@@ -7,8 +7,8 @@
 //! The state shown is that of the newest whole checkpoint, without the sync records after it: a
 //! mount would begin with this state.
 //!
-//! Not here: the content of files, the sync log's items, wording of messages (the command
-//! does that).
+//! Not here: the content of files, the items of the sync log, and the wording of messages, which is
+//! the command's task.
 
 mod value;
 
@@ -439,7 +439,7 @@ impl Look<'_> {
         Ok(found)
     }
 
-    /// The names in directory `ino`, as far as its blocks are intact.
+    /// The names in directory `ino`, as far as its blocks can be read. Damage is noted.
     async fn names(&mut self, ino: u32) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         for (block, pointer) in self.pointers(ino).await? {

@@ -47,9 +47,9 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     Ok(decode(fsck, plan, header, &body))
 }
 
-/// Reports an offline zone of the ring if it may have held the newest checkpoint. It cannot have if
-/// the other zone, with the newest checkpoint found, has space left: the ring changes to the other
-/// zone only when a zone is full.
+/// Reports an offline zone of the ring if it may have held the newest checkpoint. If the other
+/// zone, with the newest checkpoint found, has space left, the offline zone held only older ones:
+/// the ring leaves a zone only when the zone is full.
 fn check_offline(fsck: &mut Fsck, plan: &Layout, best: Option<u32>) {
     let state = |ring: u32| fsck.reports[(plan.ring_start + ring) as usize].state;
     let Some(ring) = (0..RING_ZONES).find(|ring| state(*ring) == ZoneState::Offline) else {
@@ -241,8 +241,8 @@ pub(crate) struct LostCheckpoint {
     pub(crate) header: Option<RecordHeader>,
 }
 
-/// Finds the last checkpoint behind the newest whole one that is damaged and was not torn by a
-/// crash. Continuing with the whole one loses the changes made after it.
+/// Finds the last damaged checkpoint behind the newest whole one; a checkpoint that a crash tore is
+/// not damaged. Continuing with the whole one loses the changes made after it.
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
 ) -> Result<Option<LostCheckpoint>> {
@@ -418,7 +418,7 @@ async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> boo
 }
 
 /// Number of blocks that the checkpoint at the front of `block` needs, computed from its own
-/// counts, as far as these are in this block.
+/// counts; `None` if some of the counts are not in this block.
 fn needed_blocks(block: &[u8]) -> Option<u32> {
     let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
     let (body, rest) = CheckpointBody::read_from_prefix(rest).ok()?;

@@ -1,5 +1,5 @@
-//! Checks space: every block has one owner, the SIT agrees with the owners, summaries agree, zones
-//! are written.
+//! Checks space: each block has one owner, the SIT and the summaries agree with the owners, and
+//! zones are written up to the positions of the streams.
 
 use super::tables::Tables;
 use super::tree::{NODE_SLOT, Owner, Walk};

@@ -219,9 +219,9 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: 
     }
 }
 
-/// Finds a place where something was written, as the zones show, but no record is left. Such a
-/// place holds zeros where a record would have had space or, behind a full half, is the front of
-/// another half without any record.
+/// Finds a place where something was written, according to the write pointers, but no record is
+/// left. Such a place holds zeros where a record would have had space or, if this half is full, is
+/// the front of the other half, without any record.
 async fn wiped(
     fsck: &Fsck,
     volume: &Volume,

@@ -45,7 +45,7 @@ impl Later<'_> {
         all.filter(|(.., sequence)| *sequence > missing).min_by_key(|(.., sequence)| *sequence)
     }
 
-    /// The proof that record `missing` was durable; `None` if it may not have been.
+    /// The proof, in words, that record `missing` was durable; `None` without proof.
     pub(super) fn proof(&self, missing: u64) -> Option<String> {
         if let Some((.., header)) = self.in_log().find(|(.., h)| known(h) > missing) {
             return Some(format!("was durable before record {}", header.sequence));

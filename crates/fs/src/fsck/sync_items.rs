@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// One item of a record.
 pub(super) enum Item {
-    /// Namespace operation: its number, the inodes it names, the kind if it creates an inode,
-    /// and names.
+    /// Namespace operation: its number, the inodes it names, the kind and the packed extended
+    /// attributes if it creates an inode, and names.
     Name {
         number: u64,
         inodes: Vec<u32>,

@@ -13,7 +13,8 @@ const UNIT: &str = "table page";
 const DELTA: &str = "delta log";
 const EXTENT: &str = "delta log extent";
 
-/// A table as read from the drive. Pages that consist only of zeros are not stored.
+/// A table as read from the drive. Pages that were never written are not stored: their entries
+/// are zeros.
 pub(super) struct Table<E> {
     len: u32,
     per_unit: u32,
@@ -32,7 +33,7 @@ impl<E: FromBytes + Immutable + KnownLayout + Copy> Table<E> {
         entry.copied().unwrap_or_else(E::new_zeroed)
     }
 
-    /// The entries of existing table pages, each with its index.
+    /// The entries of stored table pages, each with its index.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, E)> + '_ {
         self.units.iter().flat_map(|(unit, entries)| {
             let first = unit * self.per_unit;

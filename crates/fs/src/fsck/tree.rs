@@ -387,8 +387,8 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     }
 }
 
-/// The pointers of a node without ordinary holes. Holes with a checksum are kept, because they
-/// are reported.
+/// The pointers of a node, except ordinary holes. A hole with a checksum is kept, because it is
+/// reported as a fault.
 fn slots(node: u32, base: u64, pointers: &[Pointer]) -> Vec<Slot> {
     let all = pointers.iter().enumerate();
     all.filter(|(_, pointer)| **pointer != Pointer::HOLE)

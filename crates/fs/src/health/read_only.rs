@@ -32,7 +32,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Records that a block could not be read, or differs from the block that was written.
+    /// Records that a block could not be read, or differs from the block that was written. With
+    /// [`OnDamage::ReadOnly`], the engine then stops writing.
     pub(crate) fn note_damage(self: &Rc<Self>, error: &Error) {
         if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
             return;
@@ -48,9 +49,10 @@ impl Inner {
         }
     }
 
-    /// Stops accepting changes, and stops writing once everything accepted is durable. No damaged
-    /// content is in memory, so the checkpoint is as safe as with `errors=continue`. Recovery has
-    /// accepted only what is durable already, and stops at once.
+    /// Stops accepting changes, and stops writing after a last checkpoint has made everything
+    /// accepted durable. No damaged content is in memory, so this checkpoint is as safe as with
+    /// `errors=continue`. During recovery, everything accepted is durable already, so the engine
+    /// stops at once.
     fn stop_writing(self: &Rc<Self>, error: &Error) {
         {
             let core = &mut *self.core.borrow_mut();

@@ -1,4 +1,4 @@
-//! Tests of superblocks that nobody wrote with mkfs.
+//! Tests of superblocks that mkfs would not write.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,5 @@
-//! The mount of a repair: uses the readable structures, leaves out the damaged ones, reports both.
+//! The mount of a repair: uses the readable structures, leaves out the damaged ones, and
+//! reports these.
 //!
 //! The steps are those of an ordinary mount (`recover`), and use the same code except where that
 //! code would give up. The last step is a checkpoint that lists only intact tables.
@@ -278,8 +279,8 @@ fn give_up_newer(
     Ok(())
 }
 
-/// Closes the superzones of heads whose zones hold less than the checkpoint says, without further
-/// writes; these heads continue elsewhere. Returns the closed superzones.
+/// Finds heads whose zones hold less than the checkpoint says. Closes their superzones without
+/// further writes; these heads continue elsewhere. Returns the closed superzones.
 fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log) -> Vec<u32> {
     let mut closed = Vec::new();
     while let Err(error) = check_heads(device, found) {
@@ -380,10 +381,10 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
     }
 }
 
-/// Makes a name change whose replay failed with `error` in another way, if the present names and
-/// inodes explain the error. After damage to tables, the search for nodes may have found nodes that
-/// are newer than the change. And a lost change may have taken the name from the inode that still
-/// has it.
+/// The replay of a name change has failed with `error`. Makes the change in another way, if the
+/// present names and inodes explain the error. After damage to tables, the search for nodes may
+/// have found nodes that are newer than the change. Or a lost change had taken the name from the
+/// inode that still has it.
 async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut Log) -> Result<()> {
     let (parent, name, ino, kind) = match op {
         NameOp::Create { parent, name, ino, kind, .. } => (Ino(*parent), name, *ino, Some(*kind)),
@@ -424,7 +425,7 @@ async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut L
     }
 }
 
-/// The blocks of inode `ino` whose writing `record` logs, for a message.
+/// Part of a message: the blocks of inode `ino` that were written according to `record`.
 fn blocks(record: &Record, ino: u32) -> String {
     let ranges = record.ranges.iter().filter(|(of, ..)| *of == ino);
     let ranges = ranges.map(|(_, first, count)| match count {

@@ -1,5 +1,6 @@
 //! A view of a drive with offline metadata zones, for a mount for reading: these zones appear
-//! empty. A copy-on-write view on top then rebuilds their content from the other zones, in memory.
+//! empty. A repair on a copy-on-write view above then rebuilds their content from the other zones,
+//! in memory.
 //!
 //! Zones of the main area stay offline, because their blocks are lost, not unwritten.
 

@@ -1,5 +1,5 @@
 //! Repair of space: rebuilds the SIT from the blocks that nodes lead to, and empties superzones
-//! whose summaries are lost.
+//! whose summaries are missing or damaged.
 
 use super::{Log, quietly};
 use crate::clean::Urgency;
@@ -65,7 +65,7 @@ async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
     Ok(maps)
 }
 
-/// Moves all valid blocks out of superzones that lack a summary.
+/// Moves all valid blocks out of `superzones`, which have a missing or damaged summary.
 pub(super) async fn empty(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,

@@ -242,8 +242,8 @@ pub(super) async fn settle(
     Ok(owners)
 }
 
-/// Marks blocks that the drive has not written as free. The SIT calls such blocks in use if its
-/// deltas are lost: the SIT is then from a time before the zones of these blocks were reset.
+/// Marks as free all blocks that were never written to the drive. The SIT calls such blocks in use
+/// if its deltas are lost: the SIT is then from a time before the zones of these blocks were reset.
 fn forget_unwritten(inner: &Rc<Inner>, found: &Found, log: &mut Log) {
     let mut blocks = 0;
     let core = &mut *inner.core.borrow_mut();
@@ -335,8 +335,9 @@ async fn adopt(
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
         let now = inner.core.borrow().tables.nat().get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
-        // A node names the newest checkpoint at the time it was written; its entry is in the deltas
-        // of the next one.
+        // A node names the checkpoint that was the newest durable one when the node was written.
+        // Its entry is in the deltas of the next checkpoint or, if the snapshot of that one had
+        // been taken already, of the one after it.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
         let newer = match known.get(nid) {
             Some(checkpoint) => in_lost_delta && best.age.0 > *checkpoint,
@@ -359,7 +360,7 @@ async fn adopt(
     log.mended(NAT, (0, "all".into()), problem, format!("{taken} nodes found by looking for them"));
 }
 
-/// Finds every node on the drive that the checkpoint may know, by id.
+/// Finds every block on the drive that may be a node of the checkpoint. Returns them by node id.
 async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
     let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
     let superzones = inner.core.borrow().alloc.zones().total();

@@ -36,7 +36,8 @@ async fn write(fs: &Fs, ino: Ino, at: u64, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Fills the file system with files of every kind.
+/// Fills the file system with directories, files, a hard link, a symbolic link, a FIFO
+/// and attributes.
 async fn populate(fs: &Fs) -> Result<()> {
     let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
     let below = fs.create(dir, b"below", &NewNode::directory()).await?.ino;
@@ -330,7 +331,7 @@ fn a_wrong_sit_is_made_again() {
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
 }
 
-/// Marks blocks as in use that the streams have not written yet.
+/// Marks as in use some blocks that the streams have not written yet.
 async fn unwritten_in_use(inner: Rc<Inner>, _: Fs) -> Result<Vec<u32>> {
     let core = &mut *inner.core.borrow_mut();
     let segments = core.env.layout.segments;

@@ -217,7 +217,7 @@ impl Walker<'_> {
             let problem = format!("{} blocks by its count, {blocks} are in its tree", head.blocks);
             self.log.mended("inode", (ino, format!("{ino}: blocks")), problem, "counted");
         }
-        // A block that was copied, because two pointers led to it, was counted twice.
+        // The copy of a block that two pointers led to was counted twice in the inode.
         let now = self.inner.run(|core| Ok(core.inode(Ino(ino))?.head.blocks.get())).await?;
         if now != blocks {
             edit(self.inner, ino, |bytes| as_inode_mut(bytes).head.blocks = blocks.into()).await?;

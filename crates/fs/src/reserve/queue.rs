@@ -1,4 +1,4 @@
-//! The queue of requests that are short of space, and the attempts made for the first of them.
+//! The queue of requests that lack space, and the attempts made for the first of them.
 
 use furrow_rt::Semaphore;
 
@@ -10,7 +10,7 @@ pub(crate) struct Tried {
     pub(super) steps: u32,
 }
 
-/// The queue of requests that are short of space, first in, first out.
+/// The queue of requests that lack space, first in, first out.
 ///
 /// Invariants:
 /// - The permit of `line` is taken while any request waits: then only the permit's holder, and

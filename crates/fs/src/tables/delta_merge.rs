@@ -83,8 +83,8 @@ impl Tables {
         self.logs[log].delta.fill_and_switch_half()
     }
 
-    /// Appends the changed entries of the tables of `log`, as `record`. The drain that follows
-    /// reports failed writes.
+    /// Appends the changed entries of the tables of `log`, as `record`. The checkpoint then waits
+    /// for all writes ([`Inner::drain`]), which reports failed ones.
     ///
     /// # Errors
     /// If there is no space for the entries, which the plan excludes.
@@ -140,8 +140,8 @@ impl Tables {
 }
 
 impl Core {
-    /// Plans for each log how the checkpoint stores the changes. Called at a snapshot, before dirty
-    /// entries are taken; `dirty` is the number of dirty entries of NAT and SIT.
+    /// Decides, for each log, how the checkpoint stores the changes. Called at a snapshot, before
+    /// dirty entries are taken; `dirty` is the number of dirty entries of NAT and SIT.
     pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
         (0..self.tables.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
     }
@@ -356,7 +356,8 @@ impl Core {
         Ok(more)
     }
 
-    /// The bytes of a table page in memory; the page is no longer stale.
+    /// Takes the bytes of a table page of a merge; the page is no longer stale. `None` if the merge
+    /// need not write the page any more.
     fn table_page_bytes(&mut self, table: usize, table_page: u32) -> Option<Vec<u8>> {
         if table == TABLES[0] {
             self.tables.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())

@@ -57,7 +57,7 @@ impl NodeIds {
         ids
     }
 
-    /// Makes the ids report accounts that go below zero to `broken`.
+    /// From now on, the ids report to `broken` each account that would go below zero.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }
@@ -86,7 +86,7 @@ impl NodeIds {
     /// Compares the accounts of ids with each other.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self) -> Result<()> {
         let below = |end: u32| {
             let whole = (end / 64) as usize;
@@ -208,7 +208,8 @@ impl NodeIds {
         self.snapshot.extend(waiting);
     }
 
-    /// Frees the ids that were freed before the snapshot, because the checkpoint is durable.
+    /// Lets the ids that were freed before the snapshot be taken again, because the
+    /// checkpoint is durable.
     pub(crate) fn durable(&mut self) {
         for id in std::mem::take(&mut self.snapshot) {
             self.used[(id / 64) as usize] &= !(1 << (id % 64));

@@ -1,9 +1,9 @@
 //! The tables in memory: NAT and SIT.
 //!
-//! A table is an array of fixed-size entries, divided into *table pages*: the table area is written
-//! in units of these. Table pages that were never touched take no memory. Entries changed since the
-//! last checkpoint are *dirty* and go to the delta log. Table pages with entries in the delta log
-//! are *stale*: their copy in the table area is older, and the next merge writes them.
+//! A table is an array of fixed-size entries, divided into *table pages*, the units in which the
+//! table area is written. Table pages that were never touched take no memory. Entries changed since
+//! the last checkpoint are *dirty* and go to the delta log. Table pages with entries in the delta
+//! log are *stale*: their copy in the table area is older, and the next merge writes them.
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies the page.
 
@@ -136,7 +136,7 @@ impl<E: Entry> Table<E> {
     /// Compares the table's accounts with its pages.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self, name: &str) -> Result<()> {
         let resident = self.table_pages.iter().flatten().count();
         equal(format_args!("Table::resident of {name}"), resident, self.resident)?;
@@ -168,7 +168,8 @@ impl<E: Entry> Table<E> {
         self.stale.extend(stale);
     }
 
-    /// Table pages whose copy in the table area is older than memory.
+    /// Table pages whose copy in the table area is older than memory, except those that a merge
+    /// still has to write.
     pub(crate) fn stale(&self) -> &BTreeSet<u32> {
         &self.stale
     }
@@ -229,7 +230,7 @@ impl<E: Entry> Table<E> {
         stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
     }
 
-    /// Shares every table page in memory, for a full rewrite. No page is stale then.
+    /// Shares every table page in memory, for a full rewrite. Afterwards no page is stale.
     pub(crate) fn take_all(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         self.stale.clear();
         let table_pages = self.table_pages.iter().enumerate();

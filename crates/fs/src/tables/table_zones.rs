@@ -280,7 +280,7 @@ impl Core {
         self.tables.ids.set_limit(limit);
     }
 
-    /// True if the tables could take node ids beyond the limit if they had more zones.
+    /// True if more zones would let the tables take node ids beyond the present limit.
     pub(crate) fn tables_can_grow(&self) -> bool {
         self.tables.ids.limit() < self.env.layout.nodes
     }

@@ -6,7 +6,8 @@
 //! The permission bits of an inode with an access list are part of the list. They are the entries
 //! of the owner, of the mask (of the group, if there is no mask) and of others.
 //!
-//! The kernel decides from a list which access is allowed; everything here is pure.
+//! The kernel decides from a list which access is allowed. The functions here read and change
+//! nothing except their arguments.
 
 use crate::types::Kind;
 use furrow_zone::ErrorKind;
@@ -49,7 +50,7 @@ pub(crate) struct Acl(Vec<Entry>);
 pub(crate) struct Set {
     /// The value to keep; `None` if permission bits express the whole list.
     pub(crate) stored: Option<Vec<u8>>,
-    /// The new permission bits (0777).
+    /// The new permission bits (0777); `None` if they stay as they are.
     pub(crate) mode: Option<u16>,
 }
 

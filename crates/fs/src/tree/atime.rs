@@ -43,8 +43,8 @@ impl Core {
         if unlinked || directory && !self.env.options.directory_access_time {
             return;
         }
-        // The time of the last clock reading is exact enough for a day, and cheaper than reading
-        // the clock.
+        // A difference of a day needs no exact time: take the last reading of the clock instead of
+        // a new one.
         let now = i64::from(self.alloc.seconds());
         if mode == AccessTime::Relative && atime > changed && atime.seconds + DAY > now {
             return;
@@ -89,7 +89,8 @@ impl Core {
         }
     }
 
-    /// Moves one access time into its inode, for a checkpoint of everything. False if none is left.
+    /// Moves one access time into its inode, for a sync of the whole file system. False if no
+    /// access time is left in memory.
     pub(crate) fn take_one_access(&mut self) -> Result<bool, NotApplied> {
         let Some((ino, time)) = self.tree.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
             return Ok(false);

@@ -10,8 +10,8 @@
 //!
 //! **Invariants.** Eviction never loses a change. A reader that fills the cache never overwrites a
 //! page in it ([`Cache::insert`] of a clean page keeps the present one). A page handed out for
-//! writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed in the
-//! meantime has no effect. Everything is deterministic: hashing is fixed, listings are sorted.
+//! writing is frozen: a later change copies it first. A [`Ticket`] of a page that was removed in
+//! the meantime has no effect. Everything is deterministic: hashing is fixed, listings are sorted.
 //!
 //! The order of eviction is *second chance*: a hit only marks the page, and a marked page at the
 //! cold end moves to the warm end once. The dirty index is sorted by owner, so finding one file's
@@ -83,8 +83,9 @@ type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>
 
 const NIL: u32 = u32::MAX;
 
-/// Number of evictable pages that stay even beyond the capacity, more than any one operation needs
-/// at the same time. A cache with a capacity below four times this number has no such minimum.
+/// Number of evictable pages that stay in the cache even if it exceeds its capacity; no operation
+/// needs more at the same time. A cache whose capacity is less than four times this number may
+/// evict all of them.
 const EVICTABLE_MIN: usize = 64;
 
 /// A page with its state in the cache.
@@ -126,7 +127,7 @@ impl Entry {
         &self.page
     }
 
-    /// CRC32C of the content, if known and if the page has not changed since.
+    /// CRC32C of the present content, if known.
     pub fn crc(&self) -> Option<u32> {
         self.crc
     }
@@ -136,14 +137,14 @@ impl Entry {
         self.dirty
     }
 
-    /// True while a write of the page, perhaps with older content, has not ended.
+    /// True while a write of the page is in flight, perhaps with older content.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// For a dirty node, the content that the drive has, including the changes in sync records.
-    /// `None` for a node that the drive does not have at the node's address, for nodes of
-    /// directories, and if [`Cache::keep_logged_contents`] was not called.
+    /// For a dirty node, the content that recovery would find: the node on the drive, with the
+    /// changes in sync records. `None` if the drive does not have the node (it is new, or its write
+    /// failed), for nodes of directories, and if [`Cache::keep_logged_contents`] was not called.
     pub(crate) fn logged(&self) -> Option<&Page> {
         self.logged.as_ref()
     }
@@ -297,7 +298,7 @@ impl Cache {
         }
     }
 
-    /// Makes the cache report counts that go below zero to `broken`.
+    /// Makes the cache report to `broken` each count that would go below zero.
     pub(crate) fn noting_broken_in(self, broken: &Broken) -> Cache {
         Cache { broken: broken.clone(), ..self }
     }
@@ -353,9 +354,10 @@ impl Cache {
         self.looked.get()
     }
 
-    /// Corrects the counters after an attempt of an operation. Before the attempt, [`Stats::hits`]
-    /// was `hits`; earlier attempts lacked `missed` pages, which were read. Returns the number of
-    /// pages lacked so far.
+    /// Corrects the counters after an attempt of an operation. `hits` is [`Stats::hits`] before the
+    /// attempt, `lacks` the number of pages that the attempt lacked (`None` if it had all),
+    /// `missed` the number that earlier attempts lacked. Returns the number that all attempts
+    /// lacked so far.
     ///
     /// An attempt that lacks pages is repeated after they are read, and looks up all its pages
     /// again. So its hits do not count, and each page that was read counts as a miss, not as a hit
@@ -415,9 +417,9 @@ impl Cache {
 
     // ---- coming and going ------------------------------------------------------------------
 
-    /// Inserts a page, and evicts pages beyond the capacity. If the key is already in the cache, a
-    /// clean page is dropped (the present page is at least as new), and a dirty page replaces the
-    /// old content. Tickets stay valid.
+    /// Inserts a page, and evicts pages beyond the capacity. If `key` is already in the cache, a
+    /// clean `entry` is dropped (the present page is at least as new), and a dirty `entry` replaces
+    /// the old content. Tickets stay valid.
     pub fn insert(&mut self, key: Key, entry: Entry) {
         self.look(1);
         if let Some(&at) = self.index.get(&key) {
@@ -520,7 +522,7 @@ impl Cache {
         before - self.len()
     }
 
-    /// Removes the data pages of `ino` from a block on, and returns their number.
+    /// Removes the data pages of `ino` from block `blocks.start` on, and returns their number.
     pub fn remove_from(&mut self, ino: u32, blocks: RangeFrom<u32>) -> usize {
         let last = self.remove(&Key::Data(ino, u32::MAX)).is_some();
         self.remove_range(ino, blocks.start..u32::MAX) + usize::from(last)
@@ -696,9 +698,9 @@ impl Cache {
         }
     }
 
-    /// Evicts down to the capacity, but never `keep` (the page just inserted), and never the last
-    /// evictable pages. Without that limit, if nearly everything is dirty, an operation that needs
-    /// several clean pages would lose one of them by loading the next.
+    /// Evicts pages down to the capacity, but never `keep` (the page just inserted), and never the
+    /// last [`EVICTABLE_MIN`] evictable pages. Without this minimum, if nearly all pages are dirty,
+    /// an operation that needs several clean pages would lose one of them by loading the next.
     fn shrink(&mut self, keep: u32) {
         let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
         let others = self.lent + self.logged;

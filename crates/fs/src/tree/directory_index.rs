@@ -22,9 +22,9 @@ use furrow_zone::Result;
 use name_table::NameTable;
 use std::collections::BTreeMap;
 
-/// Bytes that the index may always use: more than one search can add.
+/// Number of bytes that the index may always use; one search adds fewer.
 const BYTES_MIN: usize = 4 << 20;
-/// The index may use the cache's bytes divided by this number.
+/// The index may use the capacity of the page cache, in bytes, divided by this number.
 const SHARE: usize = 4;
 /// Number of possible record offsets in a block, which are multiples of four. The place of a name
 /// is `block × 1024 + offset / 4`, in 32 bits.
@@ -36,7 +36,7 @@ const ALLOCATION: usize = 16;
 
 const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u64) < 1 << 32);
 
-/// A name in the index, and where it leads.
+/// What the index knows of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Block of the directory that contains the name.
@@ -122,7 +122,7 @@ impl DirectoryIndexes {
         DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most, broken: Broken::default() }
     }
 
-    /// Makes the index report accounts that go below zero to `broken`.
+    /// From now on, the index reports to `broken` each account that would go below zero.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }
@@ -151,8 +151,9 @@ impl DirectoryIndexes {
         blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
     }
 
-    /// Changes the index of directory `ino`, and updates the count of bytes. `change` reports
-    /// accounts of the index that go below zero to the [`Broken`] that it is given.
+    /// Changes the index of directory `ino`, and updates the count of bytes. `change` is
+    /// called with the index and with the [`Broken`] to which it must report accounts that
+    /// would go below zero.
     fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index, &Broken)) {
         let before = self.of.get(&ino).map_or(0, Index::bytes);
         let index = self.of.entry(ino).or_default();
@@ -168,7 +169,7 @@ impl DirectoryIndexes {
         }
     }
 
-    /// Adds the content of a block to the index; `None` means a hole.
+    /// Adds the content of `block` to the index; `page` is `None` if the block is a hole.
     pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
         if self.knows(ino, block) {
             return;
@@ -181,7 +182,7 @@ impl DirectoryIndexes {
         });
     }
 
-    /// The inode that `name`, with `hash`, leads to, if known.
+    /// Finds `name`, whose hash is `hash`, in the known content of directory `ino`.
     pub(crate) fn find(&self, ino: u32, hash: u32, name: &[u8]) -> Option<Known> {
         let (place, ino, kind) = self.of.get(&ino)?.names.find(hash, name)?;
         Some(Known { block: place / STEPS, ino, kind })
@@ -242,7 +243,7 @@ impl DirectoryIndexes {
     /// Compares the count of bytes with the indexes.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self) -> Result<()> {
         let bytes = self.of.values().map(Index::bytes).sum();
         equal("DirectoryIndexes::bytes", bytes, self.bytes)

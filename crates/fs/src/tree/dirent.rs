@@ -260,7 +260,7 @@ pub fn cookie_after(block: u32, offset: u16) -> u64 {
     cookie(block, offset) + 1
 }
 
-/// The block and the smallest offset of the records still to be returned. `None` below
+/// The block, and the offset in it, from which a listing with `cookie` continues. `None` below
 /// [`FIRST_COOKIE`], and for cookies that no directory can have.
 pub fn decode_cookie(cookie: u64) -> Option<(u32, u16)> {
     let rest = cookie.checked_sub(FIRST_COOKIE)?;
@@ -282,8 +282,8 @@ struct Record {
 }
 
 impl Record {
-    /// Reads the header at `offset`. `None` at the end of the block, or where `len` points outside
-    /// the block: every walk ends there.
+    /// Reads the header at `offset`. `None` at the end of the block, and if the stored length is
+    /// too short for the record or leads outside the block: every walk ends there.
     fn read(block: &[u8; BLOCK], offset: usize) -> Option<Record> {
         let h = block.get(offset..offset + HEADER)?;
         let record = Record {
@@ -483,8 +483,9 @@ fn has_space(block: &[u8; BLOCK], name_len: usize) -> bool {
         || records(block).any(|r| r.len - if r.ino == 0 { 0 } else { r.used() } >= need)
 }
 
-/// Removes `name`, whose hash is `hash`; returns its inode number and kind. The bytes of the record
-/// become zeros and part of the record before it.
+/// Removes `name`, whose hash is `hash`; returns its inode number and kind. The bytes of the
+/// record become zeros and slack of the record before it; the first record of a block becomes a
+/// free record.
 pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, Kind)> {
     let (previous, record) = find_record(block, hash, name)?;
     let kind = Kind::from_code(record.kind)?;

@@ -145,8 +145,9 @@ impl Core {
         self.tree.zero.clone()
     }
 
-    /// Number of blocks that a write of `blocks` blocks from `first` on adds to the blocks in use;
-    /// `nodes` is the number of new nodes. Each block is checked only if few blocks are left.
+    /// Number of blocks that a write of `blocks` blocks from `first` on adds to the blocks in use,
+    /// including `nodes` new nodes. While enough blocks are left, this is an upper bound, as if
+    /// every block were new.
     fn added_by(
         &mut self,
         ino: Ino,

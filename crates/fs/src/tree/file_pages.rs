@@ -1,4 +1,4 @@
-//! The content of files in the cache.
+//! The data pages of files in the cache: finding, requesting and changing them.
 
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;
@@ -23,7 +23,8 @@ impl Core {
         Err(Blocked::Load(smallvec::smallvec![Fetch { key, pointer }]).into())
     }
 
-    /// Requests every block of `blocks` that is not in the cache, all at once.
+    /// Makes sure that no block of `blocks` has to be read. Otherwise the error requests all
+    /// missing blocks, and missing nodes on their paths, at once.
     pub(crate) fn want(
         &mut self,
         ino: Ino,
@@ -79,8 +80,8 @@ impl Core {
         self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
-    /// Accounts for a block that is about to be written: makes the nodes on its path and marks its
-    /// holder dirty. If the block is new, the inode counts it.
+    /// Accounts for a block that is about to change: makes the nodes on its path, and marks the
+    /// node with its pointer dirty. If the block is new, the inode counts it.
     fn account_block(&mut self, ino: Ino, block: u32) {
         let holder = self.grow(ino, block);
         let cached_dirty = self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);

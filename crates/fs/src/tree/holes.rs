@@ -153,7 +153,8 @@ impl Core {
         (head.mtime, head.ctime) = (now, now);
     }
 
-    /// Applies one step of punching `range`, in bytes. Returns the start of the next step.
+    /// Applies one step of punching `range`, in bytes. Returns the start of the next step, or the
+    /// end of `range` after the last step.
     pub(crate) fn punch(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, NotApplied> {
         let size = self.size_to_change(ino)?;
         let end = range.end.min(size.next_multiple_of(PAGE));
@@ -235,8 +236,9 @@ impl Core {
         Ok(())
     }
 
-    /// Applies one step of filling the holes of `range`, in bytes; with `extend`, the step also
-    /// extends the file. Returns the start of the next step.
+    /// Applies one step of filling the holes of `range`, in bytes; with `extend`, the step
+    /// also extends the file. Returns the start of the next step, or the end of `range` after
+    /// the last step.
     pub(crate) fn fill(
         &mut self,
         ino: Ino,

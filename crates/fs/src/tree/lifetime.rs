@@ -14,8 +14,8 @@
 //!
 //! The choice is stored as the inode's `class` (`format`). A node copies the class when one of its
 //! blocks is written, so placing a block needs no further look-up. A block that is already on the
-//! drive stays in its place until it is written again. Blocks of directories are always hot, and
-//! blocks moved by cleaning are always cold.
+//! drive stays in its place until it is written again. Data of directories is always hot, and data
+//! moved by cleaning is always cold.
 
 use crate::blocked::NotApplied;
 use crate::format::class;

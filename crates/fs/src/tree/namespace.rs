@@ -355,7 +355,7 @@ impl Core {
         self.create(&op)
     }
 
-    /// Creates the inode of `op`. If `ino` is 0, it gets a free number.
+    /// Creates the inode of `op`. If the number in `op` is 0, the inode gets a free number.
     pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
         let NameOp::Create { parent, ino, generation, kind, time, name, target, xattrs, .. } = op
         else {
@@ -516,8 +516,9 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// Loads an inode whose link count is about to fall. Checks that it is of the kind that the
-    /// caller expects to remove and, if `last` says that it will be opened, that it may be opened.
+    /// Prepares the removal of a name of `victim`: loads the inode, and checks that it is a
+    /// directory exactly if `directory` says so, and that a directory is empty. If the inode loses
+    /// its last name and `last` opens it, also checks that one more file may be open.
     pub(super) fn check_removal(
         &mut self,
         victim: Found,
@@ -628,7 +629,8 @@ impl Core {
         Ok(Some((found.ino, found.kind)))
     }
 
-    /// Applies one step of freeing an inode without names; true once the inode is freed.
+    /// Applies one step of freeing `ino`. True if no step is left: the inode is freed, is open or
+    /// has a name.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
         if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {
             return Ok(true);

@@ -63,7 +63,7 @@ pub(crate) fn children_mut(
         .expect("invariant: 448 × 8 = 896 × 4 bytes")
 }
 
-/// Every block pointer in a node (none in an index node), with its slot.
+/// The block pointers in a node, without holes, each with its slot. An index node has none.
 pub(crate) fn pointers(page: &Page) -> SmallVec<[(u16, Pointer); 8]> {
     let slots: &[Pointer] = match header(page).level {
         LEVEL_INODE if as_inode(page).head.height == 0 => &as_inode(page).slots,
@@ -84,8 +84,9 @@ pub(crate) fn first_pointer(page: &Page) -> u16 {
     first as u16
 }
 
-/// Checks that a page read from the drive is the expected node: magic, id, kind, height and slots
-/// must be in range. After the check, views of the page can be trusted.
+/// Checks that a page read from the drive is node `nid` of inode `ino`, and that its level and, in
+/// an inode, kind, height, directory levels, extended attributes and size are possible. Pointers
+/// and ids of children are not checked.
 pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
     let head = header(page);
     let found = (head.magic.get(), head.nid.get(), head.ino.get());
@@ -135,7 +136,8 @@ pub(crate) fn time(stamp: &crate::format::TimeStamp) -> Time {
 
 /// The attributes stored in an inode.
 pub(crate) fn attr(head: &InodeHead) -> Attr {
-    // As in other file systems, a link count of 1 means that the subdirectories were not counted.
+    // A directory with too many links shows a link count of 1: as in other file systems, 1 means
+    // that the subdirectories are not counted.
     let many = head.kind == Kind::Directory.code() && head.links.get() > LINKS_MAX;
     Attr {
         ino: Ino(head.node.nid.get()),
@@ -211,7 +213,7 @@ impl Core {
         self.cache.get_mut(&Key::Node(nid)).expect("invariant: prepared before")
     }
 
-    /// Inode `ino`, from the cache. `NotFound` if there is none.
+    /// Inode `ino`, from the cache. `NotFound` if no such inode exists.
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<&InodeBlock, NotApplied> {
         let place = self.cache.find(&Key::Node(ino.0)).filter(|_| ino.0 != NO_NODE);
         let Some(place) = place else {
@@ -302,8 +304,8 @@ impl Core {
         })
     }
 
-    /// Prepares [`Core::grow`]: loads the existing nodes on the path to `block`, and counts the
-    /// nodes that would be new.
+    /// Prepares [`Core::grow`]: makes sure that the existing nodes on the path to `block` are in
+    /// the cache. Returns the largest number of nodes that `grow` may add.
     pub(crate) fn prepare_path(&mut self, ino: Ino, block: u32) -> Result<u32, NotApplied> {
         let height = self.inode(ino)?.head.height;
         let needed = Shape::REAL.height_for(u64::from(block));
@@ -313,8 +315,9 @@ impl Core {
         Ok(if self.holder(ino, block)?.is_some() { 0 } else { u32::from(height) })
     }
 
-    /// Makes the missing nodes on the path to `block`, and marks the holder dirty, because it is
-    /// about to change. The path must be prepared, and enough node ids reserved.
+    /// Makes the missing nodes on the path to `block`, and marks the node that holds the block's
+    /// pointer dirty, because the pointer is about to change. The path must be prepared, and enough
+    /// node ids reserved.
     pub(crate) fn grow(&mut self, ino: Ino, block: u32) -> Holder {
         let needed = Shape::REAL.height_for(u64::from(block));
         // The inode is about to change too, at least its times.

@@ -3,22 +3,22 @@
 //! A checkpoint lists removed files that are open, so that a mount after a crash frees them. A
 //! checkpoint has space for only a limited number of such files. Therefore the number of open files
 //! is limited: opening one more file is refused, while removing a file or renaming over it is not.
-//! In a mount, however, the removal of a file's last name also opens the file
-//! ([`LastName::Opens`]), so there the removal is refused. Recovery has no limit: it frees a file
-//! as soon as it has replayed the removal.
+//! A front end, however, may ask that the removal of a file's last name opens the file
+//! ([`LastName::Opens`]); such a removal is refused too. Recovery has no limit: it frees a file as
+//! soon as it has replayed the removal.
 
 use crate::types::Ino;
 use furrow_log::audit::expect;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The treatment of an inode that loses its last name and is not open.
+/// The treatment of an inode that loses its last name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastName {
-    /// The caller frees the inode.
+    /// The caller frees the inode, unless it is open.
     Frees,
-    /// The inode counts as opened once by the caller, who may use it by number until the caller
-    /// releases it.
+    /// The removal opens the inode once more, for the caller, who may use it by number until the
+    /// caller releases it.
     Opens,
 }
 
@@ -134,7 +134,7 @@ impl OpenFiles {
     /// Compares the lists with each other.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self) -> Result<()> {
         for ino in &self.unnamed {
             let account = format_args!("orphans, inode {ino}");
@@ -164,8 +164,8 @@ mod tests {
     use furrow_zone::{ErrorKind, Result};
     use std::rc::Rc;
 
-    /// At the largest number of open files, only opening is refused. All open files can be removed,
-    /// and the checkpoint that lists them fits its zone and can be read back.
+    /// At the largest number of open files, only calls that open a file are refused. All open files
+    /// can be removed, and the checkpoint that lists them fits its zone and can be read back.
     #[test]
     fn as_many_files_are_open_as_can_be_removed() {
         let rt = Rt::new(Config::simulated(1));

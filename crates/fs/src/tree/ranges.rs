@@ -34,8 +34,8 @@ impl Core {
         end - from > WATCHED_MAX || (from..end).any(in_flight)
     }
 
-    /// Dispatches some of the dirty blocks of `ino` from block `from` to before `end`; returns the
-    /// block at which the next step begins.
+    /// Dispatches the first 256 dirty blocks of `ino` in `from..end`, or all if there are fewer.
+    /// Returns the block at which the next step begins; `end` after the last step.
     pub(crate) fn write_range(
         &mut self,
         ino: Ino,

@@ -4,8 +4,8 @@
 //! must not find the directory on the way. The climb takes as many steps as the tree is deep, and
 //! users decide the depth. So a climb is done in stretches, and remembers its place. Its findings
 //! hold as long as no directory moves to another parent; after such a move, the climb starts again
-//! from the bottom. A climb longer than one stretch therefore runs *alone*, while all other moves
-//! of directories that need a climb queue, so that it can finish.
+//! from the bottom. A climb longer than one stretch therefore runs *alone*: all other renames that
+//! need a climb wait, so that it can finish.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -43,11 +43,13 @@ impl DirectoryMoves {
 /// The progress of the climbs that a rename needs.
 #[derive(Default)]
 pub(crate) struct CycleCheck {
-    /// The climb under way: its start, the directory to look for, and its present place.
+    /// The climb under way: the directory where it began, the directory to look for, and the
+    /// directory that it has reached.
     under_way: Option<(Ino, Ino, Ino)>,
-    /// Number of directories climbed so far.
+    /// Number of directories climbed so far in the climb under way.
     steps: u64,
-    /// Climbs that reached the root: the start, and the directory that is not on the way.
+    /// Climbs that reached the root: for each, the directory where it began, and the directory that
+    /// it did not find on the way.
     clear: Vec<(Ino, Ino)>,
     /// The value of [`DirectoryMoves::done`] for which the findings hold.
     moves: u64,

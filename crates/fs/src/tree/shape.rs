@@ -47,8 +47,8 @@ pub struct NodePos {
     pub base: u64,
 }
 
-/// One step of a truncation: the holder loses the slots from `keep` on, with everything below them.
-/// If the subtree at slot `keep − 1` must be trimmed too, the next [`Trim`] does that.
+/// One step of a truncation: `node` loses its slots from `keep` on, with everything below them. If
+/// the subtree at slot `keep − 1` must be trimmed too, the next [`Trim`] does that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trim {
     /// The node that loses slots, or `None` for the inode.
@@ -148,8 +148,8 @@ impl Shape {
         Some(NodePos { level, base: node.base.saturating_add(below) })
     }
 
-    /// The holder of `node` in a file of `height` (`None` for the inode), and the slot in
-    /// the holder.
+    /// The parent of `node` in a file of `height` (`None` for the inode), and the slot of the
+    /// parent that leads to `node`.
     pub fn parent(&self, height: u8, node: NodePos) -> (Option<NodePos>, u32) {
         if u32::from(node.level) + 1 >= u32::from(height) {
             (None, self.slot_in_inode(height, node.base))
@@ -166,9 +166,10 @@ impl Shape {
             && node.base < self.capacity(height)
     }
 
-    /// The trims that remove block `from` and all later blocks, from the inode downwards. Only
-    /// holders that lose slots or contain the boundary are listed. Except for the inode, none of
-    /// them loses all of its slots, so every listed node stays.
+    /// The trims that remove block `from` and all later blocks, from the inode downwards. The
+    /// nodes listed after the inode have blocks on both sides of `from`, so each keeps at least
+    /// one slot. A node whose blocks are all removed is not listed: it is below a slot that
+    /// another trim removes.
     pub fn trims(&self, height: u8, from: u64) -> SmallVec<[Trim; 5]> {
         let mut trims = SmallVec::new();
         if from >= self.capacity(height) {

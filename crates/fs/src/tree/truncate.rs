@@ -30,8 +30,8 @@ impl Core {
         (size.max(current - step)).next_multiple_of(leaf)
     }
 
-    /// Makes `ino` shorter by one step. True once the file has `size` bytes; the caller repeats the
-    /// step until then. No block after the new size remains in the cache or the tree.
+    /// Makes `ino` shorter by one step. True once the file has at most `size` bytes; the caller
+    /// repeats the step until then. No block after the new size remains in the cache or the tree.
     pub(crate) fn shrink(&mut self, ino: Ino, size: u64) -> Result<bool, NotApplied> {
         let inode = self.inode(ino)?;
         let (current, height) = (inode.head.size.get(), inode.head.height);
@@ -69,7 +69,7 @@ impl Core {
         Ok(target == size)
     }
 
-    /// The first block that no node of `ino` reaches.
+    /// The block after the last one that a node of `ino` covers.
     fn reach(&mut self, ino: Ino, height: u8) -> Result<u64, NotApplied> {
         fn last(slots: &[U32]) -> Option<(u64, u32)> {
             let slot = slots.iter().rposition(|child| child.get() != NO_NODE)?;
@@ -93,7 +93,8 @@ impl Core {
         Ok(base.saturating_add(Shape::REAL.span(level)))
     }
 
-    /// Nodes that reach blocks from `from` on, parents first; all of these nodes are in the cache.
+    /// The nodes that cover blocks from `from` on, parents first, each with its level and its first
+    /// block. If some of them are not in the cache, the error requests them.
     fn doomed_nodes(
         &mut self,
         ino: Ino,
@@ -144,7 +145,7 @@ impl Core {
     }
 
     /// Removes `blocks` of `ino`, the last ones of the file, from the cache and the tree. `nodes`
-    /// are the nodes that reach these blocks.
+    /// are the nodes that cover these blocks, from [`Core::doomed_nodes`].
     fn cut_blocks(
         &mut self,
         ino: Ino,

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Prefixes that an attribute's name can have.
+/// Prefixes of attribute names. Names of access control lists are allowed in addition.
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Ids of the nodes that hold an inode's attributes.
@@ -81,7 +81,7 @@ impl Xattrs {
         out
     }
 
-    /// Checks that an inode can have these attributes.
+    /// Checks that these attributes, `packed` in bytes, are within the limits for one inode.
     fn check(&self, packed: &[u8]) -> Result<(), NotApplied> {
         let names: usize = self.0.keys().map(|name| name.len() + 1).sum();
         if packed.len() > XATTRS_MAX || names > XATTR_LIST_MAX {
@@ -138,8 +138,8 @@ fn check_name(name: &[u8]) -> Result<(), NotApplied> {
 
 impl Core {
     /// If the lifetime attribute differs between `before` and `now`, gives inode `ino` the class
-    /// for the new lifetime, or the ordinary file class if there is no lifetime. The inode is in
-    /// the cache and about to change.
+    /// for the new lifetime, or the ordinary file class if there is no lifetime. A directory keeps
+    /// its class. The inode must be in the cache.
     pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
         let said = |xattrs: &Xattrs| {
             xattrs.0.get(lifetime::ATTRIBUTE).and_then(|value| lifetime::Lifetime::parse(value))

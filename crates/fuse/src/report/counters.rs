@@ -1,4 +1,5 @@
-//! The engine's counters in reports. A new counter of the engine needs one more line here.
+//! The engine's counters in reports. A new counter of the engine needs one more line
+//! in `counters!`.
 
 use furrow_fs::Counters;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,8 @@ pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// [`Counters`] as JSON, and derived figures. Counters that the writer of the document did
-        /// not know are 0.
+        /// [`Counters`] as JSON, with figures derived from them. Counters that the writer of the
+        /// document did not know are 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Traffic {
@@ -80,7 +81,7 @@ counters! {
 }
 
 impl Traffic {
-    /// Bytes written to the drive by kind. Their sum is `host_bytes`.
+    /// Bytes written to the drive, by kind of block. Their sum is `host_bytes`.
     pub fn kinds(&self) -> [(&'static str, u64); 8] {
         [
             ("data", self.data_bytes),

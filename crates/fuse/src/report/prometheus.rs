@@ -6,7 +6,7 @@ use super::Scrub;
 use super::stat::{Memory, Operation, Stat};
 use furrow_metrics::{Page, seconds};
 
-/// `stat` in that format.
+/// `stat` in the text format of Prometheus.
 pub fn text(stat: &Stat) -> String {
     let status = &stat.status;
     let labels = [

@@ -5,9 +5,9 @@
 //!   of the request to the answer, the entry's memory belongs to this process, and only the holder
 //!   of the answer writes its payload. The ring's thread reads the payload before it passes the
 //!   answer on, except for a WRITE, whose answer has no payload.
-//! - The ring's thread copies the pages that a READ has found to the entry's memory. The thread
-//!   that gives the answer does not copy, because it holds the engine while requests of other
-//!   processors wait for the engine.
+//! - The ring's thread copies the pages found by a READ into the entry's memory. The thread that
+//!   gives the answer does not copy, because it holds the engine while requests of other processors
+//!   wait for the engine.
 //! - Only the ring's thread gives an entry back to the kernel: the commands of a ring belong to the
 //!   thread that submits them.
 //! - The ring's thread announces its sleep *before* its last look for answers. A thread that gives
@@ -108,7 +108,7 @@ enum Payload {
     Pages(ReadData),
 }
 
-/// The place where answers wait for the ring's thread.
+/// The memory of a ring's entries, and the answers that wait for the ring's thread.
 pub(crate) struct Outbox {
     memory: Memory,
     given: Mutex<Vec<Given>>,
@@ -296,7 +296,7 @@ impl Answer {
         self.give(errno.raw_os_error(), 0, Payload::Entry);
     }
 
-    /// Answers with a structure.
+    /// Answers with the bytes of `answer`, a structure of the protocol.
     pub(crate) fn send<T: IntoBytes + Immutable>(self, answer: &T) {
         const { assert!(size_of::<T>() <= SMALL) };
         let mut small = [0; SMALL];
@@ -337,7 +337,7 @@ impl Answer {
         parts.iter().all(|part| self.add(part)) && self.add(&[0; 8][..padded - length])
     }
 
-    /// Answers with the payload that was added.
+    /// Answers with the payload added so far.
     pub(crate) fn finish(self) {
         let length = self.length;
         self.give(0, length, Payload::Entry);

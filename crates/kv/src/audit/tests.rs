@@ -44,8 +44,8 @@ pub(crate) fn with_store<F: Future<Output = ()> + 'static>(
     rt.clear();
 }
 
-/// Writes a table of three zones, a table of two and a log, all durable; nothing is under
-/// way afterwards.
+/// Writes a table of three zones, a table of two zones and a log, and makes them durable.
+/// Afterwards no write or commit is under way.
 async fn fill(store: &Store) {
     let files = [("000010.sst", 3 * ZONE), ("000011.sst", 2 * ZONE), ("000012.log", ZONE / 2)];
     for (seed, (name, bytes)) in files.into_iter().enumerate() {

@@ -65,8 +65,9 @@ impl Store {
         Ok(())
     }
 
-    /// Splits an extent at block `at`: the blocks before it are on the drive and stay, the others
-    /// go back to memory. Returns an extent of the others.
+    /// Splits an extent at block `at`: the blocks before `at` are on the drive and stay there.
+    /// Returns the extent of the other blocks, which are still in memory; returns the whole extent
+    /// if they are not, or if `at` is not inside it.
     fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };

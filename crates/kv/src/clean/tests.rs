@@ -13,8 +13,8 @@ const BLOCK: usize = 4096;
 #[test]
 fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
     with_store(Policy::Shared, |rt, store| async move {
-        // Files 11 to 14 have at most 16 blocks and so no block of checksums. With one, cleaning
-        // would move them together.
+        // Files 11 to 14 have at most 16 blocks and so no blocks of checksums. If they had,
+        // cleaning would move the files together.
         for (name, blocks) in [("10", 30), ("11", 10), ("12", 10), ("13", 10), ("14", 10)] {
             let id = store.create(name, Lifetime::Medium).unwrap();
             store.append(id, &vec![7; blocks * BLOCK]).await.unwrap();
@@ -40,7 +40,8 @@ fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
         // Give back some zones, few enough that cleaning is due.
         taken.drain(..10).for_each(|id| zones.pool.mark_full(id));
         for _ in 0..2 {
-            // The first time they are reset. Then a writer finds that few are free.
+            // The first time, the zones given back are reset. The second time stands for a writer
+            // that finds few free zones.
             zones.wanted.notify_all();
             rt.sleep(1_000_000_000).await;
         }

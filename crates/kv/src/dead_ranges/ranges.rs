@@ -60,7 +60,7 @@ pub(crate) struct Forgotten {
 }
 
 impl Forgotten {
-    /// Creates the state for a store; `holes`: the store may have holes already.
+    /// Creates the state for a store. `holes` says whether the store has holes already.
     pub(crate) fn new(holes: bool) -> Forgotten {
         Forgotten { wanted: holes, ..Forgotten::default() }
     }

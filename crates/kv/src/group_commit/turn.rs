@@ -1,5 +1,5 @@
 //! The turn of the record ring: when a group commit no longer fits into the present half, another
-//! half begins with a snapshot of all records.
+//! half begins with a snapshot of all names and files.
 
 use super::{all_written, blocks_of};
 use crate::entries::Bodies;
@@ -17,14 +17,15 @@ use furrow_policy::StoreDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport};
 use std::collections::BTreeSet;
 
-/// The ring turns when less than this fraction of a half (1/16) would be left. The rest holds the
-/// records of the group commit that no longer fits.
+/// Divisor: the ring turns when a group commit would leave less than 1/16 of a half. What is left
+/// then holds the records of the group commit that turns the ring.
 const LEFT_SHARE: u32 = 16;
 /// Minimum number of blocks that a group commit leaves in a half, for a short record and the record
-/// that says that the ring turns.
+/// that announces the turn.
 const LEFT_MIN: u32 = 3;
 impl Store {
     /// Whether the records fit into the half of the ring and leave space for another group commit.
+    /// Returns false too if the ring has to turn for another reason.
     pub(super) fn fits(&self, bodies: &[Vec<u8>]) -> bool {
         let forgotten = self.0.forgotten.borrow();
         if forgotten.wanted && !forgotten.told {
@@ -66,8 +67,8 @@ impl Store {
     }
 
     /// Continues in another half of the ring, which begins with a snapshot. If the group commit's
-    /// records fit, they also go to the present half. Unless an extent moves meanwhile, that half
-    /// then adds up to the same state as the snapshot.
+    /// records fit, they also go to the present half. Unless an extent moves meanwhile, the present
+    /// half then adds up to the same state as the snapshot.
     pub(super) async fn turn(
         &self,
         number: u64,
@@ -113,9 +114,10 @@ impl Store {
         Ok(views)
     }
 
-    /// Writes the record that says that the ring turns. `same` says whether the records up to this
-    /// one add up to the snapshot at the beginning of the next half. The flush that makes the next
-    /// half count also makes this record durable: without it no newer half counts.
+    /// Writes the record that announces the turn. `same` says whether the records up to this one
+    /// add up to the snapshot at the beginning of the next half. The flush that makes the next
+    /// half count also makes this record durable. So the record tells recovery that a newer half
+    /// may count.
     async fn mark_turn(&self, same: bool) -> Result<()> {
         if self.0.ring.borrow().half().is_empty() {
             return Err(Error::new(ErrorKind::NoSpace, "no half is written"));
@@ -158,8 +160,8 @@ impl Store {
     }
 
     /// Writes superblock and snapshot to a new half of the ring. Once they are durable, empties the
-    /// old halves. If a zone fails, tries another half. `marked`: the present half says that the
-    /// ring turns, so it is kept until the next turn.
+    /// old halves. If a zone fails, tries another half. `marked`: the present half ends with the
+    /// record that announces the turn, so the half is kept until the next turn.
     pub(crate) async fn begin_half(
         &self,
         bodies: Vec<Vec<u8>>,

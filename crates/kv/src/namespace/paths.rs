@@ -27,7 +27,7 @@ pub(crate) struct Namespace {
 /// Normalizes a path to the form that stores use: without empty parts, `.` and `..`.
 ///
 /// # Errors
-/// `Invalid` if it leads out of the store, or is too long.
+/// `Invalid` if the path leads out of the store, or is too long.
 pub fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -74,7 +74,8 @@ impl Namespace {
         }
     }
 
-    /// Counts the paths that renaming this one changes, and returns the length of the longest.
+    /// Returns the number of paths that change if this one is renamed, and the length of
+    /// the longest.
     pub(super) fn below(&self, path: &str) -> (usize, usize) {
         let prefix = below(path);
         let inside = self.nodes.range(prefix.clone()..).map(|(path, _)| path);

@@ -22,9 +22,9 @@ impl Replay {
         files.collect()
     }
 
-    /// Makes the state consistent with the records after the damage. Files that had a name in these
-    /// records and have none now get one, and paths get their directories. Where two files claim
-    /// the same blocks, the file recorded after the damage keeps them.
+    /// Makes the state consistent with the records after the damage. Files that these records
+    /// describe and that have no name get one, and paths get the directories that they lack. Where
+    /// two files claim the same blocks, the file recorded after the damage keeps them.
     pub(super) fn mend(&mut self) {
         let named = self.named();
         let nameless = self.fresh.iter().filter(|id| self.files.contains_key(id));

@@ -2,7 +2,7 @@
 //! a table of those that write.
 //!
 //! Each step has an audit, which debug builds run after it. The state that was found is written to
-//! a new half of the ring before any step acts on it.
+//! a new half of the ring before any zone of content is written or reset.
 
 use super::Opened;
 use crate::extent::{Extent, Lifetime};
@@ -35,7 +35,7 @@ pub(crate) struct Step<S> {
 /// Runs steps in their order.
 ///
 /// # Errors
-/// The error of the first step that fails, or `Corrupt` if its audit does.
+/// The error of the first step or audit that fails.
 pub(crate) async fn run<S>(steps: &[Step<S>], state: &mut S) -> Result<()> {
     for Step { name, run, audit } in steps {
         run(state).await?;
@@ -115,7 +115,7 @@ impl Reading {
     /// Returns the zone reports and the opened half.
     ///
     /// # Errors
-    /// Never, after all steps.
+    /// `Invalid` if the steps of [`READ`] have not run.
     pub(crate) fn into_parts(self) -> Result<(Vec<ZoneReport>, Opened)> {
         Ok((self.reports, self.found.ok_or_else(out_of_order)?))
     }
@@ -235,9 +235,9 @@ impl Opening {
         Ok(())
     }
 
-    /// A full zone holds no permit. If a power cut takes its last blocks from the drive's cache,
-    /// the zone is active again, so more zones may be active than there are permits. Finishes
-    /// enough of them for the ring to begin a zone.
+    /// Finishes so many active zones that the ring can begin a zone. More zones may be active than
+    /// there are permits: a full zone holds no permit, and is active again if a power cut takes its
+    /// last blocks from the drive's cache.
     ///
     /// The step precedes all writes, and changes nothing that recovery decides, because content of
     /// a finished zone counts only if it is found there.
@@ -314,8 +314,10 @@ impl Store {
     /// Opens the store on a drive and repairs the traces of a crash.
     ///
     /// # Errors
-    /// `WrongFormat` if the drive holds no store, or one of a newer version; `Corrupt` if its
-    /// records are damaged and the loss was not accepted, or contradict each other or the drive.
+    /// `WrongFormat` if the drive holds no store, or one of a newer version; `Unsupported` if no
+    /// store can be on the drive; `Corrupt` if the store's records are damaged and the loss was not
+    /// accepted, or contradict each other or the drive; `Io` if the drive does not answer, or a
+    /// zone that may hold the newest records is offline.
     #[inline(never)]
     pub fn open(
         rt: &Rt,

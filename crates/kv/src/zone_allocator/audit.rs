@@ -13,7 +13,7 @@ impl ZoneAllocator {
     /// and with the pool, the permits and the writer.
     ///
     /// # Errors
-    /// `Corrupt`: names the account, the expected value and the value found.
+    /// `Internal`: names the account, the expected value and the value found.
     pub(crate) fn audit(
         &self,
         counted: &Residents,

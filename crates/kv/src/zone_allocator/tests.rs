@@ -26,7 +26,7 @@ fn requests_short_of_space_queue_in_order() {
         }
         rt.sleep(1_000_000).await;
         assert_eq!(*order.borrow(), [0; 0], "nobody passes the one who came earlier");
-        // Cleaning, and claims whose writing frees space, have other queues or none.
+        // Requests with other claims have queues of their own, and cleaning never queues.
         store.zone_for(Want { claim: Claim::Compaction, ..want }).await.unwrap();
         store.zone_for(Want::moved(Use::Moved(0))).await.unwrap();
         store.audit().unwrap();

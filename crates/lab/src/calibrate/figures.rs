@@ -78,7 +78,7 @@ struct Plan {
     marks: Vec<Mark>,
 }
 
-/// A run without a measurement.
+/// A row that asks for a run of the model, without a measured figure.
 fn sketch(preset: &str, op: &str, condition: &str, zones: u32, depth: u32, unit: &str) -> Golden {
     let metric = if matches!(unit, "us" | "ms") { "latency" } else { "throughput" };
     Golden {
@@ -315,7 +315,7 @@ pub fn figures(rows: &[Row], told: cores::Told<'_>) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Plots the model's result over the measurement for every row, with its tolerance.
+/// Plots the ratio of model to measurement for every row, with its tolerance.
 fn ratios(rows: &[Row]) -> Plot {
     let mut plot = Plot::new(
         "Model over measurement, every row; bars: what is tolerated",

@@ -1,13 +1,13 @@
 //! Reads and writes alongside resets and finishes: the measurements, and the model's results.
 //!
-//! No row here is a gate: the measurements are few, and the model has only two shares and one
-//! stretch for them. `docs/research/calibration.md` has the sources, and how each measurement was
-//! driven.
+//! No row here is a gate: the measurements are few, and the model has only the three parameters
+//! `reset-share`, `finish-share` and `reset-stretch` for them. `docs/research/calibration.md` has
+//! the sources, and how each measurement was driven.
 //!
 //! A management command is *paced*: commands begin at fixed intervals, so long that on an idle
-//! drive the commands would take `duty` of the time. If the last command ends later than that, the
-//! next one begins at its end. A rate limit works like that, so commands that are slowed take a
-//! larger share of the time than `duty`.
+//! drive the commands would take `duty` percent of the time. If a command ends after the next one
+//! is due, the next one begins at once. A rate limit works like that, so commands that are slowed
+//! take a larger share of the time than `duty`.
 
 use super::{cores, direct, drive, expect};
 use crate::catalogue::Point;
@@ -64,7 +64,7 @@ pub struct Situation {
     pub judged: Judged,
     /// The figure measured without other commands.
     pub alone: f64,
-    /// The figure measured together with the other kind of command.
+    /// The same figure, measured while the other kind of command ran.
     pub together: f64,
 }
 
@@ -106,7 +106,7 @@ pub struct Compared {
     pub situation: Situation,
     /// The model's figure without other commands.
     pub model_alone: f64,
-    /// The model's figure together with the other kind of command.
+    /// The same figure of the model, while the other kind of command runs.
     pub model_together: f64,
 }
 
@@ -152,7 +152,7 @@ impl Situation {
             Neighbour::Resets(duty) => (15_400 * Nanos::MICRO, duty, Nanos::SECOND),
             Neighbour::Finishes(duty) => (911 * Nanos::MILLI, duty, 3 * Nanos::SECOND),
         };
-        // Leaves enough time to end for finishes that are slowed several times over.
+        // Finishes that are slowed several times over need more time to end.
         let least = match (self.judged, self.beside) {
             (Judged::Management, Neighbour::Finishes(_)) => 3 * least,
             _ => least,
@@ -216,7 +216,7 @@ struct Paced {
     device: Rc<dyn ZonedDevice>,
     beside: Neighbour,
     period: u64,
-    /// Start of the first command that counts: the drive is loaded by then.
+    /// Earliest start of a command that counts; the drive is loaded by then.
     first: Cell<Nanos>,
     /// Number of zones for the commands.
     zones: u32,

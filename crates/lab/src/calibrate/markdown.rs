@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Number of seeds of the runs in the document.
 pub const SEEDS: u64 = 3;
 
-/// A figure with at least three digits.
+/// A figure with at least three significant digits; below 0.1, with four decimals.
 pub fn digits(value: f64) -> String {
     let places = match value.abs() {
         v if v >= 99.95 => 0,
@@ -94,12 +94,12 @@ fn label(golden: &Golden) -> String {
     }
 }
 
-/// The measured figure, if there is one.
+/// The measured figure, or a dash.
 fn measured(golden: &Golden) -> String {
     if golden.measured > 0.0 { digits(golden.measured) } else { "–".to_owned() }
 }
 
-/// A row in its line: the model's figure and the measured one.
+/// The text of a row within a line of the table: the model's figure and the measured one.
 pub fn entry(row: &Row) -> String {
     let golden = &row.golden;
     let verdict = match row.verdict {
@@ -110,7 +110,7 @@ pub fn entry(row: &Row) -> String {
     format!("{}{} ({}){verdict}", label(golden), digits(row.model), measured(golden))
 }
 
-/// The table of all rows, those of a drive and a measurement in one line.
+/// The table of all rows. Rows with the same drive, measurement and unit share a line.
 pub fn rows(rows: &[Row]) -> String {
     let mut lines: Vec<([String; 3], Vec<String>)> = Vec::new();
     for row in rows {

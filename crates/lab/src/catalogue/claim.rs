@@ -62,8 +62,8 @@ pub struct Claim {
     /// be compared.
     #[serde(default)]
     pub incomparable: Option<String>,
-    /// Percentage by which its figures may differ from the stored ones; `None` if changes are not
-    /// checked against them.
+    /// Percentage by which the claim's figures may differ from the kept ones in `furrow-lab gate`;
+    /// `None` if that command leaves the claim out.
     #[serde(default)]
     pub gate: Option<f64>,
     /// The runs.
@@ -156,7 +156,7 @@ pub enum Relation {
     AtMost,
 }
 
-/// The direction that a paper calls good, of a count or time of the system itself.
+/// Which direction a paper calls good, for a count or time of the system itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Good {
@@ -203,11 +203,12 @@ pub enum Take {
     Most,
     /// The first value of series `run` at which `reach` percent of the series' best is reached.
     Knee,
-    /// Percentage by which the lowest of series `run` is below the highest.
+    /// Percentage by which the lowest measure of series `run` is below the highest.
     Spread,
-    /// The highest of series `run`.
+    /// The highest measure of series `run`.
     Best,
-    /// The value at `each` of the line through two points of series `run`, `at` and `per_at`.
+    /// The value at `each` on the straight line through the points `at` and `per_at` of
+    /// series `run`.
     Line,
 }
 
@@ -237,11 +238,11 @@ pub struct Figure {
     /// The claim and the name of the figure whose experiment this one repeats, as `ID: name`.
     #[serde(default)]
     pub same_as: Option<String>,
-    /// The sweep that the published number is said of: all figures of the claim with this sweep
-    /// have one verdict.
+    /// Name of the sweep to which the published number applies. All figures of the claim with the
+    /// same sweep have one verdict.
     #[serde(default)]
     pub sweep: Option<String>,
-    /// The direction that the paper calls good; not for speeds of drives and hosts.
+    /// The direction that the paper calls good; not set for speeds of drives and hosts.
     #[serde(default)]
     pub good: Option<Good>,
     /// The value expected before the first run.
@@ -261,16 +262,16 @@ pub struct Figure {
     /// The run or series that is measured.
     #[serde(default)]
     pub run: Option<String>,
-    /// For a series: the value of the measured point.
+    /// For a series: the label of the measured point.
     #[serde(default)]
     pub at: Option<String>,
     /// The run or series to compare with.
     #[serde(default)]
     pub per: Option<String>,
-    /// For a series to compare with: the value of its point.
+    /// For a series to compare with: the label of its point.
     #[serde(default)]
     pub per_at: Option<String>,
-    /// The measure of `per`, if it is another one.
+    /// The measure of `per`, if it differs from `metric`.
     #[serde(default)]
     pub per_metric: Option<String>,
     /// For [`Take::Line`]: the place on the axis at which the line is evaluated.
@@ -426,7 +427,7 @@ impl Claim {
     }
 }
 
-/// The claim and the name of a figure of another claim, in [`Claim::moved`].
+/// Splits `ID: name`, as in [`Claim::moved`], into the ID and the figure's name.
 pub fn elsewhere(name: &str) -> Option<(&str, &str)> {
     name.split_once(": ")
 }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Longest value in a difference, in characters.
+/// Maximum number of characters of a value in a difference.
 const SHOWN: usize = 60;
 
 /// The files built in, the common ones first.
@@ -44,7 +44,7 @@ impl File {
     /// Parses the content.
     ///
     /// # Errors
-    /// With the file and the line at which it is wrong.
+    /// If the content is wrong: the error names the file and the line.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         toml::from_str(&self.text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start.min(self.text.len()));
@@ -75,7 +75,8 @@ impl Data {
     /// of `directory`.
     ///
     /// # Errors
-    /// If the directory cannot be read, has no such file, or has a TOML file of another name.
+    /// If the directory cannot be read, has no TOML file, or has one whose name is neither for
+    /// setup nor for claims.
     pub fn of(directory: &Path) -> Result<Data> {
         let cannot = || format!("cannot read {}", directory.display());
         let mut data = Data::built_in();

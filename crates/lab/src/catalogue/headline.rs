@@ -65,7 +65,8 @@ impl Headline {
                 self.found(catalogue).with_context(|| format!("no figure `{name}`"))?;
             ensure!(claim.source == self.paper, "`{name}` is a figure of {}", claim.source);
             ensure!(figure.unit == self.unit, "`{name}` is in `{}`", figure.unit);
-            // The worst of the plausible variants is known of the figure's own number only.
+            // The worst verdict of the plausible variants is known only for the figure's
+            // own number.
             let source = super::find(&catalogue.sources, "source", &self.paper)?;
             let own = (figure.paper, figure.relation) == (Some(self.published), self.relation);
             ensure!(own || source.plausible.is_empty(), "`{name}` has another published number");

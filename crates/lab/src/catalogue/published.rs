@@ -5,14 +5,14 @@ use anyhow::{Result, bail, ensure};
 
 /// Parts of a paper that have no number.
 const PARTS: [&str; 3] = ["abstract", "introduction", "conclusion"];
-/// Parts of a paper that have one.
+/// Parts of a paper that have a number.
 const NUMBERED: [&str; 3] = ["figure", "table", "section"];
 
 /// Checks that `place` is `figure 3`, `figure 3a`, `table 2`, `section 5.2` or a part such as
 /// `abstract`.
 ///
 /// # Errors
-/// With the place, if it is none of these.
+/// If `place` is none of these: the error names it.
 pub(super) fn check(place: &str) -> Result<()> {
     let numbered = place.split_once(' ').is_some_and(|(kind, number)| {
         NUMBERED.contains(&kind) && number.starts_with(|c: char| c.is_ascii_alphanumeric())

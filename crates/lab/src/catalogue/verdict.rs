@@ -17,7 +17,7 @@ const POINT_RANGE: f64 = 1.25;
 const SCATTER: f64 = 1.5;
 /// Published gains below this share mean "equal"; our gains below it show no direction.
 const EQUAL: f64 = 0.1 - 1e-9;
-/// Our gain over the published one, for a direction.
+/// The range of our gain over the published gain in which the direction counts as reproduced.
 const BAND: RangeInclusive<f64> = 0.5..=2.0;
 
 /// How our figure compares with the published one, the worst last.
@@ -129,8 +129,8 @@ impl Claim {
     /// Compares `ours`, the values of the claim's figures in their order, with the published
     /// numbers.
     ///
-    /// Of a sweep one figure has the verdict and the others are counted with it: where the
-    /// published number is a maximum, our highest; otherwise the worst.
+    /// Of a sweep, one figure gets the verdict: our highest if the published number is a maximum,
+    /// otherwise the worst. The others count as repeated.
     pub fn verdicts(&self, ours: &[Option<Sample>]) -> Vec<Verdict> {
         let single = |(figure, sample): (&Figure, &Option<Sample>)| match sample {
             None => Verdict::None,
@@ -187,8 +187,8 @@ impl Figure {
         let near = paper.nearest(ours);
         let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
         let gain = self.gain(near).filter(|gain| gain.abs() >= EQUAL);
-        // "Up to" an amount, or up to a gain that is nearly none, is a bound: no more than that.
-        // "Up to" a gain is the maximum of a sweep, with which ours is compared.
+        // "Up to" an amount, or up to a gain of nearly nothing, is an upper bound. "Up to" a larger
+        // gain is the maximum of a sweep, and our maximum is compared with it.
         let relation = match self.relation {
             Relation::AtMost if gain.is_some() => Relation::About,
             relation => relation,
@@ -215,9 +215,9 @@ impl Figure {
         }
     }
 
-    /// True if the figures of all seeds are within [`SCATTER`] of each other and, if the published
-    /// `near` is a gain, on the same side as `near`. The mean alone can meet a figure that no
-    /// seed shows.
+    /// True if the figures of all seeds are within [`SCATTER`] of each other and, if the
+    /// published `near` is a gain, on the same side as `near`. The mean alone may agree although
+    /// no seed does.
     fn agree(&self, near: f64, sample: &Sample) -> bool {
         let Sample { low, high, .. } = *sample;
         let alike = (low >= 0.0 && high <= SCATTER * low) || (high <= 0.0 && low >= SCATTER * high);
@@ -228,8 +228,9 @@ impl Figure {
         alike && same(low) && same(high)
     }
 
-    /// True if `ours` is a gain in the direction of the published gain `near` and half to twice
-    /// as large. A loss cannot exceed all there is, so for a loss the same holds of what is left.
+    /// True if `ours` is a gain in the direction of the published gain `near` and half to twice as
+    /// large. A loss cannot exceed 100 %, so for a loss, what is left must also be half to twice
+    /// as much.
     fn follows(&self, near: f64, ours: f64) -> bool {
         let Some(ours) = self.gain(ours) else { return false };
         let left = (1.0 + ours) / (1.0 + near);
@@ -330,7 +331,7 @@ mod tests {
         let loss = "unit = '%'\ntake = 'loss'\npaper = 50";
         assert_eq!(of(loss, 30.0), Verdict::Direction);
         assert_eq!(of(loss, 20.0), Verdict::NotReproduced);
-        // Half of what the published loss leaves is left at 75 %.
+        // A loss of 75 % leaves half of what the published loss leaves.
         assert_eq!(of(loss, 74.0), Verdict::Direction);
         assert_eq!(of(loss, 76.0), Verdict::NotReproduced);
         let share = "unit = '%'\ntake = 'share'\npaper = 20";
@@ -390,10 +391,10 @@ mod tests {
             claim.verdicts(&ours.map(|value| Sample::of(vec![value])))
         };
         let part = Verdict::Repeated;
-        // The maximum is what "up to" is said of.
+        // "Up to" refers to the maximum.
         assert_eq!(sweep("at-most", [1.1, 2.9, 2.0]), [part, Verdict::Reproduced, part]);
         assert_eq!(sweep("at-most", [3.0, 1.1, 9.0]), [part, part, Verdict::NotReproduced]);
-        // What is said of all points has to hold at the worst.
+        // A statement about all points has to hold at the worst point.
         assert_eq!(sweep("about", [2.9, 2.2, 3.0]), [part, Verdict::Direction, part]);
         assert_eq!(sweep("about", [1.1, 1.05, 3.0]), [part, Verdict::NotReproduced, part]);
         assert_eq!(sweep("at-least", [2.0, 1.5, 4.0]), [part, Verdict::NotReproduced, part]);

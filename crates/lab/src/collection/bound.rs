@@ -3,12 +3,12 @@
 //!
 //! Placement is fixed: a zone is taken, filled, and later cleaned at most once. From the moment it
 //! is taken until it is cleaned, a zone uses its whole size. After that its survivors use only
-//! their live bytes, until they die. Cleaning costs the live bytes at its moment. Used space has to
-//! stay within a limit at all times.
+//! their live bytes, until they die. Cleaning a zone costs the bytes that are live at that moment.
+//! Used space has to stay within a limit at all times.
 //!
-//! [`lower`] uses multipliers λ ≥ 0, one for the limit at each moment: a used byte costs λ for each
-//! moment. The sum of every zone's least cost on its own, minus the limit at these prices, is at
-//! most what any schedule within the limit copies (weak duality). So any multipliers give a valid
+//! [`lower`] uses multipliers λ ≥ 0, one for each moment: the price of a used byte at that moment.
+//! Sum the least cost of each zone on its own, and subtract the cost of the whole limit at these
+//! prices: no schedule within the limit copies less (weak duality). So any multipliers give a valid
 //! bound; a subgradient method looks for good ones. [`upper`] makes schedules by clairvoyant rules,
 //! and improves each until no cleaning can be put off.
 //!
@@ -17,7 +17,7 @@
 //! model leaves out that survivors occupy zones too, and that they are cleaned again. Both would
 //! cost a collector more.
 
-/// A zone on the grid of time.
+/// A zone's life, in moments of the time grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The first moment at which the zone uses space.
@@ -25,8 +25,8 @@ pub struct Life {
     /// The first moment at which the zone can be cleaned; never, if this is the number of moments
     /// or more.
     pub full: usize,
-    /// Bytes in the zone that are not yet overwritten, at each moment. From `full` on they do not
-    /// grow.
+    /// Bytes in the zone that are not yet overwritten, at each moment. This number does not grow
+    /// from `full` on.
     pub live: Vec<u64>,
 }
 
@@ -80,7 +80,7 @@ impl Zones {
     }
 }
 
-/// The cheapest choice for one zone at these prices: its cost, and the moment of cleaning.
+/// The cheapest choice for one zone at `prices`: its cost, and the moment of cleaning.
 ///
 /// `before[m]` is the sum of the prices before moment m.
 fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Option<usize>) {
@@ -101,7 +101,7 @@ fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Opt
     best
 }
 
-/// The bound that these prices give, and the choice for each zone.
+/// The bound that `prices` give, and the choice for each zone.
 fn dual(zones: &Zones, space: u64, prices: &[f64]) -> (f64, Schedule) {
     let mut before = vec![0.0; zones.moments + 1];
     for (moment, price) in prices.iter().enumerate() {
@@ -233,8 +233,8 @@ pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
     let per_gain = |zones: &Zones, zone: &Life, at: usize| {
         live(zone, at) / (zones.size - zone.live[at]).max(1) as f64
     };
-    // Bytes copied per byte of space gained and moment, until the zone would be empty without
-    // cleaning, or for at most `span` moments.
+    // Bytes copied for each byte of space gained, summed over the moments until the zone would be
+    // empty without cleaning, or over `span` moments if that is sooner.
     let per_room = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let until = (at + span).min(zones.moments);
@@ -243,7 +243,8 @@ pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
             live(zone, at) / room.max(1.0)
         }
     };
-    // Bytes that waiting for `span` moments would save; zones that save less are cleaned first.
+    // Bytes that waiting for `span` moments would save, for each byte of space gained now. Zones
+    // that would save less are cleaned first.
     let regret = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let later = (at + span).min(zones.moments - 1);

@@ -21,7 +21,7 @@ struct Group<'a> {
     runs: Vec<&'a Run>,
 }
 
-/// The mean, and the range if it is visible.
+/// The mean, and the range if it shows with two decimals.
 fn range(sample: &Sample) -> String {
     let one = |value: f64| format!("{value:.2}");
     match one(sample.low) == one(sample.high) {
@@ -119,8 +119,8 @@ pub fn pictures(runs: &[Run], limits: &[Limit]) -> Vec<Picture> {
     shares(runs).into_iter().map(picture).collect()
 }
 
-/// What runs of one scheme and setting did, in a cell: bytes copied by each collector and peak
-/// space, or when there was no space left.
+/// The cell for runs of one scheme and setting: bytes copied by each collector and peak space, or
+/// when the runs ran out of space.
 fn cell(group: &Group<'_>) -> String {
     let over =
         |value: fn(&Run) -> u64| group.sample(|run| value(run) as f64 / run.written() as f64).mean;
@@ -168,10 +168,10 @@ pub fn runs_table(runs: &[Run]) -> String {
     text
 }
 
-/// The comparison at equal peak space: the least that each scheme copied within it, in any setting,
-/// next to the bound and the clairvoyant schedule.
+/// The comparison at equal peak space: the least that each scheme copied within that space, in any
+/// setting, next to the bound and the clairvoyant schedule.
 pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
-    // A scheme that never got through has no column.
+    // A scheme whose every setting ran out of space has no column.
     let mut names = schemes(runs);
     let through = |name: &&str| {
         let all = shares(runs).into_iter().flat_map(|live| groups(runs, live));

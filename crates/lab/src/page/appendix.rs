@@ -72,8 +72,8 @@ fn setups(out: &mut String, claims: &[Shown<'_>]) {
     put!(out, "- {whose}: {}\n", usual.0);
 }
 
-/// Where verdicts hold over the plausible values of what the paper leaves open, and where they
-/// hold at one of them.
+/// Writes which claims' verdicts are the worst over the plausible values of what the paper leaves
+/// open. The verdicts on other claims hold at one of these values.
 fn open_values(out: &mut String, source: &Source, claims: &[Shown<'_>], all: &[Kept]) {
     let varied = |shown: &&Shown<'_>| {
         let mut variants = source.plausible.iter();
@@ -91,7 +91,7 @@ fn open_values(out: &mut String, source: &Source, claims: &[Shown<'_>], all: &[K
     }
 }
 
-/// A claim.
+/// Writes the section about a claim; nothing if the claim has no kept figures.
 fn section(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept]) {
     if shown.kept.is_none() {
         return;
@@ -113,7 +113,7 @@ fn section(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Ke
     }
 }
 
-/// The published figures, with their verdicts if they differ.
+/// Writes the table of published figures; if verdicts `differ`, with a column for them.
 fn figures(out: &mut String, shown: &Shown<'_>, differ: bool) {
     if shown.published().next().is_none() {
         return;
@@ -130,7 +130,7 @@ fn figures(out: &mut String, shown: &Shown<'_>, differ: bool) {
     out.push('\n');
 }
 
-/// Which point of its sweep a figure is.
+/// Says which point of its sweep a figure is, and of how many; empty without a sweep.
 fn of_sweep(shown: &Shown<'_>, row: &Row<'_>) -> String {
     let Some(sweep) = &row.figure.sweep else { return String::new() };
     let points = shown.published().filter(|other| other.figure.sweep.as_ref() == Some(sweep));
@@ -141,7 +141,7 @@ fn of_sweep(shown: &Shown<'_>, row: &Row<'_>) -> String {
     format!(" ({which} of {})", points.count())
 }
 
-/// The verdict, and what it is due to.
+/// The verdict, with the variant that decides it; or the claim that counts a repeated experiment.
 fn verdict(row: &Row<'_>) -> String {
     match (row.verdict, &row.figure.same_as, row.there) {
         (Verdict::Repeated, Some(same), _) => {
@@ -178,7 +178,7 @@ fn cause(out: &mut String, catalogue: &Catalogue, shown: &Shown<'_>, all: &[Kept
         (Some(cause), true) => {
             put!(out, "**Suspected cause**: {cause} No experiment moved it.\n");
         }
-        // The table has the value and what it moved.
+        // The table already shows the variant and our value there.
         (None, _) if missed.all(|row| row.there.is_some()) => {
             put!(out, "**Cause**: the variant decides, of which nothing is published.\n");
         }

@@ -19,16 +19,17 @@ pub struct Line<'a> {
     pub claim: Option<&'a str>,
     /// Our number.
     pub ours: Option<f64>,
-    /// How the two compare; `None` if we have no number.
+    /// How our number compares with the published one; `None` if we have no number.
     pub verdict: Option<Verdict>,
     /// If the verdict is that of a plausible variant: the variant, and our value there.
     there: Option<(&'a str, f64)>,
-    /// The side of the published number on which ours may be. "Up to" a gain bounds nothing.
+    /// The side of the published number on which ours may be; `About` if the headline says "up to"
+    /// a gain.
     bound: Relation,
 }
 
 impl<'a> Line<'a> {
-    /// The headline with the figure of `claims`, which are those of its paper.
+    /// The headline with its figure, taken from `claims`, the claims of its paper.
     pub(super) fn new(
         catalogue: &'a Catalogue,
         headline: &'a Headline,
@@ -37,7 +38,7 @@ impl<'a> Line<'a> {
         let bound = headline.relation;
         let none = Line { headline, claim: None, ours: None, verdict: None, there: None, bound };
         let Some((claim, figure)) = headline.found(catalogue) else { return none };
-        // The experiment of a figure that repeats another is shown with that one.
+        // A figure that repeats an experiment is replaced by the figure that it repeats.
         let (id, name) = match figure.same_as.as_deref() {
             Some(same) => elsewhere(same).unwrap_or((&*claim.id, same)),
             None => (&*claim.id, &*figure.name),
@@ -56,7 +57,7 @@ impl<'a> Line<'a> {
         let own = (row.figure.paper, row.figure.relation);
         let (verdict, there) = match own == (Some(headline.published), headline.relation) {
             true => (row.verdict, row.there),
-            // The paper says another number in its text than in its figure.
+            // The headline states another number than the figure does.
             false => (over(headline, row, &row.ours), None),
         };
         let (claim, ours) = (Some(&*shown.claim.id), Some(row.ours.mean));
@@ -255,7 +256,7 @@ fn row(out: &mut String, line: &Line<'_>, y: f64) {
     put!(out, "<text x=\"16\" y=\"{:.1}\">{says}</text>", y + 12.0);
     let (left, right) = AXIS;
     put!(out, "<path class=\"fh-g\" d=\"M{left:.1} {middle:.1}H{right:.1}\"/>");
-    // A bound holds anywhere on its side of 1.
+    // A bound is met anywhere on its side of a ratio of 1.
     let one = across(1.0);
     match line.bound {
         Relation::About => {}

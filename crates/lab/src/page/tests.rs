@@ -7,8 +7,8 @@ use crate::fixture;
 use crate::stored::KeptFigure;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Papers whose rows come from several commits, and of how many: no number may grow, and a paper
-/// that is run again from one commit leaves the list.
+/// Papers whose rows come from several commits, with the number of commits. No number may grow; a
+/// paper that is run again from one commit is removed from the list.
 const SEVERAL_COMMITS: [(&str, usize); 1] = [("z-lfs", 5)];
 
 fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
@@ -251,7 +251,7 @@ fn of_papers(test: impl Fn(&str, &[Shown<'_>])) {
     }
 }
 
-/// Rows that cannot be compared are left out: what they replayed is not at hand any more.
+/// Rows that cannot be compared are left out: the trace that they replayed is no longer available.
 #[test]
 fn the_rows_of_a_page_come_from_one_commit() {
     of_papers(|paper, claims| {

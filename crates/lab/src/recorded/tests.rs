@@ -35,7 +35,7 @@ pub(crate) fn read(file: u64, offset: u64, len: u64) -> Op {
     Op::Read { file, offset, len, got: len }
 }
 
-/// The numbers of calls, sorted, that a call waits for on each of its resources.
+/// For each resource of call `number`: how many calls on it must have ended. Sorted.
 fn after(run: &Recorded, number: usize) -> Vec<u32> {
     let mut after: Vec<u32> = run.needs(number).iter().map(|need| need.after).collect();
     after.sort_unstable();
@@ -58,7 +58,8 @@ fn changes_wait_for_all_before_them_and_readers_for_the_last_change() {
     // The append waits for the create, both reads for the append, the next append for both reads,
     // and the sync for that append.
     assert_eq!(file, [1, 2, 2, 4, 5]);
-    // The file that loses its name had six calls, each name had one; the directory has not changed.
+    // The file that loses its name had six calls, and each of the two names one; the directory has
+    // not changed.
     assert_eq!(after(&run, 7), [0, 1, 1, 6]);
     assert_eq!(run.threads, [vec![0, 1, 4], vec![2, 5], vec![3, 6, 7]]);
 }

@@ -10,7 +10,7 @@ use crate::text;
 /// Figures of one unit are drawn as bars if there are at least this many.
 const BARS: usize = 5;
 
-/// Number of figures in one plot of ratios.
+/// Maximum number of figures in one plot of ratios.
 const SIDE_BY_SIDE: usize = 24;
 
 /// Plots our figures over the published ones, for all figures published as a number above 0, on as

@@ -14,7 +14,7 @@ use furrow_zone::{Access, DeviceSpec, ZonedDevice};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Time that the host's operations in flight get to end after the drives are gone.
+/// Time for the host's operations in flight to end after the drives are gone, in nanoseconds.
 const AFTERMATH: u64 = 10 * Nanos::MILLI;
 
 /// Interval between two checks of a rebuild's progress, in nanoseconds.

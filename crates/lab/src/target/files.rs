@@ -120,7 +120,7 @@ impl Library {
         Ok(done)
     }
 
-    /// Makes `file` durable in the way of the profile's policy.
+    /// Makes `file` durable as the profile's policy says.
     ///
     /// # Errors
     /// Errors of the file system.

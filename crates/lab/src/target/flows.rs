@@ -1,7 +1,7 @@
 //! Many files of a file system as a target: each client goes through the steps of a flow.
 //!
-//! Each client has its own directory of files, so clients never use the same file, and the
-//! operations of a seed do not depend on the order in which clients run.
+//! Each client has its own directory of files. Unless the flow is `shared`, clients never use the
+//! same file, and the operations of a seed do not depend on the order in which clients run.
 
 use super::Target;
 use super::files::Library;
@@ -81,7 +81,8 @@ impl Flows {
         seed: u64,
     ) -> Result<Flows> {
         let (host, workload) = (&point.host, &point.workload);
-        // Without processor time, operations on cached content would take no time, and never end.
+        // Without processor time, operations on cached content would take no time, and the clients
+        // would repeat them forever.
         ensure!(host.cpu.0 > 0, "{}: a flow needs a host with `cpu`", device.name());
         let library = Rc::new(Library::new(rt, device, &point.profile, host).await?);
         let mut makers = Vec::new();

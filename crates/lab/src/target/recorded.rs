@@ -54,7 +54,7 @@ pub trait Keeper: 'static {
     fn begin(&mut self) -> impl Future<Output = Result<()>>;
 
     /// Carries out a call that succeeded when it was recorded. Returns the number of bytes moved. A
-    /// read that was begun and awaited is one read, when it is awaited.
+    /// read that was begun and awaited separately arrives here once, when it is awaited.
     fn perform(&self, copy: u32, op: &Op) -> impl Future<Output = Result<u64>>;
 
     /// Returns counters of the array, if there is one.
@@ -272,15 +272,15 @@ async fn prepare<K: Keeper>(keeper: &K, copy: u32, run: &Recorded) -> Result<()>
 pub(super) struct Ahead {
     /// Offset at which the last read ended.
     end: Cell<u64>,
-    /// The range that has already been read.
+    /// The range that was already fetched: a few windows at most.
     window: Cell<(u64, u64)>,
     /// Read-ahead in progress: its offset, and its task.
     next: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
 }
 
 impl Ahead {
-    /// Reads `len` bytes at `offset` of a file of `size` bytes, by `fetch`. A sequential read gets
-    /// windows of `window` bytes, and the next window is fetched at the same time.
+    /// Reads `len` bytes at `offset` of a file of `size` bytes, by `fetch`. A sequential read
+    /// fetches whole windows of `window` bytes, and starts to fetch the next window.
     pub(super) async fn read<F>(
         &self,
         rt: &Rt,

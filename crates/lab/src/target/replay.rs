@@ -1,8 +1,8 @@
 //! A trace as clients: its requests in its order, as fast as the queue allows.
 //!
 //! Requests are widened to whole blocks. A write that covers only a part of a block does not first
-//! read the block, as a real one would have to. Blocks that the trace reads before it writes them
-//! are written beforehand: otherwise their reads would not reach a drive.
+//! read the block, as a real volume would have to. Blocks that the trace reads before it writes
+//! them are written beforehand: otherwise their reads would not reach a drive.
 
 use super::{Blocks, Target, Watch, blocks, processor};
 use crate::measure::{Measures, Meter};

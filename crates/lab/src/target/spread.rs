@@ -139,7 +139,7 @@ impl Spread {
         Ok(())
     }
 
-    /// Writes back the files of `zone` until only a quarter of the dirty limit is left.
+    /// Writes back the files of `zone` until the dirty bytes are down to a quarter of the limit.
     async fn write_back(&self, zone: usize) -> Result<()> {
         while self.dirty.get() > self.limit / 4 {
             let threads = (zone..self.files.len()).step_by(self.writing_back.len());
@@ -282,7 +282,8 @@ impl Journal {
         Ok(Journal { device, blocks, begun, done, progress: Notify::new() })
     }
 
-    /// Waits until a block is durable whose write had not begun before this call.
+    /// Returns when a block whose write began after this call is durable. Writes the block if no
+    /// other caller does.
     async fn commit(&self, thread: u32) -> Result<()> {
         let wanted = self.begun.get() + 1;
         while self.done.get() < wanted {

@@ -2,10 +2,10 @@
 //!
 //! In its published code (NAIVE_MFZ: `merge_ssa` in `segment.c`, called by `f2fs_write_checkpoint`)
 //! each segment of 2 MiB has a summary of one block in an area of zones, and each zone of that area
-//! has a second zone. A checkpoint takes every zone with a new summary, writes it as a whole to the
-//! other zone of its pair, and lets its last record wait for that. The engine keeps summaries in
-//! segments, so a drive in between does this work in addition. It takes the pairs' zones from the
-//! end of the drive.
+//! has a second zone. A checkpoint writes each zone with a new summary, as a whole, to the other
+//! zone of its pair; its last record waits for these copies. The engine keeps summaries in
+//! segments, so this layer between engine and drive does that work in addition. It takes the pairs'
+//! zones from the end of the drive.
 //!
 //! Invariants
 //! - The last record of a checkpoint reaches the drive after the copies of all zones with
@@ -53,11 +53,11 @@ struct Areas {
 /// The phase of the checkpoint in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Before the first table is written, and after the record is.
+    /// No checkpoint is in progress, or it has not yet written a table.
     Idle,
     /// Zones with summaries are being copied.
     Copying,
-    /// Zones with summaries have been copied, with this status.
+    /// Zones with summaries have been copied; the status is that of the copies.
     Copied(Status),
 }
 
@@ -74,7 +74,8 @@ struct Inner {
     phase: Cell<Phase>,
     /// Pairs with a summary that is not yet on the drive.
     dirty: RefCell<BTreeSet<u32>>,
-    /// Number of copies of each pair.
+    /// How often each pair was copied. This decides to which zone of the pair the next copy goes,
+    /// and whether that zone is reset first.
     copies: RefCell<Vec<u32>>,
     /// Requests for the checkpoint ring that wait until the copies end.
     held: RefCell<Vec<(QueueId, Request, Ticket)>>,
@@ -174,7 +175,7 @@ impl Inner {
         });
     }
 
-    /// Writes the summaries of `pair` to the zone of the pair that lacks them.
+    /// Writes the summaries of `pair` to one of its zones; the two take turns.
     async fn copy_zone(&self, pair: u32) -> Status {
         let copies = self.copies.borrow()[pair as usize];
         self.copies.borrow_mut()[pair as usize] += 1;
@@ -204,7 +205,8 @@ impl Inner {
         Status::Success
     }
 
-    /// Passes on a request for the checkpoint ring; the request with FUA ends the checkpoint.
+    /// Passes on a request for the checkpoint ring. The request with FUA ends the checkpoint, and
+    /// fails if the copies failed.
     fn record(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         if let Phase::Copied(status) = self.phase.get()
             && request.fua

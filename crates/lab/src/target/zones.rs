@@ -49,9 +49,9 @@ pub struct Zones {
 }
 
 struct Slot {
-    /// The slot's first zone: its number, or its index in the order.
+    /// The slot's first zone: its index in `order`, or its number if `order` is empty.
     first: u64,
-    /// The slot's current zone.
+    /// The slot's current zone, in the same form as `first`.
     index: Cell<u64>,
     /// Number of blocks sent to the current zone.
     sent: Cell<u64>,
@@ -221,8 +221,8 @@ impl Zones {
         self.send(queue, Command::Manage { target, action }).await
     }
 
-    /// Writes to the zone of `slot`. Returns the number of bytes written, which is smaller if the
-    /// zone ended.
+    /// Writes to the zone of `slot`. Returns the number of bytes written, which is less than the
+    /// request if the zone ended.
     pub(super) async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
         let most = self.most(op.kind);
         let lock = self.host.zone_lock && op.kind == Kind::Write;
@@ -332,7 +332,7 @@ fn firsts(workload: &Workload, geometry: &Geometry) -> Result<Vec<u64>> {
     Ok(numbers.map(|number| number % wanted + channels * (number / wanted)).collect())
 }
 
-/// The first multiple of the drive's dies and channels that is not below `zones`.
+/// The first multiple of the drive's dies and channels that is at least `zones`.
 fn lap(geometry: &Geometry, zones: u64) -> u64 {
     let known = |count: Option<u16>| u64::from(count.unwrap_or(1).max(1));
     let (dies, channels) = (known(geometry.dies), known(geometry.channels));

@@ -107,7 +107,8 @@ fn carry_out(
     }
 }
 
-/// Reads identify data of kind `kind` (CNS) of the namespace `id`; 0 means the controller.
+/// Reads identify data of kind `kind` (CNS) of the namespace `id`, or of the controller if `id` is
+/// 0. `set` is dword 11, which names the command set.
 fn identify(file: &File, id: u32, kind: u32, set: u32) -> Result<Box<[u8; BYTES]>, Why> {
     let mut data = Box::new([0; BYTES]);
     let mut command = NvmeCommand { opcode: IDENTIFY, namespace: id, ..NvmeCommand::default() };
@@ -195,8 +196,8 @@ pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
         return Vec::new();
     };
     let mut found = names::obstacles(&block);
-    // A block device without a node is not an obstacle: no program can open it by name. The
-    // drive warns.
+    // A block device without a node is not an obstacle: no program can open it by name. `open` adds
+    // a warning.
     found.retain(|obstacle| obstacle.code != "not-found");
     found
 }

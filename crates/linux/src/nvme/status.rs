@@ -18,8 +18,8 @@ pub(crate) enum Meaning {
     /// The medium failed: a read is answered with Unrecovered Read Error, any other command with
     /// Write Fault.
     Medium,
-    /// The transport failed, or the drive does not know: the zone is reported and the
-    /// command retried.
+    /// The transport failed, or the drive does not know whether it carried out the command: the
+    /// zone's report is requested, and the command is retried.
     Transport,
 }
 
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(meaning(0x7ff), Meaning::Medium, "a vendor's own");
     }
 
-    /// The page for users lists exactly this table.
+    /// The page for users has each row of this table.
     #[test]
     fn the_page_has_this_table() {
         let page = include_str!("../../../../docs/use/real-drives.md");

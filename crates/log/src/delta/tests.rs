@@ -210,8 +210,8 @@ impl Drop for Run {
     }
 }
 
-/// The audit finds a half that is called clean and holds blocks that count: by the writer's account
-/// alone, or by the extents alone.
+/// The audit finds a half that is called clean although it holds blocks that count, even if only
+/// the writer's account or only the extents show them.
 #[test]
 fn the_audit_finds_a_half_that_is_not_clean() {
     let mut run = Run::new(1, 12);

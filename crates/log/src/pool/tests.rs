@@ -163,7 +163,7 @@ fn nothing_is_reset_before_every_condition_holds() {
     assert!(!bench.writer.is_open(ZoneId(1)));
 }
 
-/// Writes in flight delay a release, even if its caller is dropped meanwhile.
+/// A release waits for the writes in flight, and continues if its caller is dropped meanwhile.
 #[test]
 fn a_release_waits_for_writes_and_outlives_its_caller() {
     let bench = bench(1);

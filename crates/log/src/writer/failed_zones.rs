@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 pub struct Failure {
     /// The zone that failed.
     pub zone: ZoneId,
-    /// Blocks from this one on are not known to be written.
+    /// First block of the zone that is not known to be written, like all blocks after it.
     pub from: u32,
     /// True if the drive's status blames this zone alone: other zones can be written.
     pub of_zone: bool,
@@ -51,7 +51,8 @@ impl FailedZones {
         self.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// Returns the first failure of a write before number `point`, unless its zone is excused.
+    /// Returns the first failure of a write with a number below `point` in a zone that is
+    /// not excused.
     pub(crate) fn before(&self, point: u64, excused: impl Fn(ZoneId) -> bool) -> Option<Error> {
         let failures = self.failures.borrow();
         let mut counts = failures.iter().filter(|failure| failure.sequence < point);

@@ -24,7 +24,8 @@ impl Writer {
         let Some(zone_queue) = self.zone_queue(zone) else { return Ok(()) };
         zone_queue.seal();
         let this = self.clone();
-        // The close runs in a separate task, so that dropping the caller leaves no half-done close.
+        // The close runs in a separate task, so it runs to completion even if the caller drops
+        // its future.
         let task = self.0.shared.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             match this.finish_if_any(zone).await {

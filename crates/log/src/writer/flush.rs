@@ -12,8 +12,8 @@ use std::rc::Rc;
 
 impl Writer {
     /// Makes all writes durable that were answered before the call. Returns at once on a drive
-    /// without a volatile cache. Calls made while a flush is in flight share the next flush. The
-    /// flush continues if the future is dropped.
+    /// without a volatile cache. Calls made while a flush is in flight share the next flush.
+    /// Dropping the future does not stop the flush.
     ///
     /// # Errors
     /// The drive's error if it fails a flush. Every later call fails too, because it is unknown how
@@ -33,8 +33,8 @@ impl Writer {
 
     /// Requests a flush of the writes dispatched before the call, without waiting for their
     /// answers. `None` if the drive's flushes do not cover writes in flight, if not all writes are
-    /// with the drive yet, or if a flush is in flight. [`Writer::flush_after`] takes the result in
-    /// either case.
+    /// with the drive yet, if a flush is in flight, or if one has failed. [`Writer::flush_after`]
+    /// takes the result in either case.
     pub async fn flush_early(&self) -> Option<EarlyFlush> {
         let covers =
             self.geometry().volatile_cache && self.0.shared.device.flush_covers_submitted();
@@ -64,7 +64,7 @@ impl Writer {
         }
     }
 
-    /// Counts the noted failures of zones, and the retried writes, since the writer was made.
+    /// Returns the numbers of failures of zones and of retried writes since the writer was made.
     fn mishaps(&self) -> (u64, u64) {
         (self.0.shared.failed.noted(), self.0.shared.counters.borrow().retries)
     }

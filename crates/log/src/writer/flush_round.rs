@@ -40,7 +40,7 @@ pub struct EarlyFlush {
 /// The flushes of a drive.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// The flush that starts next or, once started, is in flight.
+    /// The flush that starts next; `None` while no caller has asked for one.
     next: RefCell<Option<Rc<Round>>>,
     running: Cell<bool>,
     failed: RefCell<Option<Error>>,
@@ -67,7 +67,7 @@ impl Flushes {
     }
 }
 
-/// Sends flushes, one at a time, until no caller waits for a flush that has not started.
+/// Sends flushes, one at a time, as long as callers wait for the next one.
 async fn run(flushes: Rc<Flushes>, shared: Rc<Shared>) {
     loop {
         let Some(round) = flushes.next.borrow_mut().take() else { break };

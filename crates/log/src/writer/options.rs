@@ -19,7 +19,7 @@ pub enum Order {
 /// The options of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Order policy.
+    /// How many writes of one zone may be in flight, and who chooses their places.
     pub order: Order,
     /// Number of hardware queues of the drive. A zone is written through the queue with the fewest
     /// zones; a zone opened after another uses the other's queue.
@@ -30,8 +30,8 @@ pub struct WriterOptions {
     /// Maximum number of blocks in a write command, if lower than the drive's limit.
     pub command_blocks: Option<u32>,
     /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
-    /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that spans
-    /// several dies work in parallel. 1: waiting writes go in one command.
+    /// as many commands as are missing from this number, of at least 16 KiB each. So the dies of a
+    /// zone that spans several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
     /// Whether the writer learns the faster way to write blocks that wait for a zone without
     /// commands in flight: one command or `pieces`. Under [`Order::Queued`] only.

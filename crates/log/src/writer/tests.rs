@@ -85,8 +85,8 @@ fn open_zones_are_spread_evenly_over_the_queues() {
     assert_eq!(spread(&[&left[..], &again[..]].concat()), [6; 4]);
 }
 
-/// Describes a drive of `zones` zones of `capacity` blocks, and returns its logical blocks
-/// per block.
+/// Returns the geometry of a drive of `zones` zones of `capacity` blocks, and its number of logical
+/// blocks per block.
 fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
     let mut shape = geometry(zones, capacity);
     if !small_sectors {
@@ -238,7 +238,7 @@ fn numbered(next: &mut u32, count: u32) -> Vec<Page> {
         .collect()
 }
 
-/// Whether `page` is at block `offset` of zone 0, and its write was answered.
+/// Whether `page` is at block `offset` of zone 0, and its write has succeeded.
 fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
     let size = 4096 / per_block as usize;
     (0..per_block).all(|i| {
@@ -348,7 +348,7 @@ fn what_depends_on_appends_waits_for_them() {
     // Under other orders there are no appends.
     let queued = Writer::with_options(&rt, toy, options(Order::Queued, 1, 8));
     assert_eq!((queued.append_limit(), writer.append_limit()), (0, 8));
-    // A drive that takes no appends has none either.
+    // On a drive that takes no appends, the limit is 0 under this order too.
     let none = Geometry { max_append: Some(BlockCount(0)), ..geometry(2, 64) };
     let block_device = Toy::on(&rt, none, 2);
     let writer = Writer::with_options(&rt, block_device, options(Order::Append, 1, 8));
@@ -487,9 +487,9 @@ fn a_wrong_write_pointer_is_a_failure() {
     rt.clear();
 }
 
-/// After a failure, earlier writes of the zone are there, and every later write of the zone fails.
-/// Other zones are not affected, and waits for earlier sequence points succeed. Forgetting the zone
-/// ends the failure.
+/// After a failure, earlier writes of the zone have succeeded, and every later write of the zone
+/// fails. Other zones are not affected, and waits for earlier sequence points succeed. Forgetting
+/// the zone ends the failure.
 #[test]
 fn a_failure_stops_its_zone_only() {
     for order in [Order::Blocking, Order::Queued] {

@@ -181,7 +181,8 @@ impl Dispatcher {
         let (first, zone) = (state.done, self.zone_queue.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
-        // Any other status concerns the drive as a whole, or is a defect of this program.
+        // These statuses blame the zone alone. Any other concerns the drive as a whole, or shows a
+        // defect of this program.
         let of_zone = matches!(
             outcome.status,
             Status::WriteFault | Status::ZoneFull | Status::ZoneReadOnly | Status::ZoneOffline
@@ -189,9 +190,9 @@ impl Dispatcher {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Returns the block at which an append begins. It must be among the blocks set aside for the
-    /// appends in flight together. Otherwise returns the error, and whether only this zone is to
-    /// blame: an append torn within a block shifts the others.
+    /// Returns the block at which an append begins, if it is among the blocks set aside for the
+    /// appends in flight together. Otherwise returns the error, and whether the error concerns this
+    /// zone alone: it does if another append, torn within a block, has shifted this one.
     fn appended_at(
         &self,
         state: &State,
@@ -314,8 +315,9 @@ impl Dispatcher {
         Some(Next { request, end: state.sent, behind, append })
     }
 
-    /// Builds a write of zeros. They fill the rest of a block if a torn write left the write
-    /// pointer inside it, and the tail of the zone after its last block.
+    /// Builds a write of zeros to the logical blocks `rest` of the zone: the rest of a block in
+    /// which a torn write left the write pointer and, after the zone's last block, the tail of
+    /// the zone.
     fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
         let blocks = BlockCount(rest.end - rest.start);

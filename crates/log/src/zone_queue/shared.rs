@@ -1,5 +1,5 @@
-//! What the queues of a drive's zones have in common: the drive, how commands are cut, and the
-//! accounts of the writes in flight.
+//! What the queues of a drive's zones have in common: the drive, how writes are divided into
+//! commands, and the accounts of the writes in flight.
 
 use super::burst::Bursts;
 use crate::address::{blocks_per_command, sectors_per_block};

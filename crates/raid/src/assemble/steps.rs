@@ -32,9 +32,10 @@ struct Opened {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
     image: Image,
-    /// Whether members lack a drive that the newest state record does not have as failed.
+    /// Whether a member lacks a drive although the newest state record has the member in service.
     missing: bool,
-    /// Members, as bits, whose newest state record may be a damaged one.
+    /// Members, as bits, with a damaged record that may be newer than their newest whole
+    /// state record.
     unsure: u32,
 }
 

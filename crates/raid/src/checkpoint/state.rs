@@ -24,14 +24,14 @@ pub(crate) struct State {
     pub(super) id: Cell<u64>,
     /// Number of the newest snapshot.
     pub(super) snapshots: Cell<u64>,
-    /// Mapping blocks, with the block numbers of their old copies, that the newest durable
-    /// checkpoint may name and the root does not.
+    /// Old copies of mapping blocks, each as mapping block and block number: the newest durable
+    /// checkpoint may name them, the root does not.
     pub(super) replaced: RefCell<Vec<(u32, u32)>>,
     /// Old copies of mapping blocks, taken from `replaced`, that the checkpoint whose record is
     /// being written does not name.
     pub(super) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(super) image: RefCell<Image>,
-    /// Number of blocks that had been written to the volume at the snapshot.
+    /// Number of blocks that users had written between the assembly and the newest snapshot.
     pub(super) written: Cell<u64>,
     pub(super) one: Semaphore,
     pub(super) record: Semaphore,
@@ -66,19 +66,19 @@ impl State {
         self.image.borrow()
     }
 
-    /// Number of blocks that had been written to the volume at the snapshot.
+    /// Number of blocks that users had written between the assembly and the newest snapshot.
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Mapping blocks, with the block numbers of their old copies, that the newest durable
-    /// checkpoint may name and the root does not.
+    /// Old copies of mapping blocks, each as mapping block and block number: the newest durable
+    /// checkpoint may name them, the root does not.
     pub(crate) fn replaced(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.replaced.borrow()
     }
 
-    /// Mapping blocks, with the block numbers of their old copies, that the checkpoint whose record
-    /// is being written does not name.
+    /// Old copies of mapping blocks, each as mapping block and block number, that the checkpoint
+    /// whose record is being written does not name.
     pub(crate) fn unnamed(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.unnamed.borrow()
     }

@@ -57,7 +57,7 @@ impl LostBlocks {
         (self.blocks.get() + self.beyond.get(), self.ranges())
     }
 
-    /// The number of blocks in the kept ranges by enumeration, and as the set has counted them.
+    /// Number of blocks in the kept ranges: by adding up the ranges, and by the set's own count.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let ranges = self.ranges.borrow();
         (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())

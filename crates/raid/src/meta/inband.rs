@@ -1,18 +1,18 @@
 //! Windows: in-band metadata, for drives that have no out-of-band area.
 //!
 //! A segment's stripes are divided into windows. The last stripe of each window, and of the
-//! segment, is a *metadata stripe*. On every drive, its chunk lists the blocks of that drive's zone
-//! in the stripes of the window before it: row i of the chunk lists row i of each of these stripes'
-//! chunks. A further metadata stripe is written as the next stripe when stripes wait to be listed
-//! and no metadata stripe is in flight: so under load one metadata stripe lists many. A metadata
-//! stripe has a chunk at the same place in every zone; therefore each row is at its own place (Zone
-//! Write only).
+//! segment, is a *metadata stripe*. On every drive, the chunk of a metadata stripe lists the blocks
+//! that the window's earlier stripes have in that drive's zone: row i of the chunk lists row i of
+//! each earlier stripe's chunk. A further metadata stripe is written as the next stripe when
+//! stripes wait to be listed and no metadata stripe is in flight: so under load one metadata stripe
+//! lists many stripes. A metadata stripe has a chunk at the same place in every zone; therefore
+//! each row is at its own place (Zone Write only).
 //!
 //! Invariants
 //! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
 //!   a block that no metadata block lists belongs to no stripe.
-//! - A metadata block lists everything before it in its window, so the last whole metadata block of
-//!   a window lists all of it.
+//! - A metadata block lists everything before it in its window, so a reader needs only the last
+//!   whole metadata block of a window.
 
 pub(crate) mod cache;
 mod footers;

@@ -43,7 +43,7 @@ impl MetaPlace {
         self == MetaPlace::OutOfBand
     }
 
-    /// A description of the array's drives, for messages.
+    /// Whether the array's drives are "with" or "without" an out-of-band area, for messages.
     pub(crate) fn with_or_without(self) -> &'static str {
         match self {
             MetaPlace::OutOfBand => "with",
@@ -76,9 +76,9 @@ impl MetaPlace {
         }
     }
 
-    /// Maximum number of stripes in flight in a segment of the volume's own writes. It is
-    /// `depth`, unless cleaning has to fill windows: the space that cleaning frees must not
-    /// depend on an option.
+    /// Maximum number of stripes in flight in a segment of the volume's own writes: `depth` with
+    /// out-of-band metadata. With in-band metadata it is a window, so that cleaning fills windows:
+    /// the space that cleaning frees must not depend on an option.
     pub(crate) fn internal_depth(self, depth: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => depth,

@@ -41,7 +41,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The row that a metadata block or footer lists with `meta`.
+    /// A whole row with the metadata `meta`.
     pub(crate) fn listed(meta: &BlockMeta) -> Row {
         let (stripe, crc) = (meta.stripe.get(), meta.own_crc.get());
         Row { stripe, crc, code: identity::coded(meta), whole: true }
@@ -54,12 +54,12 @@ impl Row {
 /// Rows of a zone; `None` where no block was written, or only the torn end of a write.
 pub(crate) type Rows = Vec<Option<Row>>;
 
-/// Only the rows that are whole.
+/// Drops the rows that are not whole.
 fn whole_only(rows: Rows) -> Rows {
     rows.into_iter().map(|row| row.filter(|row| row.whole)).collect()
 }
 
-/// Reads the out-of-band bytes of the first `rows` data rows of a zone.
+/// Reads the first `rows` data rows of a zone with their out-of-band metadata.
 async fn scan_zone(
     drive: &Drive,
     shape: &Shape,
@@ -252,8 +252,9 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
-    /// The first `rows` data rows of a member's zone of a segment, with only those blocks whose
-    /// checksums agree with their metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as their metadata describes
+    /// them. A block that does not match its metadata is damaged (`whole` is false). `full`: the
+    /// zone was written to its end.
     pub(crate) async fn scan_rows(
         &self,
         drive: &Drive,

@@ -1,5 +1,5 @@
-//! The lists of windows: in the form of metadata blocks, and those of windows that are
-//! being written.
+//! The lists of windows: their form in metadata blocks, and those of windows that are being
+//! written, in memory.
 
 use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
 use crate::meta::identity::{self, Identity, seal};
@@ -40,7 +40,7 @@ impl Listing {
         self.0[row as usize].get((stripe % WINDOW) as usize).copied()
     }
 
-    /// The metadata blocks that hold this list, for stripe `stripe` of the segment.
+    /// The metadata blocks that hold this list, to be written as stripe `stripe` of the segment.
     pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
         let block = |(row, metas): (u32, &Vec<BlockMeta>)| {
             debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
@@ -86,8 +86,8 @@ pub(crate) struct At {
 /// The list in a metadata block, by stripe; the last entry is for the block itself. `None` if the
 /// block is not the metadata block of the place `at`.
 ///
-/// A user may have read a metadata block and stored it as data. That block names another place, or
-/// another segment sequence number, since no place is written twice with one number.
+/// A user's data may be a copy of a metadata block. The copy names another place, or another
+/// segment's sequence number, since no place is written twice under one sequence number.
 pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
     let expect = Expect { kind: kind::WINDOW, device: Some(at.device), object: Some(at.array) };
     let (header, body) = record::open(page.bytes(), &expect).ok()?;
@@ -169,13 +169,14 @@ impl Windows {
         &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
     }
 
-    /// The metadata of row `row` of a stripe's chunk; `None` if its window's list is not in memory.
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if the list of its window
+    /// is not in memory, `Some(None)` if the list lacks the row.
     pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         let state = self.state.borrow();
         state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))
     }
 
-    /// See [`OpenMeta::join`].
+    /// See [`OpenMeta::join`](super::open::OpenMeta::join).
     pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
@@ -185,7 +186,7 @@ impl Windows {
         (state.next.clone(), ask)
     }
 
-    /// See [`OpenMeta::is_due`].
+    /// See [`OpenMeta::is_due`](super::open::OpenMeta::is_due).
     pub(crate) fn is_due(&self) -> bool {
         let mut state = self.state.borrow_mut();
         state.asked = false;

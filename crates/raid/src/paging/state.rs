@@ -22,7 +22,7 @@ pub(crate) enum Pinner {
 ///
 /// Invariants, where there is a limit
 /// - Users' requests pin at most half of `limit` mapping blocks, the volume's own work a quarter;
-///   each at least one.
+///   each may pin at least one.
 /// - `loading` is the number of mapping blocks that are being read.
 pub(crate) struct Paging {
     map: RefCell<Map>,
@@ -36,12 +36,13 @@ pub(crate) struct Paging {
     pub(crate) writes: Semaphore,
     /// Number of mapping blocks that are being read.
     pub(super) loading: Cell<usize>,
-    /// Signals that a mapping block can be evicted which could not be evicted before.
+    /// Signals that a further mapping block may be evictable, or that the volume has failed.
     pub(super) changed: Notify,
 }
 
 impl Paging {
-    /// A map with at most `bytes` of memory; 0: no limit.
+    /// The memory of `map`, limited to `bytes` bytes together with the copies that a checkpoint
+    /// makes; 0: no limit.
     pub(crate) fn new(map: Map, bytes: u64) -> Rc<Paging> {
         let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
         let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));

@@ -16,9 +16,9 @@ pub(crate) struct Place {
     pub(crate) offset: u32,
 }
 
-/// Whether a damaged or unreadable block counts as an error of its member. It does not count if
-/// possibly none of the blocks is valid, if the same block is read again, or if a scrub reads it: a
-/// scrub counts each reported block once.
+/// Whether a damaged or unreadable block counts as an error of its member. It does not count if the
+/// blocks read need not be valid, if the same block is read again, or if a scrub reads it: a scrub
+/// counts each reported block once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

@@ -1,5 +1,5 @@
 //! The end of a recovery: a checkpoint makes its result durable, then zones that belong to no
-//! segment are reset. Without space for the checkpoint, both wait.
+//! segment are reset. Without space for the checkpoint, both the checkpoint and the resets wait.
 
 use crate::recover::steps::FINISH;
 use crate::recover::unfinished::{Recovered, Stage};
@@ -35,7 +35,7 @@ impl Volume {
         });
     }
 
-    /// Runs the last steps ([`FINISH`]). Then zones may be reset.
+    /// Runs the last steps ([`FINISH`]). After them, zones may be reset.
     ///
     /// # Errors
     /// `NoSpace` if there is no space for the steps: the caller tries again later.
@@ -53,14 +53,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Ends active zones without a writer, because they take active zones of the drive that no
-    /// permit accounts for.
+    /// Finishes active zones that no writer continues, because each takes one of the drive's active
+    /// zones without a permit.
     pub(crate) async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.array.member(*index).drive() else { continue };
             let report = &zones[*index as usize][zone.0 as usize];
             if report.state.is_active() {
-                // A zone that cannot be finished is left: its content does not count.
+                // A zone that cannot be finished stays as it is: its content does not count.
                 let _ = furrow_log::survey::finish(drive.writer(), report).await;
             }
             if let Some(owner) = drive.zones().owner(*zone)

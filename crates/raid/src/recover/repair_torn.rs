@@ -112,7 +112,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The block with a number that recovery found; `None` if it can no longer be read.
+    /// The block `number`, which recovery found; `None` if it can no longer be read.
     ///
     /// # Errors
     /// An error if drives are gone: they may come back, so the caller tries the step again.

@@ -1,9 +1,9 @@
 //! Recovery as a table of steps: what runs, in this order, and what must hold after each of them.
 //!
-//! The first steps read, and may refuse the array. From the step that reopens segments on,
-//! recovery writes to zones, but changes nothing that the first steps found: a crash during
-//! recovery is recovered like the first crash. The last steps ([`FINISH`]) are tried again after a
-//! lack of space.
+//! The first steps only read, and may refuse the array; then zones of unfinished rebuilds are
+//! emptied. From the step that reopens segments on, recovery writes to zones, but changes nothing
+//! that the first steps found: a crash during recovery is recovered like the first crash. The last
+//! steps ([`FINISH`]) are tried again after a lack of space.
 
 use super::in_doubt::InDoubt;
 use super::unfinished::{Stage, UnfinishedRecovery};
@@ -157,7 +157,8 @@ impl Recovery {
         for found in std::mem::take(&mut self.found) {
             self.read_rows_of(found).await;
         }
-        // While a drive did not answer, its rows could not be read, so they prove nothing.
+        // If a drive did not answer for a moment, rows of it may not have been read: missing rows
+        // prove nothing.
         self.volume.check_read()
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Counts of a recovery's findings and actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Number of zones found closed but active.
+    /// Number of zones found closed: not open, but still active.
     pub closed: u64,
     /// Number of zones found read-only.
     pub read_only: u64,
@@ -48,7 +48,7 @@ pub(crate) enum Stage {
 /// The findings of recovery, and its remaining work before zones may be reset.
 ///
 /// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` together as often
-/// as its segment's `fallback` says; from then on the lists keep no segment.
+/// as its segment's `fallback` says; from then on, no segment is kept because of these lists.
 pub(crate) struct UnfinishedRecovery {
     /// Numbers of the blocks of stripes that count but lack a chunk.
     pub(crate) torn: Vec<u32>,

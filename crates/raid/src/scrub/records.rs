@@ -23,7 +23,7 @@ impl Volume {
     /// Reads the state records of all members in service, and rewrites damaged ones.
     ///
     /// # Errors
-    /// An error if the volume cannot be written any more.
+    /// An error if the volume cannot be written any more, or is being stopped.
     pub(super) async fn scrub_records(&self) -> Result<Vec<Finding>> {
         let one = self.state_records().await;
         let mut findings = Vec::new();

@@ -132,8 +132,9 @@ impl Facts {
         }
     }
 
-    /// Whether to help the internal writer before those of users. If its stripes were handed over,
-    /// the internal writer may wait with none to write: then stripes in line for users come first.
+    /// Whether to help the internal writer before those of users. If its stripes were handed
+    /// over, the internal writer may wait without a stripe to write: then stripes in line for
+    /// users come first.
     fn internal_first(&self) -> bool {
         let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
         self.internal_waits && (helped || !self.users_line)
@@ -239,8 +240,8 @@ mod tests {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     let (users_line, stranded) = (bit(10), bit(11));
                     let (out, eased) = (bit(2), bit(3));
-                    // Impossible combinations: stranded stripes are in line, and only a volume that
-                    // is out of space can be eased.
+                    // Skips impossible combinations: stranded stripes always count as in line, and
+                    // only a volume that is out of space can be eased.
                     if stranded && !users_line || eased && !out {
                         continue;
                     }
@@ -391,8 +392,8 @@ mod tests {
         });
     }
 
-    /// A due checkpoint is written, and stripes in line for the wrong writer are moved, in every
-    /// state of space.
+    /// A due checkpoint is written unless the volume is out of space. Stripes in line for the wrong
+    /// writer are moved in every state of space.
     #[test]
     fn checkpoints_and_stranded_stripes_come_in_every_state() {
         all(|facts| {
@@ -437,7 +438,7 @@ mod tests {
                 }
             }
         });
-        // `GiveUp` counts twice, for its two floors, and `Clean` for its two reasons.
+        // `GiveUp` counts twice, for its two floors, and `Clean` twice, for its two slots.
         assert_eq!((states.len(), actions.len()), (4, 14), "{states:?} {actions:?}");
     }
 }

@@ -5,8 +5,8 @@ use furrow_rt::Notify;
 use furrow_zone::Error;
 use std::cell::{Cell, RefCell};
 
-/// The writers that wait for space, and what cleaning has gained. The state of space follows
-/// from [`Facts::state`](super::plan::Facts::state).
+/// The writers that wait for space, and what cleaning has gained.
+/// [`Facts::state`](super::plan::Facts::state) derives the state of space from this.
 ///
 /// Invariants
 /// - `users` and `internal` count the segment writers in `Volume::wait_for_space`. The first stripe

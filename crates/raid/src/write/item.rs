@@ -141,8 +141,8 @@ impl Stripe {
         (Some(identity), identity.crc)
     }
 
-    /// Tells each call that asked the places of its mapping blocks. Moved blocks and trim records
-    /// in the stripe are left out.
+    /// Gives each call that needs them the places of its mapping blocks. Moved blocks and trim
+    /// records in the stripe are left out.
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
         for call in &self.calls {
             let Some(placed) = &call.placed else { continue };

@@ -30,9 +30,9 @@ impl Volume {
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.array.members().iter().zip(permits) {
-            // Since the permits were taken, a member may have failed, so it has no drive, or a
-            // drive may have come, so it has no permit. In both cases, the segment gets no zone of
-            // the member.
+            // Since the permits were taken, a member may have failed, and then has no drive; or it
+            // may have got a new drive, for which there is no permit. In both cases, the segment
+            // gets no zone of the member.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones().zone(drive.zones().allocate(&[])?, 0);
                 drive.writer().open_empty(zone);
@@ -58,8 +58,8 @@ impl Volume {
             ..Segment::free(drives)
         };
         self.write_headers(slot as u32, &segments[slot]);
-        // Rows belong to no stripe until a chunk is noted in them. The rows of a failed member stay
-        // like that.
+        // Rows belong to no stripe until a chunk is noted in them. The rows of a chunk whose write
+        // fails stay like that.
         let rows = vec![seal_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);

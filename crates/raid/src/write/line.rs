@@ -96,8 +96,7 @@ impl SegmentWriter {
         self.ready.borrow_mut().push_back(stripe);
     }
 
-    /// Ends the calls of the stripes in line with the error, because nothing can be written
-    /// any more.
+    /// Ends the calls of the stripes in line with `error`, because nothing can be written any more.
     pub(crate) fn abandon(&self, error: Option<&Error>) {
         self.take_line().iter().for_each(|stripe| stripe.over(error));
     }

@@ -27,7 +27,7 @@ impl Volume {
         (cleans && self.0.lifetimes.differ() && self.is_busy()).then_some(lifetime)
     }
 
-    /// Counts a user's write as under way until the result is dropped.
+    /// Counts a user's write as under way until the returned value is dropped.
     pub(crate) fn begin_write(&self) -> UnderWay<'_> {
         self.0.lifetimes.begin_write()
     }
@@ -69,8 +69,8 @@ impl Volume {
         best.expect("invariant: there is a stream for everything").clone()
     }
 
-    /// Whether the drives allow the spare stream's active zone as well: a drive added later may
-    /// allow fewer.
+    /// Whether every drive allows an active zone for the spare stream as well: a drive added later
+    /// may allow fewer active zones.
     fn may_open_spare(&self) -> bool {
         let needed = self.0.config.permits() + 1;
         let mut drives = self.0.array.members().iter().filter_map(|member| member.drive());
@@ -165,7 +165,8 @@ mod tests {
         rt.clear();
     }
 
-    /// The streams of a volume on drives with `zones` zones, of which `active` may be active.
+    /// For each lifetime: the lifetime of the stream that takes its blocks, and whether that stream
+    /// is spare. The drives have `zones` zones, of which `active` may be active.
     fn streams(zones: u32, active: u32, large: u32) -> Vec<(Lifetime, bool)> {
         let rt = Rt::new(RtConfig::simulated(1));
         let geometry = Geometry {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 ///
 /// Invariants
 /// - The stripe being filled is not full.
-/// - While the stripe has a block, a timer is set that closes the stripe.
+/// - While the stripe has a block, a timer is set that closes the stripe in time.
 pub(crate) struct Stream {
     pub(super) filling: RefCell<Stripe>,
     /// Time at which the last block arrived.
@@ -59,8 +59,7 @@ impl Stream {
         self.written.get()
     }
 
-    /// Ends all waiting calls of the stream with the error, because nothing can be written
-    /// any more.
+    /// Ends all waiting calls of the stream with `error`, because nothing can be written any more.
     pub(crate) fn abandon(&self, error: Option<&furrow_zone::Error>) {
         self.writer.abandon(error);
         self.filling.take().over(error);

@@ -49,7 +49,8 @@ async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
         if stream.filling.borrow().items.is_empty() {
             break;
         }
-        // The stripe would only wait for the segment: until then further blocks may fill it.
+        // The stripe would only wait in line for a segment: in the meantime further blocks may
+        // fill it.
         if stream.writer.moves_on().await {
             stream.last.set(volume.0.rt.now_coarse());
             continue;

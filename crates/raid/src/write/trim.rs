@@ -1,4 +1,4 @@
-//! Trims: blocks that a client discards, which are durably forgotten by a record of their own.
+//! Trims: a client discards blocks, and a record of the trim makes that durable.
 
 use crate::format::{TrimEntry, block, kind};
 use crate::meta::identity::Identity;
@@ -11,8 +11,8 @@ use furrow_zone::Result;
 use zerocopy::IntoBytes;
 
 impl Volume {
-    /// Discards the content of the blocks: they read as zeros, and their space is free. The call
-    /// returns when a record of the trim is as durable as a write would be.
+    /// Discards the content of the blocks: they read as zeros, and their space can be reused. The
+    /// call returns when a record of the trim is as durable as a write would be.
     ///
     /// # Errors
     /// The errors of [`Volume::write`].

@@ -127,7 +127,8 @@ impl Attributes {
     pub fn made(object: Object, make: Make, mode: u16, parent: Option<&Attributes>) -> Attributes {
         let (uid, gid) = owners(object);
         let mut made = Attributes { mode, uid, gid, xattrs: Xattrs::new() };
-        // New objects inherit from a directory with the set-group-id bit, as inode(7) says.
+        // New objects inherit the group of a directory with the set-group-id bit, and new
+        // directories also the bit, as inode(7) says.
         if let Some(parent) = parent.filter(|parent| parent.mode & 0o2000 != 0) {
             made.gid = parent.gid;
             made.mode |= if make == Make::Directory { 0o2000 } else { 0 };
@@ -163,7 +164,7 @@ impl Attributes {
     /// Sets or removes an extended attribute.
     ///
     /// # Errors
-    /// With the file system's error; then nothing has changed.
+    /// The error that a file system must return; then nothing has changed.
     pub fn set(&mut self, slot: u8, value: Option<Value>, make: Make) -> Result<(), ErrorKind> {
         let Some(value) = value else {
             return self.xattrs.remove(&slot).map(drop).ok_or(ErrorKind::NoAttribute);

@@ -18,8 +18,8 @@ use std::rc::Rc;
 
 /// Number of device errors after which a tolerant client gives up.
 const ERRORS_MAX: u32 = 8;
-/// After this many operations of a client all accounts of the engine are compared, not only the
-/// changed ones: comparing all each time doubles the time of a run.
+/// After this many operations of a client, all accounts of the engine are audited, not only the
+/// changed ones. An audit of all of them after each operation would double the time of a run.
 const AUDIT_ALL_EVERY: u32 = 16;
 
 /// The history that clients of a run write.
@@ -99,7 +99,7 @@ impl Client {
         Ok((self.generator, self.model))
     }
 
-    /// Compares the engine's accounts: the changed ones after most operations, all of them after
+    /// Audits the engine's accounts: the changed ones after most operations, all of them after
     /// every [`AUDIT_ALL_EVERY`]th.
     fn audit(&mut self) -> Result<(), Error> {
         self.steps += 1;
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Runs one operation. False if the device is gone.
+    /// Runs one operation. False if the client gives up because of device errors.
     async fn step(&mut self, op: Op) -> Result<bool, String> {
         let (expected, after, effect) = self.model.foresee(&op);
         let id = self.history.borrow_mut().begin(self.rt.now(), self.number, op);
@@ -380,8 +380,8 @@ impl Client {
     }
 }
 
-/// True for half of all names: as in a mount, the removal of such a name opens an inode that has no
-/// other name.
+/// True for half of all names. Like a mount, the client removes or replaces these names by calls
+/// that open an inode when it loses its last name.
 fn opens(name: &[u8]) -> bool {
     name.iter().fold(0, |sum, byte| sum ^ byte).is_multiple_of(2)
 }
@@ -397,8 +397,8 @@ fn node(make: Make, object: Object, mode: u16) -> NewNode {
     NewNode { mode, uid, gid, ..node }
 }
 
-/// Kinds of errors with which an operation is refused. The kinds are not compared here, since two
-/// reasons may apply at once; other tests check them.
+/// Kinds of errors with which the engine may refuse an operation that the model refuses too. The
+/// kinds need not be the same, since two reasons may apply at once; other tests check them.
 fn refusals() -> [ErrorKind; 10] {
     [
         ErrorKind::NotFound,

@@ -12,7 +12,8 @@ use std::rc::Rc;
 /// Bytes per block: durability is per block.
 pub const BLOCK: u64 = SECTOR as u64 * SECTORS_PER_BLOCK;
 
-/// The source of the bytes up to `end`.
+/// Where the bytes of a file up to offset `end` were written. They start at the extent's key in the
+/// map of extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     end: u64,
@@ -23,7 +24,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// The same extent without its bytes before `from`, if it starts at `start`.
+    /// This extent, which starts at `start`, without its bytes before `from`.
     fn skip(self, start: u64, from: u64) -> Extent {
         Extent { at: self.at + (from - start), ..self }
     }
@@ -45,8 +46,8 @@ pub struct Copied {
     range: Range<u64>,
     /// Extents to write, by their place in the target.
     extents: BTreeMap<u64, Extent>,
-    /// Target offsets up to which an interrupted copy may have come, ascending; the last one is
-    /// the end.
+    /// Target offsets at which an interrupted copy may have stopped, ascending; the last one is the
+    /// end of the copy.
     ends: Vec<u64>,
 }
 
@@ -134,7 +135,8 @@ impl Content {
         let length = length.min(self.size.saturating_sub(source));
         let range = target..target + length;
         let mut ends = Vec::new();
-        // Data at the beginning is copied in one piece; holes, and data between them, in parts.
+        // The engine makes a copy that begins with data in one piece. A copy that begins with a
+        // hole may stop at any block boundary.
         let starts_in_hole = self.within(source..source + 1).next().is_none();
         if starts_in_hole {
             let next = (source / BLOCK + 1) * BLOCK;
@@ -196,7 +198,8 @@ pub struct Change {
     pub op: Op,
     /// The content that a copy writes; `None` for other operations.
     pub copied: Option<Rc<Copied>>,
-    /// Whether the operation failed midway, so a part of it may be done permanently.
+    /// Whether the operation was not answered: it was in flight, or failed midway. A part of it may
+    /// be done permanently.
     pub torn: bool,
 }
 

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The file system as a subject. The last two bits of a seed select a busy setup ([`Setup::busy`]),
-/// a drive with faults ([`faults`]), or both. A full or merging drive ([`Setup::full`],
+/// a drive with faults ([`faults`]), both, or neither. A full or merging drive ([`Setup::full`],
 /// [`Setup::merging`]) takes precedence over a busy setup.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FsSubject {
@@ -225,7 +225,7 @@ impl Setup {
     }
 
     /// Changes the setup to a drive of another shape: 2 to 32 channels, 8 to 64 active zones, and
-    /// superzones as wide as these allow.
+    /// superzones up to the width that these allow.
     #[must_use]
     pub fn wide(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x71_de5e);
@@ -364,7 +364,7 @@ pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Resul
     fs.unmount().await.map_err(told("unmount"))
 }
 
-/// Reads the inode numbers of the shared directories.
+/// Records the inode numbers of the shared directories in `history`.
 ///
 /// # Errors
 /// If one does not exist.
@@ -394,7 +394,8 @@ pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
     (0..setup.clients).map(|n| (n, (flooding(n), Model::default()))).collect()
 }
 
-/// Cleans `times` times at random moments. Errors of a failing or full drive are ignored here.
+/// Cleans `times` times at random moments. Stops at the first error, which a failing or full drive
+/// may cause.
 async fn clean(rt: Rt, fs: Fs, times: u32) {
     for _ in 0..times {
         for _ in 0..rt.random() % 200 {
@@ -416,7 +417,7 @@ async fn clean(rt: Rt, fs: Fs, times: u32) {
 /// of the drive.
 ///
 /// # Errors
-/// With the first thing that is wrong.
+/// Describes the first thing that is wrong.
 pub async fn work(
     rt: &Rt,
     fs: &Fs,
@@ -524,7 +525,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Compares the file system with the end of the history, if all of it is durable.
+/// Compares the file system with the state at the end of the history. No change may be missing.
 async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     let expected = {
         let history = history.borrow();
@@ -595,7 +596,7 @@ pub(crate) async fn reopen(
         _ => None,
     };
     if choice.is_multiple_of(3) {
-        // fsck must not report the state that a crash leaves as damage.
+        // The state that a crash leaves is not damage, so fsck must not report it.
         fsck(&device, "after the crash").await?;
     }
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
@@ -628,7 +629,7 @@ pub(crate) fn same(seen: Option<Recovered>, found: &Recovered) -> Result<(), Tro
     }
 }
 
-/// Flips a bit in each of a few written blocks.
+/// Flips a bit in each of one to six written blocks.
 fn flip_bits(emulator: &Emulator, rng: &mut Rng) {
     let geometry = emulator.geometry().clone();
     let Ok(report) = emulator.report_now(ZoneId(0), geometry.zones) else { return };
@@ -659,7 +660,8 @@ async fn reopen_rotten(
             let all = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
             let _ = fs.clean(all).await;
         }
-        // Only the very first checkpoint, of an empty root, may be left: then nothing is compared.
+        // Perhaps only the very first checkpoint can be read, with an empty root. Then nothing
+        // is compared.
         if observe(&fs).await?.nodes.len() > 1 {
             check(&fs, &expected).await?;
         }
@@ -670,7 +672,7 @@ async fn reopen_rotten(
         Err(Trouble::Refused(_, ErrorKind::Corrupt | ErrorKind::WrongFormat)) => Ok(()),
         // With errors=remount-ro, the remaining writes of recovery may be refused.
         Err(Trouble::Refused(_, ErrorKind::ReadOnly)) if stops => Ok(()),
-        // Too little space for the writes of recovery is an allowed answer too.
+        // Recovery may also lack space for its writes.
         Err(Trouble::Refused(_, ErrorKind::NoSpace)) => Ok(()),
         Err(other) => Err(other),
     }
@@ -695,7 +697,8 @@ impl FsSubject {
 
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
-        // The harness must find the other defects in runs without faults.
+        // Only the defect `ForgottenBlocks` may need faults; the harness must find the
+        // others without.
         let wanted = matches!(self.defect, None | Some(FsDefect::ForgottenBlocks));
         !self.rot && wanted && faults::strikes(case)
     }

@@ -45,7 +45,8 @@ impl Image {
         self.seal_records(|header| kind_of(header) == kind::CHECKPOINT);
     }
 
-    /// Sets the checksums of extents and units in the checkpoint at `at`.
+    /// Sets the checksums of extents and units in the checkpoint that begins at block `block`
+    /// of `zone`.
     fn mend_checkpoint(&mut self, (zone, block): (usize, usize)) {
         let start = block * BLOCK + RecordHeader::SIZE;
         let record = self.zones[zone][start..].to_vec();
@@ -110,7 +111,7 @@ async fn use_it(fs: &Fs) {
     let mut seen = 0;
     while let Some((directory, depth)) = directories.pop() {
         let mut cookie = 0;
-        // A listing of a damaged directory may not end.
+        // The listing of a damaged directory may never end.
         for _ in 0..64 {
             let Ok(entries) = fs.readdir(directory, cookie, 32).await else { break };
             let Some(last) = entries.last() else { break };

@@ -18,7 +18,7 @@ use furrow_zone::{BlockCount, Error, ErrorKind, Lba, ZoneId, ZoneState, ZonedDev
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// True if the drive of this case has faults other than power cuts: every other seed.
+/// True if the drive of this case has faults other than power cuts: for half of the seeds.
 pub fn strikes(case: Case) -> bool {
     case.seed % 4 >= 2
 }
@@ -74,7 +74,7 @@ pub fn in_run(case: Case) -> Vec<Fault> {
 }
 
 /// Draws the state of the drive after a power cut: in half of the cases no fault; otherwise a zone
-/// is found read-only, offline or full, or the next commands fail.
+/// is read-only, offline or full, a block is unreadable, or one of the next commands fails.
 pub fn at_rest(emulator: &Emulator, seed: u64) {
     // Remaining faults of the run are removed.
     let _ = emulator.clear_faults(None);
@@ -147,7 +147,7 @@ pub async fn reopen(
         match looked {
             Ok(()) => {}
             Err(Trouble::Refused(_, kind)) if explains(kind) => {}
-            // The unreadable block may be the reason for the lack of space.
+            // An unreadable block may be the reason for the lack of space.
             Err(Trouble::Refused(_, ErrorKind::NoSpace)) => {}
             Err(trouble) => return Err(trouble.at("with faults")),
         }

@@ -1,10 +1,10 @@
 //! One flipped bit after a power cut, judged by what had been acknowledged.
 //!
-//! Clients work on files of their own, each with fsyncs, so that the history says of each file what
-//! was acknowledged. After a power cut, one bit flips in one written block: a sync record, a
-//! checkpoint, a block of a delta log, a table page, a node, content, a summary or a superblock.
-//! The harness knows beforehand which files depend on that block: those that the record names, or
-//! the file of the node. Then
+//! Each client works on files of its own and fsyncs them, so that the history tells which state of
+//! each file was acknowledged. After a power cut, one bit flips in one written block: a sync
+//! record, a checkpoint, a block of a delta log, a table page, a node, content, a summary or a
+//! superblock. The harness knows beforehand which files depend on that block: those that the record
+//! names, or the file of the node. Then
 //!
 //! - a mount for writing either shows everything that was acknowledged, or is refused because of
 //!   the damage. Reads of the damaged file may fail; a refused mount of a damaged log has written
@@ -143,7 +143,7 @@ impl Client {
         self.began(file, &state);
         self.files.insert(file, state);
         let first = if rng.one_in(6) { 600 } else { 0 };
-        // Any number of the file's blocks may be written before the fsync.
+        // Writes one to four blocks before the fsync.
         for block in first..first + 1 + rng.below(4) {
             self.put(file, block).await?;
         }
@@ -363,7 +363,7 @@ async fn sites(drive: &Emulator) -> Result<(Vec<Site>, SuperblockBody), String> 
 }
 
 /// The inodes that the items of a sync record concern, and the names with their directories; `None`
-/// if the items continue past `body`.
+/// if an item is unknown or continues past `body`.
 fn concerns(body: &[u8]) -> Option<(BTreeSet<u32>, Vec<Entry>)> {
     struct Input<'a>(&'a [u8]);
     impl Input<'_> {
@@ -561,7 +561,7 @@ fn count(expected: &Expected, what: String) {
     *expected.reached.borrow_mut().entry(what).or_default() += 1;
 }
 
-/// Mounts a copy of `drive` for reading, and compares.
+/// Mounts a copy of `drive` for reading, and compares its files with what is expected.
 async fn compare_reading(
     rt: &Rt,
     drive: &Emulator,
@@ -676,7 +676,8 @@ async fn reopen(rt: Rt, drive: Emulator, setup: Setup, expected: Expected) -> Re
     if of_kind.is_empty() {
         return Ok(());
     }
-    // Most blocks of the logs are older than the checkpoint: prefer the last ones.
+    // Most blocks of the logs are older than the checkpoint, so two thirds of the cases take a
+    // block of the newest epoch.
     let epoch = |site: &&&Site| record::peek(site.page.bytes()).map_or(0, |h| h.epoch.get());
     let newest = of_kind.iter().map(|site| epoch(&site)).max().unwrap_or(0);
     let recent: Vec<&Site> = of_kind.iter().filter(|s| epoch(s) == newest).copied().collect();

@@ -18,12 +18,12 @@ enum Stage {
     /// The client waits until all files are durable.
     Syncing,
     Removing,
-    /// An fsync is to make the removals durable.
+    /// The client waits until the removals are durable.
     Ending,
     Over,
 }
 
-/// A flood, drawn by one client.
+/// The flood of one client, from which it draws its first operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Flood {
     stage: Stage,
@@ -41,7 +41,8 @@ impl Flood {
         Flood { stage, files, made: 0, write: None }
     }
 
-    /// The next operation for `client`, whose next new object is `object`; `None` at the end.
+    /// The next operation of `client`; `None` at the end. `object` and `version` are called for a
+    /// new object and for a new version.
     pub(crate) fn next(
         &mut self,
         model: &Model,

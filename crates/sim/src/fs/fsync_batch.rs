@@ -85,7 +85,7 @@ async fn write(fs: &Fs, ino: Ino, block: u64, with: u8) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), at, &[with; PAGE_SIZE])).await
 }
 
-/// Sets attributes of `ino` to their present values, so that there is something to sync.
+/// Sets the mode of `ino` to its present value, so that there is something to sync.
 async fn touch(fs: &Fs, ino: Ino) -> Result<Attr> {
     let mode = fs.getattr(ino).await?.mode;
     fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await

@@ -82,7 +82,7 @@ impl Generator {
             }
             self.planned.clear();
         }
-        // A choice without candidates is drawn again; creating a file is always possible.
+        // A choice without candidates is drawn again, up to 20 times.
         for _ in 0..20 {
             let choice = self.swarm.choose(&mut self.rng);
             if let Some(op) = self.try_draw(choice, model) {
@@ -207,7 +207,7 @@ impl Generator {
         Some(from[self.rng.below(from.len() as u64) as usize])
     }
 
-    /// A directory with a name, shared ones included.
+    /// Picks a directory that has a name. Shared directories are included.
     fn directory(&mut self, model: &Model) -> Option<Object> {
         let found: Vec<Object> = model
             .names
@@ -298,7 +298,7 @@ impl Generator {
         (offset + self.rng.below(SECTOR as u64), length - less)
     }
 
-    /// Makes a file without a name, or gives one a name.
+    /// Makes a file without a name, or gives such a file a name.
     fn nameless(&mut self, model: &Model) -> Option<Op> {
         let made = self.pick(model, |_, node| node.nameless).filter(|_| self.rng.one_in(2));
         if let Some(object) = made {
@@ -342,8 +342,9 @@ impl Generator {
         Some(Op::Copy { from: (from, source), to: (to, target), length })
     }
 
-    /// Replaces a file as programs do: a new one is written and renamed over it. If the new file is
-    /// not synced, something else is synced in between or afterwards.
+    /// Replaces a file as programs do: writes a new one and renames it over the old one. The new
+    /// file may be synced before the rename; otherwise another file is synced after the rename,
+    /// or none.
     fn replace(&mut self, model: &Model) -> Option<Op> {
         if model.names.objects().count() > OBJECTS_MAX {
             return None;
@@ -470,7 +471,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Over a few seeds every operation occurs, most succeed, and some are refused.
+    /// In the runs of 40 seeds every operation occurs, most succeed, and some are refused.
     #[test]
     fn every_operation_is_drawn() {
         let mut verbs: BTreeMap<&str, u32> = BTreeMap::new();

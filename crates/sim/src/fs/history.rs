@@ -30,7 +30,7 @@ struct Entry {
     end: Option<(usize, Result<(), ErrorKind>)>,
 }
 
-/// The log of a run.
+/// The operations of a run, with their answers.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Time of each event, that is, of each submission and answer.
@@ -62,7 +62,7 @@ impl History {
         History { base, inos, ..History::default() }
     }
 
-    /// From now on, changes are durable after this many nanoseconds without an fsync.
+    /// Promises that each change is durable after this many nanoseconds, even without an fsync.
     pub fn promise_commits(&mut self, interval: u64) {
         self.commit_interval = Some(interval);
     }
@@ -125,7 +125,7 @@ impl History {
     /// The event up to which the commit interval alone makes everything durable.
     ///
     /// Virtual time moves only when no command is left to execute, so a commit that was due before
-    /// the last event has ended at the last event.
+    /// the last event has ended by then.
     fn committed(&self, mark: usize) -> usize {
         let (Some(interval), Some(last)) = (self.commit_interval, self.times[..mark].last()) else {
             return 0;
@@ -179,8 +179,8 @@ impl History {
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
         let mut expected = Expected { promised, ..self.expected_base() };
-        // The event up to which answered fsyncs and syncs make name changes durable, and the event
-        // up to which they make everything durable; for content there is an event per object.
+        // Events up to which answered fsyncs and syncs make changes durable: `names_floor` for name
+        // changes, `all_floor` for all changes. For content there is one event per object.
         let (mut names_floor, mut all_floor) = (0, 0);
         if promised {
             all_floor = self.committed(mark);
@@ -352,8 +352,8 @@ impl ObjectSteps {
         }
     }
 
-    /// Everything that began before event `floor` is durable, except operations that failed in the
-    /// middle: how much of them is done is unknown.
+    /// Makes all changes durable that began before event `floor`, except torn ones: how much of a
+    /// torn change is done is unknown.
     fn raise(&mut self, floor: usize) {
         let later = std::mem::take(&mut self.later).into_iter();
         for (change, begin) in later.zip(std::mem::take(&mut self.begins)) {
@@ -472,7 +472,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The expectations if nothing may be lost.
+    /// The same expectations, if no change may be lost.
     #[must_use]
     pub fn all_durable(mut self) -> Expected {
         for client in self.clients.values_mut() {

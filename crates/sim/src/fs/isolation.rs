@@ -121,8 +121,8 @@ async fn owners(
     (!shared && unseen == inodes && !found.iter().any(names)).then_some(found)
 }
 
-/// The first logical blocks of the written blocks of `zones`; if `inodes`, only of blocks that hold
-/// an inode.
+/// The address of each written block of `zones`, as its first logical block; if `inodes`, only
+/// blocks that hold an inode.
 async fn blocks(drive: &Emulator, zones: &[ZoneReport], inodes: bool) -> Vec<Lba> {
     let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
     let per_block = sectors_per_block(&geometry);
@@ -147,7 +147,8 @@ async fn blocks(drive: &Emulator, zones: &[ZoneReport], inodes: bool) -> Vec<Lba
     found
 }
 
-/// Syncs everything at once, so that many share a record.
+/// Fsyncs all objects at once, so that many fsyncs share a record. Only the fsync of a damaged
+/// object may fail.
 async fn sync_all(
     rt: &Rt,
     fs: &Fs,

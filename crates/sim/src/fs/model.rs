@@ -1,7 +1,8 @@
 //! The plain model: the state that a file system must have after a sequence of operations.
 //!
 //! Maps in memory, no blocks, no log, nothing asynchronous. It predicts the result of every
-//! operation, so a run is checked as it goes; the crash oracle replays prefixes of a run on it.
+//! operation, so every answer in a run is checked; the crash oracle replays prefixes of a run on
+//! the model.
 //!
 //! Each client has a model of its own: it owns its objects, and its own names in the shared
 //! directories. So effects of one client on another are outside this model.
@@ -153,7 +154,7 @@ impl Namespace {
     /// Applies an operation on names or opens; other operations change nothing here.
     ///
     /// # Errors
-    /// With the error of a file system; then nothing has changed.
+    /// The error that a file system must return; then nothing has changed.
     pub fn apply(&mut self, op: &Op) -> Result<(), ErrorKind> {
         match *op {
             Op::Create { make, object, dir, name, .. } => {
@@ -315,7 +316,7 @@ impl Model {
     /// Applies an operation.
     ///
     /// # Errors
-    /// With the error of a file system; then nothing has changed.
+    /// The error that a file system must return; then nothing has changed.
     pub fn apply(&mut self, op: &Op) -> Result<(), ErrorKind> {
         match *op {
             Op::Write { object, .. }

@@ -68,7 +68,8 @@ pub fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Refused(format!("{what}: {error}"), error.kind())
 }
 
-/// Wraps an error of an audit, with its time in front. Faults of the drive never excuse it.
+/// Wraps the error of an audit, with the text `when` in front. Faults of the drive never excuse
+/// such an error.
 pub fn wrong(when: &str) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Wrong(format!("{when}: {error}"))
 }

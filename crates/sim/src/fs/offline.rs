@@ -1,4 +1,4 @@
-//! A mount that must not be refused: an offline zone that it can do without.
+//! Mounts that must succeed although a zone is offline, because they can do without the zone.
 //!
 //! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that nothing
 //! has to be recovered. Then one zone goes offline that holds nothing a mount needs: a zone of
@@ -30,7 +30,8 @@ fn is_of_logs(zone: &ZoneInfo) -> bool {
     matches!(zone.usage, ZoneUse::SyncLog | ZoneUse::DeltaLog | ZoneUse::Tables)
 }
 
-/// Mounts `drive`, which is a copy, without one of its zones. Returns the kind of zone.
+/// Mounts `drive`, which is a copy, without one of its zones. Returns a text for the figures: the
+/// kind of zone, or why the test was not made.
 ///
 /// # Errors
 /// If the mount is refused, or something is lost that was not in the zone.

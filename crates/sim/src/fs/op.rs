@@ -22,7 +22,8 @@ pub const HASH_SEED: u64 = 0x5eed_0f4a_5eed_0001;
 /// Names of a client from this index on are chosen to collide.
 pub const CHOSEN: u16 = 1_000;
 
-/// A file, directory or other object of a run. The client that made it is in the high byte.
+/// A file, directory or other object of a run. The high byte is the number of the client that made
+/// it, plus one; 0 marks the shared directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object(pub u32);
 
@@ -67,7 +68,7 @@ impl std::fmt::Display for Object {
     }
 }
 
-/// An inode number, as an engine calls an object.
+/// An inode number: the engine's name for an [`Object`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u32);
 
@@ -232,7 +233,7 @@ pub enum Op {
         /// Swap the two names instead of replacing the second.
         exchange: bool,
     },
-    /// Keep an object alive without names.
+    /// Open an object: until it is released, it lives on even without names.
     Open(Object),
     /// Undo one `Open`.
     Release(Object),
@@ -303,9 +304,9 @@ pub enum Op {
     Utimens {
         /// Object to change.
         object: Object,
-        /// Time of the last change.
+        /// New time of the last change of the content; `None` keeps the present one.
         mtime: Option<i64>,
-        /// Time of the last access.
+        /// New time of the last access; `None` keeps the present one.
         atime: Option<i64>,
     },
     /// Read, and compare with the model.
@@ -335,8 +336,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// True if the operation changes names: recovery restores a prefix of the name changes of
-    /// a run.
+    /// True if the operation changes names: recovery restores a prefix of each client's
+    /// name changes.
     pub fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -500,7 +501,7 @@ pub fn fill(out: &mut [u8], object: Object, at: u64, version: u32) {
     }
 }
 
-/// The payload of one sector, or of its beginning.
+/// Fills `out` with the payload of a sector, or with its beginning.
 fn fill_sector(out: &mut [u8], object: Object, sector: u64, version: u32) {
     let tag = u64::from(object.0) << 32 | u64::from(version);
     let seed = (tag ^ sector.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -514,8 +515,8 @@ fn fill_sector(out: &mut [u8], object: Object, sector: u64, version: u32) {
     }
 }
 
-/// Describes the first difference between `found` and `want`, which begin at `offset`, with the
-/// content of its sector in both.
+/// Describes the first difference between `found` and `want`, which both begin at `offset`, and
+/// what each of them holds in the sector of the difference.
 pub fn difference(found: &[u8], want: &[u8], offset: u64) -> String {
     let differs = found.iter().zip(want).position(|(a, b)| a != b);
     let at = differs.unwrap_or(found.len().min(want.len()));
@@ -587,7 +588,7 @@ pub fn symlink_target(object: Object, length: u16) -> Vec<u8> {
     target
 }
 
-/// Kinds of operations the generator chooses from; indices of [`Swarm`]'s weights.
+/// Kinds of operations the generator chooses from, each with a weight in [`Swarm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     CreateFile,
@@ -674,7 +675,7 @@ pub struct Swarm {
     pub names: u16,
     /// Whether names are chosen so that their hashes collide.
     pub chosen: bool,
-    /// Usual limit of a file's blocks.
+    /// Number of blocks up to which files usually grow. Writes far out go beyond it.
     pub file_blocks: u64,
     /// Maximum number of sectors of one write.
     pub write_sectors: u64,

@@ -20,8 +20,8 @@ use crate::fs::op::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that a truncation cuts off at once. A longer truncation is done in steps, and a crash may
-/// leave it between two steps (docs/inside/design/file-system.md).
+/// Number of bytes that a truncation cuts off in one step. A longer truncation is done in several
+/// steps, and a crash may leave it between two steps (docs/inside/design/file-system.md).
 const CUT_MAX: u64 = 126 << 20;
 
 /// One inode as the engine shows it.
@@ -130,8 +130,8 @@ fn compare_names(
     matching: &mut Matching,
 ) -> Result<(), String> {
     for (dir, node) in names.objects().filter(|(_, n)| n.make == Make::Directory) {
-        // In a comparison without a crash, a removed directory that is still open is not in
-        // the tree.
+        // Without a crash, the model may hold a removed directory that is still open. The tree does
+        // not show it.
         if node.names == 0 {
             continue;
         }

@@ -393,7 +393,8 @@ fn what_is_made_has_what_its_directory_said_and_owners_change_with_the_rest() {
     let dir = run.create(0, 0, Object::ROOT, Make::Directory);
     let lifetime = Some(Value { version: 1, size: 0 });
     run.op(0, Op::SetXattr { object: dir, slot: LIFETIME, value: lifetime });
-    // Owner 7, a user 6, the group 5, the mask 4, others 1.
+    // Permission bits: 7 for the owner, 6 for a named user, 5 for the group, 4 for the mask, 1
+    // for others.
     let list = Some(Value { version: 0o176541, size: 0 });
     run.op(0, Op::SetXattr { object: dir, slot: DEFAULT, value: list });
     let one = run.create(0, 1, dir, Make::File);

@@ -8,7 +8,7 @@ use furrow_rt::{Nanos, Rt};
 use furrow_zone::{ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
-/// Number of all commands of a drive except reads.
+/// Number of commands that the drive has executed, except reads.
 fn done(emulator: &Emulator) -> u64 {
     let counters = emulator.counters();
     counters.writes + counters.appends + counters.flushes + counters.management
@@ -65,7 +65,7 @@ async fn refuses(fs: &Fs, failing: bool) -> std::result::Result<(), Trouble> {
 /// not read-only.
 ///
 /// # Errors
-/// Gives the number of commands other than reads.
+/// Gives the number of commands other than reads, or names a change that was not refused.
 pub async fn stays_silent(
     rt: &Rt,
     fs: &Fs,

@@ -2,9 +2,9 @@
 //!
 //! A file that is readable in the damaged file system, with the content of the undamaged one, must
 //! be readable after the repair too: under its path, or in `lost+found`. After a repair that is
-//! called sound, fsck finds nothing. A repair that is not useful leaves the drive unchanged, byte
-//! for byte. In some cases the power is cut at a command of the repair, and the next repair has to
-//! complete it.
+//! called sound, fsck finds nothing. Planning a repair leaves the drive unchanged, byte for byte,
+//! and a plan that helps nothing is not carried out. In some cases the power is cut at a command of
+//! the repair, and the next repair has to complete it.
 
 use crate::image::{Image, read, restore};
 use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// Bytes of a file that are compared.
+/// Maximum number of bytes of a file that are compared, from its start.
 const CONTENT_MAX: usize = 1 << 20;
 
-/// The readable files and links, by path.
+/// The contents of the readable files and links, by path.
 type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The outcome of the repair of a damaged image.
@@ -39,7 +39,7 @@ pub struct Repaired {
     pub refused: bool,
     /// Whether the power was cut during the repair.
     pub cut: bool,
-    /// Number of files that were readable before, and are after.
+    /// Number of files that were readable before the repair, and still are.
     pub files: usize,
     /// The reason why the image is not repaired.
     pub why: String,
@@ -219,7 +219,8 @@ async fn repair(
     Ok(summary)
 }
 
-/// Cuts the power at a command of the repair, and repairs the remaining drive. Returns that drive.
+/// Cuts the power at a command of the repair, and repairs the drive again as the cut left it.
+/// Returns that repaired drive.
 async fn cut_and_finish(
     rt: &Rt,
     drive: &Emulator,
@@ -250,7 +251,8 @@ async fn cut_and_finish(
         Verdict::Better if plan.verdict == Verdict::Better => {
             again.apply(|_, _| {}).await.map_err(told("second apply"))?;
         }
-        // An image that can only be repaired in part may not improve any further.
+        // If the first plan could repair the image only in part, the second plan may find nothing
+        // to improve.
         Verdict::Hopeless(_) if plan.verdict == Verdict::Better => {}
         other => {
             let findings: Vec<String> =

@@ -3,11 +3,11 @@
 //!
 //! On a copy of a life's drive, the harness makes files of its own, and several clients open each
 //! of them. Their operations overlap, so the order in which the engine applies them is not visible
-//! from outside. Yet some results are impossible. A read or a crash must not show an older value of
-//! a sector if operation B, which overwrote it, came later and is in effect. B came later than A if
-//! B began after A was answered. B is in effect for a read that began after B was answered. After a
-//! crash, B is in effect if an fsync that began after B was answered has been answered too. The
-//! same holds for the size. The copy is discarded afterwards.
+//! from outside. Yet some results are impossible. A read or a crash must not show what operation A
+//! wrote to a sector if operation B overwrote it, came later and is in effect. B came later than A
+//! if B began after A was answered. B is in effect for a read that began after B was answered.
+//! After a crash, B is in effect if an fsync that began after B was answered has been answered too.
+//! The same holds for the size. The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::history::History;
@@ -76,7 +76,8 @@ impl Log {
         self.entries.len() - 1
     }
 
-    /// An answered fsync of `file` covers the operations that were answered by this event.
+    /// The event at which the last answered fsync of `file` began: it covers the operations that
+    /// were answered before.
     fn durable(&self, file: usize) -> usize {
         let synced = self.entries.iter().filter(|entry| {
             entry.file == file && entry.change == Change::Fsync && entry.end.is_some()
@@ -202,7 +203,7 @@ struct Client {
 }
 
 impl Client {
-    /// Works until the drive is gone.
+    /// Works until an error ends the loop, at the latest when the drive is gone.
     async fn work(mut self) -> std::result::Result<(), String> {
         let files = self.files.clone();
         for ino in files.iter() {

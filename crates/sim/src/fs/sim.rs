@@ -36,7 +36,7 @@ enum End {
     PowerCut,
 }
 
-/// The start of a life, with the promises of the life before.
+/// The state at the start of a life, with the promises of the previous life.
 struct World {
     setup: Setup,
     drive: Snapshot,
@@ -168,7 +168,8 @@ impl Plan {
     }
 }
 
-/// A zone becomes read-only or full, or a write fails: the zone's blocks stay readable.
+/// Draws a fault after which the zone's blocks stay readable: the zone becomes read-only or full,
+/// or a write fails.
 fn draw_zone_fault(rng: &mut Rng) -> Fault {
     let within = [10, 60, 400][rng.below(3) as usize];
     use FaultKind::{WriteError, WriteTorn, ZoneFull, ZoneReadOnly};

@@ -37,9 +37,9 @@ pub struct KvSubject {
 struct Client {
     store: Store,
     history: Rc<RefCell<History>>,
-    /// Bytes of the existing files of all clients.
+    /// Size in bytes of each existing file of all clients.
     bytes: Rc<RefCell<BTreeMap<Uid, u64>>>,
-    /// Files that are open, of all clients.
+    /// Files that any client has open.
     opens: Rc<RefCell<BTreeSet<Uid>>>,
     number: u64,
     rng: Rng,
@@ -404,7 +404,8 @@ impl Subject for KvSubject {
                     rt2.spawn(client.work())
                 })
                 .collect();
-            // A store that failed, or has no space because zones failed, has kept its promises.
+            // A store that failed, or has no space because zones failed, may end the run: its
+            // promises are checked all the same.
             let may_end =
                 |why: &str| fails(case) && (store.failed().is_some() || why.contains("no space"));
             for client in clients {
@@ -449,7 +450,7 @@ impl Subject for KvSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        // The drive has no faults any more.
+        // Faults strike only during the run: the store is reopened on a drive without faults.
         drive.clear_faults(None).map_err(|error| error.to_string())?;
         let (rt2, expected) = (rt.clone(), expected.clone());
         let options = options(self.defect, case.seed);

@@ -2,8 +2,8 @@
 //!
 //! In some cases a single block of the record ring or of content is damaged. Then everything that
 //! was acknowledged must be there, or its loss must be named: the store is refused, or the read of
-//! the file fails with its name. `furrow kv fsck` finds the loss. A store whose loss the user
-//! accepts opens and works.
+//! the file fails with an error that names it. `furrow kv fsck` finds the loss. A store whose loss
+//! the user accepts opens and works.
 //!
 //! In the other cases one to three places are damaged, and record checksums are mostly made to fit
 //! again. Then inspecting and checking may fail, but must neither panic nor hang, nor take memory
@@ -159,7 +159,7 @@ async fn files_of(store: &Store) -> Result<(Files, BTreeSet<String>), String> {
 /// Damages one block of an image of a store, and compares the files found with the files before.
 ///
 /// # Errors
-/// If something is lost that nothing names.
+/// If something is lost and no error names it.
 fn one_block(image: &Image, seed: u64, rng: &mut Rng) -> Result<Summary, String> {
     let whole = on_drive(image, seed, |rt, drive| async move {
         let opened = Store::open(&rt, Rc::new(drive), Options::default()).await;

@@ -24,7 +24,7 @@ const BLOCK: u64 = 4096;
 /// The number that stands for zeros; no append has it.
 const HOLE: u32 = 0;
 
-/// The eight bytes of an append to a file at offset `8 × at`.
+/// The eight bytes of a file at offset `8 × at`, if append number `append` wrote them.
 fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
     if append == HOLE {
         return [0; 8];
@@ -34,7 +34,7 @@ fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// The bytes of an append to a file, from offset `from` in the file on.
+/// The `count` bytes of a file from offset `from` on, if append number `append` wrote them.
 pub(crate) fn bytes(uid: Uid, append: u32, from: u64, count: u64) -> Vec<u8> {
     let first = from / 8;
     let words = (first..(from + count).div_ceil(8)).flat_map(|at| word(uid, append, at));
@@ -127,8 +127,8 @@ impl Content {
         }
     }
 
-    /// The content after a restart that found `blocks`, by their offsets. Blocks found as zeros
-    /// stay zeros, and nothing is dead any more.
+    /// The content after a restart that found `blocks`, by their offsets. Blocks in `zeros` that
+    /// were found as zeros stay zeros, and nothing is dead any more.
     pub(crate) fn restarted(&self, zeros: &Ranges, blocks: &BTreeMap<u64, Vec<u8>>) -> Content {
         let mut content = Content { pieces: self.pieces.clone(), ..Content::default() };
         for (from, to) in &zeros.0 {
@@ -536,7 +536,7 @@ impl Expected {
         let store = opened.map_err(|error| failed("open", &error))?;
         audit(&store)?;
         self.compare(&store).await?;
-        // The store is usable, and keeps the content that was found.
+        // The store must be usable, and must keep the content that was found.
         let count = 1 + Rng::new(seed ^ 0xaf7e5).below(30_000);
         let data = bytes(0, 1, 0, count);
         let id = store.create(AFTER, Lifetime::Short).map_err(|e| failed("create", &e))?;

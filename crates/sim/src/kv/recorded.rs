@@ -3,9 +3,9 @@
 //! promised (`promises`).
 //!
 //! Each thread of the recording is a task here. A call begins once all calls have ended that had
-//! ended when it was recorded ([`Recording::causes`]). Calls that overlapped overlap here too; the
-//! seed decides which of them gets the engine first. Failed calls and queries are left out. Content
-//! is made up, and reads are compared with it.
+//! ended before it in the recording ([`Recording::causes`]). Calls that overlapped overlap here
+//! too; the seed decides which of them gets the engine first. Failed calls and queries are left
+//! out. Content is made up, and reads are compared with it.
 
 use crate::crash::{Case, Subject};
 use crate::kv::promises::{
@@ -223,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Runs `work`, after which everything is durable.
+    /// Runs `work`, which makes all earlier changes durable, and records that.
     async fn all_synced<F>(&self, work: impl FnOnce() -> F) -> Result<(), String>
     where
         F: Future<Output = furrow_zone::Result<()>>,
@@ -322,8 +322,8 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until all calls have ended that had ended when this call was recorded. Returns false
-    /// if a call failed.
+    /// Waits until the first `after` calls have ended, in the order in which the calls ended when
+    /// recorded. Returns false if a call failed.
     async fn may_begin(&self, after: u32) -> bool {
         loop {
             let progress = self.progress.wait();
@@ -381,8 +381,8 @@ impl Subject for RecordedSubject {
         }
     }
 
-    /// The drive's size: from barely enough space, where zones are cleaned all the time, to three
-    /// times as much.
+    /// Draws the drive's size: from barely enough space, where zones are cleaned all the time, to
+    /// about three times as much.
     fn drive(&self, case: Case) -> Geometry {
         let mut rng = Rng::new(case.seed ^ 0x4e91a);
         let small = rng.one_in(3);

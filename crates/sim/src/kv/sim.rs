@@ -56,8 +56,9 @@ struct World {
     more: bool,
 }
 
-/// Half of the seeds draw more operations on names and content. Seeds that found defects before
-/// these operations existed (`what_failed_once_holds`) use this salt to draw as they did then.
+/// Mixed into the seed to decide whether clients draw more operations on names and content, as half
+/// of the seeds do. With this value, the seeds in `what_failed_once_holds`, which found defects
+/// before these operations existed, draw as they did then.
 const MORE: u64 = 0xeba9 << 32;
 
 /// The plan of one life.
@@ -203,7 +204,7 @@ fn quiet(rng: &mut Rng) -> Plan {
     Plan { faults: Vec::new(), early: false, stop: true, clients: 2, operations: 20, seed }
 }
 
-/// Number of writable zones of the ring beyond the two that it needs.
+/// Number of zones of the ring that may still fail: a half and one more zone must stay writable.
 fn ring_left(world: &World) -> u32 {
     let bad = world.drive.report().iter().filter(|r| is_bad(r) && world.ring.has(r.zone)).count();
     (world.ring.count() - world.ring.half - 1).saturating_sub(bad as u32)
@@ -213,7 +214,7 @@ fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Number of writable zones after the ring, in percent of the original number.
+/// Share of the zones after the ring that are writable, in percent.
 fn content_left(world: &World) -> u64 {
     let reports = world.drive.report();
     let content = &reports[world.ring.end() as usize..];
@@ -227,7 +228,7 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
         ZoneReadOnly,
     };
     let mut faults = Vec::new();
-    // Few faults strike, since a small drive would otherwise have no space left.
+    // Few zones get faults, since a small drive would otherwise have no space left.
     let (mut of_ring, mut of_content) = (ring_left(world), u32::from(content_left(world) > 75));
     if rng.one_in(10) {
         // Every write fails for a time, like on an image whose host file system is full.

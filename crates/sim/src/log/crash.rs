@@ -1,12 +1,13 @@
 //! A ledger: a table of versions kept by `furrow-log` alone, to crash-test what engines share.
 //!
-//! Each *account* has a version; a new version is written as a block that names both, striped over
-//! a superzone. A *commit* drains and flushes those blocks, appends the changed table entries to
-//! the delta log, flushes, and writes a checkpoint record with FUA to a ring of two zones.
-//! Meanwhile the next versions are written. When a half of the delta log is full, a commit stores
-//! the whole table and the log continues in the other half; superzones without a valid block are
-//! released. The promise: after a crash the table is that of the last acknowledged commit, or of
-//! the commit in progress, and each block that the table names has the content written there.
+//! Each *account* has a version. A new version is written as a block that names account and
+//! version; the blocks alternate between the zones of a superzone. A *commit* drains and flushes
+//! those blocks, appends the changed table entries to the delta log, flushes, and writes a
+//! checkpoint record with FUA to a ring of two zones. Meanwhile the next versions are written. When
+//! a half of the delta log is full, a commit stores the whole table and the log continues in the
+//! other half; superzones without a valid block are released. The promise: after a crash the table
+//! is that of the last acknowledged commit, or of the commit in progress, and each block that the
+//! table names has the content written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
 //! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]). Nothing is
@@ -39,8 +40,8 @@ const RING: [ZoneId; 2] = [ZoneId(0), ZoneId(1)];
 const MAIN: ZoneId = ZoneId(6);
 const CHECKPOINT: u16 = 1;
 const DELTA: u16 = 2;
-/// Bytes before the lists of a checkpoint's body: its half, and the numbers of extents and of
-/// descriptors, 4 bytes each.
+/// Number of bytes before the lists in a checkpoint's body: the half of the delta log, and the
+/// numbers of extents and of descriptors, 4 bytes each.
 const FIXED: usize = 12;
 
 const DEVICE: Uuid = Uuid([0x1e; 16]);
@@ -110,7 +111,7 @@ struct Checkpoint {
     half: u8,
     extents: Vec<Extent>,
     descriptors: Vec<Descriptor>,
-    /// The table before the extents are applied.
+    /// The table before the extents of the delta log are applied to it.
     base: Vec<Entry>,
 }
 
@@ -154,7 +155,8 @@ fn text(error: furrow_zone::Error) -> String {
     error.to_string()
 }
 
-/// The state found on a drive: the newest checkpoint, its zone, and the resulting table.
+/// The state found on a drive: the newest checkpoint, the index of its ring zone, and the table
+/// that results from the checkpoint and the delta log.
 struct Found {
     checkpoint: Checkpoint,
     zone: usize,
@@ -292,7 +294,8 @@ async fn make(rt: Rt, device: Rc<dyn ZonedDevice>) -> Result<(), String> {
 }
 
 impl Ledger {
-    /// Opens the ledger: recovers, begins an epoch, and empties the zones that the crash left.
+    /// Opens the ledger: recovers, begins an epoch, and empties zones that the crash left written
+    /// but that no checkpoint refers to.
     async fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -374,8 +377,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Empties zones that no checkpoint refers to. The new epoch's first checkpoint must be
-    /// written before.
+    /// Empties zones that no checkpoint refers to. May be called only after the new epoch's first
+    /// checkpoint was written.
     async fn empty_leftovers(self: &Rc<Self>) -> Result<(), String> {
         let (other, clean) = {
             let state = self.state.borrow();
@@ -409,8 +412,8 @@ impl Ledger {
         table.iter().any(|entry| entry.version > 0 && owner(entry) == Some(id))
     }
 
-    /// Releases the full superzones that hold nothing. No commit is in progress, so memory agrees
-    /// with the durable checkpoint.
+    /// Releases the full superzones without a valid block. No commit is in progress, so memory
+    /// agrees with the durable checkpoint.
     async fn release_dead(&self) -> Result<(), String> {
         for id in (0..self.pool.total()).map(SuperzoneId) {
             let dead = self.pool.state(id) == SuperzoneState::Full
@@ -444,7 +447,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The zone and place of the next data block; `None` if no superzone is free.
+    /// The zone of the next data block; `None` if no superzone is free.
     fn place(&self) -> Option<ZoneId> {
         let mut state = self.state.borrow_mut();
         if let Some((id, block)) = state.active
@@ -473,7 +476,7 @@ impl Ledger {
         Some(self.pool.zone(id, block % self.pool.width(id)))
     }
 
-    /// Gives `account` a version. False if there is no space.
+    /// Writes a new version of `account`. False if there is no space.
     fn put(&self, account: u32, version: u64) -> bool {
         let Some(zone) = self.place() else { return false };
         let page = stamp(account, version);
@@ -571,7 +574,8 @@ impl Ledger {
         table
     }
 
-    /// The ring zone for a record of `blocks` blocks.
+    /// Returns the ring zone that takes a record of `blocks` blocks: the present one, or the other,
+    /// emptied, if the present one is too full.
     async fn ring_zone(&self, blocks: u32) -> Result<ZoneId, String> {
         let ring = self.state.borrow().ring;
         if self.writer.space_left(RING[ring]) >= blocks {
@@ -638,7 +642,8 @@ async fn run(
     Ok(())
 }
 
-/// Opens the ledger after a crash, compares, and uses it without changing a version.
+/// Opens the ledger after a crash, compares its versions with `expected`, and then writes to it
+/// without changing a version.
 async fn check(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,

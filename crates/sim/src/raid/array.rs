@@ -56,9 +56,9 @@ impl Array {
     /// The array of a case.
     pub fn draw(case: Case, rng: &mut Rng, defect: Option<RaidDefect>) -> Array {
         let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
-        // With so many blocks the map does not fit its memory, and is read and written all the
-        // time. A separate random generator decides this, so that seeds that once failed keep
-        // their runs.
+        // In one case of six, the map of blocks does not fit its memory, and is read and written
+        // all the time. A separate random generator decides this, so that seeds that once failed
+        // keep their runs.
         let bounded = Rng::new(case.seed ^ 0x6d_a9).one_in(6);
         // Only a footer of more than one block can be torn.
         let tall = rng.one_in(8) || bounded;
@@ -140,7 +140,8 @@ impl Array {
         Placement::new(self.level, self.drives).map_or(0, |placement| placement.tolerates())
     }
 
-    /// Number of parts of the one drive.
+    /// Number of parts into which the emulated drive is split: one for each member and each
+    /// additional drive.
     pub fn parts(&self) -> u32 {
         self.drives + SPARES
     }
@@ -158,8 +159,9 @@ impl Array {
 
     /// Assembles the array from the parts that are not in `without`. Like a user who gives all
     /// drives, it leaves out the drives that are refused as stale or foreign, and adds them to
-    /// `without`. If drives were replaced since, an older image may look like one half of a split
-    /// array; the user knows which drives came from a backup.
+    /// `without`. After drives were replaced, an older image may look like one half of a split
+    /// array. Then the parts in `older` are left out too: the user knows which drives came from
+    /// a backup.
     ///
     /// # Errors
     /// Any other error.
@@ -214,7 +216,7 @@ fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
 }
 
-/// The part of each member, among those not in `without`.
+/// The part of each member, among the parts that are not in `without`.
 pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<Option<u32>> {
     let mut seats = vec![None; volume.members().len()];
     for (index, part) in (0..).zip(parts) {
@@ -230,8 +232,8 @@ pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<
     seats
 }
 
-/// Lets a spare replace a failed member: a spare that a crash left, otherwise `part`. Returns the
-/// spare's part.
+/// Lets a spare replace a failed member: a spare that a crash left, otherwise `part`. Returns which
+/// of the two it was, as a text for the figures.
 ///
 /// # Errors
 /// If the spare is refused.

@@ -11,8 +11,9 @@ pub(crate) fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32])
     format!("{when}: {level} of {drives} {lost:?}")
 }
 
-/// A line for each shape of the sweep: how many combinations of as many drives as the level
-/// tolerates were missing when everything was read back, and which combinations never were.
+/// A line for each shape of the sweep, about the combinations of as many lost drives as the level
+/// tolerates: how many of them were tried, so that everything was read back without these drives,
+/// and which were missed.
 pub fn coverage(reached: &Tally) -> Vec<String> {
     let of = |(level, drives): &(Level, u32)| {
         let placement = Placement::new(*level, *drives).ok()?;

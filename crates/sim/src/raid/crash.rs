@@ -7,9 +7,10 @@
 //! says how many drives may be gone, in any combination. A failed member counts as gone until its
 //! rebuild has ended.
 //!
-//! After each reopening the volume is written, and failed members are replaced. Some are replaced
-//! by spares, which a crash may leave unused or half taken. The rebuild may run to its end. Then
-//! everything is read once more with drives left out. Each of these steps may be cut again.
+//! After each reopening, the volume is written to, and failed members are replaced. Some are
+//! replaced by spares, which a crash may leave unused or half taken. The rebuild may run to
+//! its end. Then everything is read once more with drives left out. Each of these steps may be
+//! cut again.
 
 use crate::crash::{Case, Subject, Tally};
 use crate::raid::array::{Array, devices, promote, seats};
@@ -50,7 +51,7 @@ pub enum Event {
         /// Whether the member's drive was pulled.
         pulled: bool,
     },
-    /// A drive is about to replace a member's.
+    /// A drive is about to replace the drive of a member.
     Seated {
         /// Number of the member.
         member: u32,
@@ -71,7 +72,7 @@ pub struct Expected {
     blocks: Blocks,
     /// For each member whose drive was replaced, the part that is its drive now.
     seats: BTreeMap<u32, u32>,
-    /// Members that failed and were not rebuilt: anything from whole to stale is allowed.
+    /// Members that failed and were not rebuilt: each may be anything from whole to stale.
     doubtful: BTreeSet<u32>,
     /// Numbers of the drives that were pulled.
     pulled: BTreeSet<u32>,
@@ -493,14 +494,14 @@ impl Reopening {
         let found = self.expected.blocks.compare(&volume).await.map_err(when("recovered"))?;
         met(&volume, |what| self.expected.count(what));
         let mut now = Blocks::found(found);
-        // The array is usable, and keeps the content that was found.
+        // The array must be usable, and must keep the content that was found.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
         audited(&volume)?;
         now.compare(&volume).await.map_err(when("mended"))?;
         worked(&volume, |what| self.expected.count(what));
         let whole: Vec<u32> = if volume.rebuilding().is_some() {
-            // Members whose rebuild has ended in memory may not be whole on the drives.
+            // Members whose rebuild has ended in memory may still be incomplete on the drives.
             Vec::new()
         } else {
             let states = volume.members().into_iter().map(|(_, state, _)| state);
@@ -525,8 +526,8 @@ impl Reopening {
         audited(&volume)
     }
 
-    /// Chooses members whose drives are lost together with the power: as many as the redundancy of
-    /// the others allows. One of the redundant members stays: otherwise no drive might know which
+    /// Chooses members whose drives are lost together with the power: at most as many as the level
+    /// still tolerates. One member that never failed stays: otherwise no drive might know which
     /// members had failed.
     fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
         let expected = &self.expected;
@@ -544,9 +545,9 @@ impl Reopening {
         lost
     }
 
-    /// Chooses drives that are lost with the power when a reopening was cut: drives of members
-    /// that the newest state record calls whole, as many as the level allows in addition to the
-    /// members that are not whole. Chooses none if the remaining drives would not know which
+    /// Chooses drives that are lost with the power when a reopening was cut: drives of members that
+    /// the newest state record calls whole, at most as many as the level tolerates in addition to
+    /// the members that are not whole. Chooses none if the remaining drives would not know which
     /// members are whole.
     async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
         // Uses a separate random generator, so that seeds that once failed keep their runs.
@@ -563,9 +564,8 @@ impl Reopening {
             }
         }
         let whole = |known: &[(u32, Examined)]| {
-            // Two halves that continued without each other may have counted the same number of
-            // events. The rule is written out here instead of taken from `furrow_raid::newest`: a
-            // defect there must not also choose the drives that are lost, and so hide itself.
+            // This repeats the rule of `furrow_raid::newest` instead of calling it: a defect there
+            // must not also choose the drives that are lost, and so hide itself.
             let rank = |(_, one): &(u32, Examined)| (one.events, one.record);
             let best = known.iter().map(rank).max()?;
             let active = |(_, one): &(u32, Examined)| {
@@ -574,8 +574,9 @@ impl Reopening {
             };
             let mut newest = known.iter().filter(|one| rank(one) == best).map(active);
             let first = newest.next()?;
-            // If records of two histories have the same rank, this rule cannot decide which
-            // history counts.
+            // Two halves that continued without each other may have counted the same number of
+            // events. Then their records have the same rank, and this rule cannot decide which
+            // half counts.
             newest.all(|other| other == first).then_some(first)
         };
         let Some(before) = whole(&known) else { return Vec::new() };
@@ -626,7 +627,7 @@ impl Reopening {
         }
     }
 
-    /// Checks that members that never failed are in service.
+    /// Checks that members that never failed are in service, except those in `lost`.
     fn check_members(&self, volume: &Volume, lost: &[u32]) -> Result<(), String> {
         let expected = &self.expected;
         for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
@@ -713,8 +714,7 @@ impl Reopening {
         Ok(())
     }
 
-    /// Chooses drives to leave out at the end, a different set each time: as many as the level
-    /// allows, minus those already missing.
+    /// Draws drives to leave out at the end: mostly as many as the level still tolerates.
     fn leave_out(
         &self,
         whole: &[u32],
@@ -725,7 +725,6 @@ impl Reopening {
         let budget = self.array.tolerates().saturating_sub(gone);
         let most = budget.min((whole.len() as u32).saturating_sub(1));
         let most = if self.array.level == Level::Raid0 { 0 } else { most };
-        // Mostly as many drives are left out as allowed.
         let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
         let lost = draw(whole, count, rng);
         if !lost.is_empty() {
@@ -747,7 +746,7 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-/// Counts the situations that a recovery found, and those that reads found after it.
+/// Calls `count` with each situation that the recovery found, or that reads found after it.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [
@@ -768,7 +767,7 @@ fn named(all: &[(u64, &'static str)], count: &mut dyn FnMut(&'static str)) {
     all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
 }
 
-/// Counts the background work of a volume since its assembly.
+/// Calls `count` with each kind of background work that a volume has done since its assembly.
 pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let counters = volume.counters();
     let all = [

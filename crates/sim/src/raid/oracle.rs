@@ -1,15 +1,15 @@
 //! The oracle of a volume's blocks, for everything that runs a volume under faults.
 //!
 //! A block has the content of its last acknowledged write or trim, or of a later one in flight.
-//! Contents are identified by versions, which every 16 bytes of a block repeat.
+//! Contents are identified by versions: every 16 bytes of a block hold its number and its version.
 
 use furrow_raid::Volume;
 use furrow_rt::Page;
 use furrow_rt::buf::is_zero;
 use std::collections::BTreeMap;
 
-/// Versions from here on belong to a reopened volume. If it is crashed again, they are not
-/// promised.
+/// Versions from here up to [`TRIM`] are written to a volume after a crash. They are not promised
+/// if the volume crashes again.
 pub const AFTER: u64 = 1 << 20;
 /// Versions from here on are trims: zeros.
 pub const TRIM: u64 = 1 << 40;
@@ -48,7 +48,7 @@ pub fn version(block: u64, found: &Page) -> Result<u64, String> {
 pub struct Blocks {
     /// Versions that a block may have; blocks without an entry are zeros.
     versions: BTreeMap<u64, Vec<u64>>,
-    /// Operations in flight: first block, number, version.
+    /// Operations in flight, by number: first block, number of blocks, version.
     under_way: BTreeMap<u64, (u64, u64, u64)>,
 }
 
@@ -59,7 +59,8 @@ impl Blocks {
         Blocks { versions, under_way: BTreeMap::new() }
     }
 
-    /// Records that operation `operation` begins to give `count` blocks from `block` on a version.
+    /// Records that operation `operation` begins to give a version to the `count` blocks from
+    /// `block` on.
     pub fn began(&mut self, operation: u64, (block, count, version): (u64, u64, u64)) {
         self.under_way.insert(operation, (block, count, version));
         for block in block..block + count {

@@ -12,8 +12,8 @@
 //!
 //! Between lives *branches* are tried on copies of the drives (`branch`): members that return with
 //! an older state (`older`), mapping blocks and other metadata that are damaged (`ruin`), spares
-//! that replace failed members (`spares`), and drives that are lost (`lost`). The lives themselves
-//! are independent of them, so that seeds that failed once keep their runs.
+//! that replace failed members (`spares`), and drives that are lost (`lost`). The lives do not
+//! depend on the branches, so that seeds that once failed keep their runs.
 
 mod branch;
 mod lost;
@@ -98,7 +98,7 @@ struct Plan {
     spoils: Option<u32>,
     /// Members that a fault may strike.
     struck: Vec<u32>,
-    /// Drives of faulty members that are gone for a while, usually during assembly.
+    /// Drives of struck members that are gone for a while, usually during assembly.
     absent: Vec<(u32, Absence)>,
     /// Drives that must not be accepted as the members they were.
     refused: Vec<u32>,
@@ -292,7 +292,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     plan
 }
 
-/// A fault of the zones of a drive, from zone `first` on.
+/// Restricts `fault` to the zones of drive `seat`, from zone `first` on.
 fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
     let start = u64::from(seat) * u64::from(array.geometry.zones) + u64::from(first);
     let zones = u64::from(array.geometry.zones - first);
@@ -305,7 +305,7 @@ impl Plan {
         self.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)))
     }
 
-    /// Lets drives of faulty members be gone for a while from early on.
+    /// Lets drives of some members that faults may strike be gone for a while, early in the life.
     fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
         for member in &self.struck {
             let Some(seat) = world.seats[*member as usize] else { continue };
@@ -570,8 +570,7 @@ impl Shared {
         // These two must be of the same moment: while the drives are read below, a spare may
         // replace a member.
         let (states, rebuilding) = (self.volume.members(), self.volume.rebuilding().is_some());
-        // The faults end only so that the members' drives can be read: the life has ended, and
-        // nothing after it counts.
+        // The life has ended. Faults are removed only so that the members' drives can be read.
         life.emulator.clear_faults(None).map_err(|error| error.to_string())?;
         self.parts.iter().for_each(|part| part.set_gone(false));
         life.emulator.power_on();
@@ -616,7 +615,8 @@ impl Shared {
         self.life.plan.refuses() && self.volume.failed().is_some()
     }
 
-    /// Returns `None` if the power, or lack of space after zones were lost, explains an error.
+    /// Returns `None` for an error that has an excuse: a power cut, drives that refuse all writes,
+    /// or lack of space after zones were lost.
     async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
@@ -633,7 +633,7 @@ impl Shared {
         }
     }
 
-    /// Whether the volume may be too large for the zones that a member in service has left.
+    /// Whether the volume may be too large for the usable zones of a member in service.
     async fn lacks_zones(&self) -> bool {
         let shape = self.volume.shape();
         let seats = seats(&self.volume, &self.parts, &[]).await;
@@ -665,7 +665,7 @@ impl Shared {
                     Ok(pages) => pages,
                     Err(_) if self.life.is_off() => return Ok(()),
                     // The small map memory is full of changes that cannot be written any more, so
-                    // no page of it can be loaded.
+                    // no page of the map can be loaded.
                     Err(_) if self.is_refused() && self.life.array.options.map_memory > 0 => {
                         continue;
                     }

@@ -4,8 +4,8 @@
 //! There are two subjects. In the first, clients use zones directly, and the oracle is the contract
 //! of a zoned drive with a volatile cache. In the second, the file system's clients and oracle run
 //! on soft zones. The first subject's plain drive also has faults, in some of the runs and
-//! recoveries: a recovery may fail then, but the next one, without faults, must have lost nothing.
-//! Some cuts leave the drive its power and its cache, as if the process were killed.
+//! recoveries: a recovery with faults may fail, but the next one, without faults, must find nothing
+//! lost. Some cuts leave the drive its power and its cache, as if the process were killed.
 
 use crate::crash::{Case, Subject};
 use crate::fs;
@@ -36,7 +36,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Bytes of a plain drive that is large enough for this shape.
+    /// Size in bytes of a plain drive that holds this shape.
     fn bytes(self) -> u64 {
         let table = (self.zones * 12).div_ceil(BLOCK) + 2;
         (self.zones * self.zone_blocks + 2 * (table + u64::from(self.records)) + 4) * BLOCK
@@ -100,7 +100,7 @@ impl SoftSubject {
         }
     }
 
-    /// Draws writes that fail once, each at a block of a zone.
+    /// Draws one to eight faults, each of which fails one write to a certain block of a zone.
     fn failing_blocks(rng: &mut Rng, shape: Shape) -> impl Iterator<Item = Fault> {
         let zones = shape.zones * shape.zone_blocks;
         let first = shape.bytes() / BLOCK - zones;
@@ -178,7 +178,7 @@ impl Subject for SoftSubject {
     }
 
     fn disturb(&self, drive: &Emulator, _: Case, seed: u64) {
-        // The faults of the run have ended.
+        // The faults of the run do not strike the reopening, which may get a fault of its own.
         let _ = drive.clear_faults(None);
         let mut rng = Rng::new(seed ^ 0xd1_57);
         if rng.one_in(6) {
@@ -248,7 +248,7 @@ impl SoftFsSubject {
             () if case.seed.is_multiple_of(2) => setup,
             () => setup.busy(case),
         };
-        // Soft zones have no limits, channels or dies.
+        // Soft zones have no limits of open and active zones, and no blocks beyond their capacity.
         let geometry = Geometry {
             zone_size: setup.geometry.zone_capacity,
             max_open: None,

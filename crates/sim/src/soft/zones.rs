@@ -13,7 +13,7 @@
 //! After a power cut a zone must be in the last life whose reset was answered or that has a durable
 //! block, or in a later life that was begun. The zone must end after the last block that a flush
 //! covers, and not after the last block that was written. Every block must read as it was written,
-//! each time. A flush covers the writes that its client sent before it, as
+//! at every read. A flush covers the writes that its client sent before it, as
 //! [`ZonedDevice::flush_covers_submitted`] promises, and the writes of other clients that were
 //! answered before it.
 
@@ -96,7 +96,7 @@ struct Life {
     durable: u32,
     finish_sent: bool,
     finished: bool,
-    /// The first block of a write that failed. Blocks after it may be lost, durable or not.
+    /// The first block of a write that failed. Blocks from it on may be lost, durable or not.
     failed: Option<u32>,
 }
 
@@ -146,7 +146,7 @@ impl Expected {
         lives.lives.get_mut(life.checked_sub(lives.first)? as usize)
     }
 
-    /// Records that blocks of a life below `to` are durable, so earlier lives are over.
+    /// Records that the blocks before `to` are durable in life `life`, so earlier lives are over.
     fn durable(&mut self, zone: u32, life: u32, to: u32) {
         let Some(of) = self.life(zone, life) else { return };
         of.durable = of.durable.max(to);
@@ -175,7 +175,8 @@ impl History {
     /// What must hold after a crash when the history had `mark` events.
     pub fn cut(&self, mark: usize) -> Expected {
         let mut expected = Expected::default();
-        // The blocks that each flush in progress covers.
+        // For each flush in progress, the blocks that it covers: zone, life, and the first block
+        // after them.
         let mut flushes: BTreeMap<u32, Vec<(u32, u32, u32)>> = BTreeMap::new();
         for event in &self.0[..mark] {
             match *event {
@@ -369,7 +370,7 @@ impl Client {
         let Client { flush: id, clients, number, .. } = *self;
         self.tell(Event::FlushSent { id, clients, number });
         let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
-        // Failed writes are recorded before the flush is.
+        // The history must have the failed writes before the answer of the flush.
         if !self.wait().await? || !self.continues(answer.status, "flush")? {
             return Ok(false);
         }
@@ -468,7 +469,7 @@ impl Client {
     }
 }
 
-/// Runs the clients of `seed` to their end, which comes earlier if the plain drive is `faulty`.
+/// Runs the clients of `seed` to their end, which may come early if the plain drive is `faulty`.
 pub async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -605,7 +606,8 @@ pub async fn check(
     Ok(certain)
 }
 
-/// Writes to a reopened drive, whose certain state is `certain`, and flushes.
+/// Writes to about half of the zones of a reopened drive, flushes, and updates the certain
+/// state `certain`.
 pub async fn probe(
     rt: &Rt,
     device: &dyn ZonedDevice,

@@ -16,7 +16,7 @@ use std::io::Write;
 const NOT_LOOKED_AT: &str = "names and file places come from that program's memory and were not \
                              checked: for that, run the check when no program uses the store";
 
-/// Something damaged, as text.
+/// A finding of the scrub, which can be printed.
 struct Damage<'a>(&'a ScrubDamage);
 
 impl fmt::Display for Damage<'_> {
@@ -37,8 +37,8 @@ impl Violation for Damage<'_> {
 /// Asks the program that uses the store to check it.
 ///
 /// # Errors
-/// An error if the program does not complete the check, or the arguments are only for a store that
-/// is not in use.
+/// An error if the program does not complete the check, or an option needs a store that is not
+/// in use.
 pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
     let (device, process) = (source_name(&args.device), store.process());
     for (given, option) in

@@ -1,4 +1,5 @@
-//! Members and spares on request: replacing, failing, adding, rebuilding, faults.
+//! Carries out the requests that concern members and spares: to fail, replace, add or rebuild them,
+//! and to inject faults.
 
 use super::{ArrayHost, Drive};
 use crate::device::fault;
@@ -33,8 +34,8 @@ impl ArrayHost {
         Err(Error::new(ErrorKind::NotFound, message))
     }
 
-    /// Opens a drive for the array. If it is the former drive of a failed member, it is still
-    /// open here.
+    /// Opens a drive for the array. The former drive of a failed member is still open in this
+    /// daemon, so it is returned without opening it again.
     fn open(&self, device: &str) -> Result<Drive> {
         let spec: DeviceSpec = device.parse().map_err(Error::from)?;
         devices::check_lasting(&spec)?;
@@ -53,8 +54,8 @@ impl ArrayHost {
                 let what = "is a member of this array, in service: choose an empty drive";
                 return refuse(ErrorKind::Busy, what);
             }
-            // Commands that were sent to the drive as the failed member must not reach it as the
-            // new one.
+            // Commands that were sent to the drive before its member failed must not reach it after
+            // it has become a member again.
             if Rc::strong_count(&drive.device) > 1 {
                 return refuse(ErrorKind::Busy, "commands to it are still under way: try again");
             }
@@ -62,8 +63,7 @@ impl ArrayHost {
         }
         let opened = holds::open(&self.rt, &spec, Access::ReadWrite);
         let device = opened.map_err(|error| match error.kind() {
-            // A drive that does not exist must not be created as an empty one: its name may
-            // be mistyped.
+            // This drops the advice to create the missing drive: its name may be mistyped.
             ErrorKind::NotFound => {
                 let what = format!("{device}: there is no such drive: check the name");
                 Error::new(ErrorKind::NotFound, what)
@@ -73,8 +73,9 @@ impl ArrayHost {
         Ok(Drive { spec, device })
     }
 
-    /// Adds the content of a drive to the `error` that the drive is not empty. For a former member
-    /// of this array the advice is `--force`: no command can use the old content of such a drive.
+    /// Adds to `error`, which says that the drive is not empty, what the drive holds. For a
+    /// former member of this array the advice is `--force`: no command can use the old content of
+    /// such a drive.
     async fn explain_used(&self, device: &dyn ZonedDevice, error: Error) -> Error {
         if error.kind() == ErrorKind::Exists
             && let Ok(Holds::Member(examined)) = Holds::of(device).await
@@ -100,7 +101,7 @@ impl ArrayHost {
             return Err(self.explain_used(&*drive.device, error).await);
         }
         self.drives.borrow_mut()[index as usize] = Some(drive);
-        // The client that waits for the rebuild must tell this drive from a later replacement.
+        // A client that waits for the rebuild needs the UUID to tell this drive from a later one.
         Ok(json!({ "member": index, "uuid": self.volume.members()[index as usize].0.to_string() }))
     }
 
@@ -149,7 +150,8 @@ impl ArrayHost {
         if let Some(why) = needed() {
             return Err(why);
         }
-        // Only now another drive may turn out to be gone.
+        // During this call another drive may turn out to be gone, so that the member is needed
+        // after all.
         let failed = self.volume.fail(index).await;
         failed.map_err(|error| needed().unwrap_or(error)).map(|()| json!({}))
     }

@@ -8,7 +8,7 @@ use furrow_rt::Nanos;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Maximum number of damaged blocks that a status lists.
+/// Maximum number of damaged blocks, and of ranges of lost blocks, that a status lists.
 pub(super) const FINDINGS: usize = 1000;
 
 impl ArrayHost {
@@ -48,7 +48,7 @@ impl ArrayHost {
             _ => placement.tolerates().saturating_sub(down),
         };
         let (lost_blocks, lost) = volume.lost();
-        // A spare remains one until it is a member.
+        // A spare that is about to become a member is listed as a spare until then.
         let (spares, taken) = (self.spares.borrow(), self.taken.borrow().clone());
         let spares = taken.into_iter().chain(spares.iter().map(|spare| spare.spec.to_string()));
         let range =

@@ -1,4 +1,4 @@
-//! Requests to an array by its control socket.
+//! Answers the requests that reach an array through its control socket.
 
 use super::ArrayHost;
 use crate::raid::metrics;
@@ -9,8 +9,8 @@ use furrow_zone::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::rc::Rc;
 
-/// Nanoseconds that a stop waits until no client is connected: the server notices a disconnection
-/// only some time after the client has disconnected.
+/// Longest time in nanoseconds that a stop waits until no client is connected: the server notices
+/// only after some time that a client has disconnected.
 const LEAVING: u64 = Nanos::SECOND;
 
 impl Handler for ArrayHost {
@@ -58,7 +58,8 @@ impl Handler for ArrayHost {
 }
 
 impl ArrayHost {
-    /// Stops the array, and waits for its end.
+    /// Stops the array and waits for its end. Unless `force` is set, refuses if clients
+    /// are connected.
     async fn end(&self, force: bool) -> std::result::Result<Value, String> {
         let clients = || match force || self.stopping.get() {
             true => 0,

@@ -4,7 +4,7 @@ use super::ArrayHost;
 use furrow_raid::MemberState;
 
 impl ArrayHost {
-    /// Replaces failed members by spares, as long as there are any.
+    /// Replaces failed members by spares, as long as there are spares.
     pub(super) async fn use_spares(&self) {
         let failed = |(index, (_, state, _)): (usize, &(_, MemberState, _))| {
             (*state == MemberState::Failed).then_some(index as u32)

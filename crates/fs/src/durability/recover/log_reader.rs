@@ -21,7 +21,7 @@ const AHEAD: u32 = 128;
 /// Largest number of node or data blocks read at the same time.
 const READS: usize = 64;
 
-/// A block of a half of the log, in striping order.
+/// A place in the log: the half, and the number of the block in it, in striping order.
 pub(super) type Place = (u8, u32);
 
 /// A reader of the sync log.
@@ -29,16 +29,16 @@ pub(super) struct LogReader<'a> {
     pub(super) device: &'a dyn ZonedDevice,
     pub(super) found: &'a Found,
     pub(super) pages: &'a Pool,
-    /// Half of the blocks in the last batch.
+    /// The half of the log that the last batch of blocks is from.
     half: u8,
     /// The first block of the last batch.
     first: u32,
     /// The last batch of blocks; `None` for a block that is not written or could not be read.
     blocks: Vec<Option<Page>>,
-    /// Address and CRC of nodes known to be whole, together with all their blocks that may have
-    /// been lost. These nodes were read many at a time, and are not read again.
+    /// Nodes that were found whole, and whose blocks that may have been lost were found whole too:
+    /// address and CRC. These nodes were read many at a time, and are not read again.
     whole: BTreeSet<(u32, u32)>,
-    /// Address and CRC of blocks that may have been lost and were found whole.
+    /// Blocks that may have been lost and were found whole: address and CRC.
     data: BTreeSet<(u32, u32)>,
 }
 
@@ -242,9 +242,9 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Decides about an incomplete record; `bytes` are the blocks that the drive has of it. A crash
-    /// cut the record off, unless its items show that the record is complete and its length field
-    /// is damaged.
+    /// Decides whether an incomplete record was cut off or is damaged; `bytes` are the blocks that
+    /// the drive has of it. A crash cut the record off, unless its items show that the record is
+    /// complete and its length field is damaged.
     fn cut_off(&self, header: Option<&RecordHeader>, bytes: Vec<u8>) -> Read {
         let Some(header) = header else { return Read::Nothing };
         let mut input = Decoder(&bytes[RecordHeader::SIZE..]);
@@ -296,8 +296,8 @@ impl<'a> LogReader<'a> {
         self.data.contains(&(addr, crc))
     }
 
-    /// Checks ahead of the scan the nodes and pointers that the records in these blocks hold. The
-    /// scan checks everything again that is not found whole here.
+    /// Checks the nodes and pointers of the records in `blocks` before the scan reaches these
+    /// records. The scan checks only those again that were not found whole.
     async fn check_nodes(&mut self) {
         let (device, found) = (self.device, self.found);
         let geometry = device.geometry();
@@ -377,15 +377,15 @@ fn ends_early(bytes: &[u8]) -> bool {
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
-/// True if the checkpoint may not cover a block: the block lies behind the position of the head in
-/// its superzone, or the checkpoint has no head in that superzone. Only such blocks may be lost in
-/// a power cut: an older block that was damaged must not end the log.
+/// True if a block may be newer than the checkpoint: it lies behind the position of the head in its
+/// superzone, or the checkpoint has no head in that superzone. A power cut can lose only such
+/// blocks. An older block that was damaged must not end the log.
 pub(super) fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some((zone, offset)) = addr.locate(geometry) else { return true };
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };
     let stream = found.image.heads.iter().find(|s| s.superzone == Some(superzone));
     let Some(stream) = stream else { return true };
-    // The stripe is narrower if zones of the superzone are left out.
+    // The stripe is narrower if zones of the superzone are missing.
     let missing = found.image.descriptors[superzone as usize].missing.get();
     let at = zone.0 - found.layout.superzone_start(superzone);
     let before = (missing & ((1 << at) - 1)).count_ones();

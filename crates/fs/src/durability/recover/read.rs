@@ -32,7 +32,7 @@ pub(crate) struct Found {
     pub(crate) table_pages: TablePages,
     /// True if no superblock copy is whole except those inside checkpoints.
     pub(crate) alone: bool,
-    /// Zones of the ring whose copy of the superblock is damaged.
+    /// Zones of the ring whose copy of the superblock is damaged or cannot be read.
     pub(crate) bad_copies: Vec<ZoneId>,
     /// True if a newer checkpoint is damaged and was given up: records written after that
     /// checkpoint do not count.
@@ -282,9 +282,9 @@ async fn newest_of_ring(
     }
 }
 
-/// Finds an offline zone of the ring that may hold the newest checkpoint. The ring enters a zone
-/// only when its other zone is full. So if the zone that is not offline has space left, it holds
-/// the newest checkpoint, and the result is `None`.
+/// Finds an offline zone of the ring that may hold the newest checkpoint. The ring leaves a zone
+/// only when the zone is full. So if the zone that is not offline has space left, it holds the
+/// newest checkpoint, and the result is `None`.
 pub(crate) fn lost_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,

@@ -1,4 +1,5 @@
-//! Replays sync records through the code that wrote them.
+//! Replays sync records. Name changes and attributes run through the code that made
+//! them originally.
 
 use super::read::corrupt;
 use super::reap;
@@ -96,7 +97,7 @@ async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
 
 /// Reads many nodes at once: the nodes that the records from `at` on name, replace or change. Nodes
 /// that cannot be read are left out; the replay that needs such a node gets the same error. Also
-/// returns the number of the first record whose nodes were not read.
+/// returns the index of the first record whose nodes were not read.
 async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
     let (mut wanted, mut upto) = (BTreeSet::new(), at);
     {
@@ -252,8 +253,8 @@ async fn read_node_ahead(
     Ok(page)
 }
 
-/// Frees nodes that replay itself made for `ino`, as the creation of a file with extended
-/// attributes does. The inode in the record replaces the replayed inode, and refers to the nodes of
+/// Frees the nodes that replay itself made for `ino`, such as nodes of a new file's extended
+/// attributes. The inode in the record replaces the replayed inode, and refers to the nodes of
 /// the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();

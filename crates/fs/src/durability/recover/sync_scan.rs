@@ -91,8 +91,8 @@ impl SyncScan {
 }
 
 /// Reads the sync log up to its end. If a record is missing where the log does not end
-/// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. `skip` is
-/// a built-in defect: records that do not count are skipped.
+/// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. With
+/// `skip`, a built-in defect, a record that does not count is skipped instead of ending the log.
 pub(crate) async fn scan_sync_log(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -164,10 +164,11 @@ pub(crate) async fn scan_sync_log(
     Ok(scan)
 }
 
-/// The place of the next record.
+/// The next record, or its absence.
 enum Next {
     Record(Place, RecordHeader, Vec<u8>),
-    /// There is no record with the expected sequence; the place and its content.
+    /// No record with the expected sequence was found; the place where it should be, and the
+    /// content there.
     Missing(Place, Read),
 }
 

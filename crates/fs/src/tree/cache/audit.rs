@@ -18,7 +18,7 @@ impl Cache {
     /// Compares the cache's accounts with its slots.
     ///
     /// # Errors
-    /// `Internal`, with the account.
+    /// `Internal`, naming the account that is wrong.
     pub(crate) fn audit(&self) -> Result<()> {
         equal("Cache::held", false, self.held)?;
         let (mut dirty_data, mut dirty_nodes, mut nodes, mut shared) = (0, 0, 0, 0);

@@ -88,7 +88,7 @@ fn hits_outlive_what_is_not_used() {
 fn a_page_that_was_read_is_a_miss_and_no_hit() {
     let mut cache = Cache::new(3);
     cache.insert(Key::Data(1, 0), Entry::clean(page(0), None));
-    // The operation needs blocks 0 and 1, and lacks 1.
+    // The operation needs blocks 0 and 1; block 1 is not in the cache.
     assert!(look(&mut cache, &Key::Data(1, 0)) && !look(&mut cache, &Key::Data(1, 1)));
     let missed = cache.count_attempt(0, Some(1), 0);
     assert_eq!((cache.stats().hits, cache.stats().misses), (0, 1));
@@ -157,14 +157,14 @@ fn a_node_that_only_cleaning_made_dirty_is_changed_by_any_other_change() {
     for nid in 1..=4 {
         cache.insert(Key::Node(nid), Entry::clean(page(0), None).owned_by(9));
     }
-    // Cleaning changes nodes 1 to 3. Node 4 is clean, so there is nothing to note.
+    // Cleaning changes nodes 1 to 3. Node 4 is clean, so the cache notes nothing about it.
     for nid in 1..=3 {
         cache.get_mut(&Key::Node(nid)).unwrap();
     }
     cache.note_moved_below(1..=4);
     assert_eq!((cache.dirty_pages(), cache.changed_pages()), (3, 0));
     cache.verify();
-    // A user changes node 1, a checkpoint writes node 2; node 3 is removed below.
+    // A user changes node 1, a checkpoint writes node 2, and node 3 is removed.
     cache.get_mut(&Key::Node(1)).unwrap();
     let (_, ticket) = cache.begin_write(&Key::Node(2), 0).unwrap();
     cache.end_write(ticket);

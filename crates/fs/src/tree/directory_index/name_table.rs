@@ -10,8 +10,8 @@
 //! double the directory of pages each time. Such names are kept in a separate list, by hash.
 //!
 //! ```text
-//! slots    128 × u32: tag in the upper half, where the record begins in the lower half
-//! header   the depth, slots in use, where the next record goes, bytes of records removed: u16
+//! slots    128 × u32: tag in the upper half, offset of the record in the lower half
+//! header   4 × u16: depth, slots in use, offset of the next record, bytes in removed records
 //! records  hash u32, place u32, inode u32, kind u8 (0: removed), length u8, name
 //! ```
 
@@ -36,8 +36,9 @@ const RECORDS: usize = HEADER + 8;
 const RECORD: usize = 14;
 /// Largest number of bits of a hash that may choose a page.
 const DEPTH_MOST: u32 = 24;
-/// Largest number of entries in the directory of pages for each page; `ENTRIES_MIN` entries are
-/// always allowed. Beyond this limit a full page is not split: further names go to a list.
+/// Largest number of entries in the directory of pages, per page; `ENTRIES_MIN` entries are always
+/// allowed. A full page is not split if the split would double a directory that has reached this
+/// limit: further names go to a list.
 const ENTRIES_PER_PAGE: usize = 16;
 const ENTRIES_MIN: usize = 1_024;
 /// A full page is cleaned instead of split if it has at least this many bytes of removed records,
@@ -106,7 +107,7 @@ impl Leaf {
         }
     }
 
-    /// The slot and the record of the name with `hash` that satisfies `wanted`.
+    /// The slot and the offset of the record with `hash` that satisfies `wanted`.
     fn seek(&self, hash: u32, wanted: impl Fn(&Record<'_>) -> bool) -> Option<(usize, usize)> {
         let tag = tag(hash);
         let mut slot = hash as usize % SLOTS;
@@ -210,7 +211,7 @@ pub(super) struct NameTable {
     depth: u32,
     entries: Vec<u32>,
     leaves: Vec<Leaf>,
-    /// Names by hash and place.
+    /// Names that are in no page, by hash and place.
     crowd: BTreeMap<(u32, u32), Crowded>,
     count: usize,
 }
@@ -310,8 +311,8 @@ impl NameTable {
         }
     }
 
-    /// Removes the name with `hash` at `place`, if it exists. A count that goes below zero is
-    /// reported to `broken`.
+    /// Removes the name with `hash` at `place`, if it exists. If the count of names would go below
+    /// zero, `broken` is told.
     pub(super) fn remove(&mut self, hash: u32, place: u32, broken: &Broken) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];

@@ -70,7 +70,7 @@ fn print(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
     show::plain(out, &["", "per second", "one takes", "rounds", "ratio"], rows)
 }
 
-/// A rate with three digits: `812`, `45.1 k`, `7.20 M`.
+/// A rate with three significant digits: `812`, `45.1 k`, `7.20 M`.
 fn thousands(rate: f64) -> String {
     let (value, unit) = match rate {
         r if r >= 999_500.0 => (r / 1e6, " M"),

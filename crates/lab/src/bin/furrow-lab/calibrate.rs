@@ -63,7 +63,7 @@ fn chosen(presets: &[String]) -> anyhow::Result<Vec<Golden>> {
     Ok(golden.iter().filter(|row| wanted(row)).cloned().collect())
 }
 
-/// Runs `work`, and shows the progress that it reports on a terminal.
+/// Runs `work`, and shows on a terminal the progress that it reports.
 fn told<T>(
     what: &str,
     work: impl FnOnce(calibrate::cores::Told<'_>) -> anyhow::Result<T>,

@@ -1,4 +1,4 @@
-//! `furrow-lab completions`: completions for a shell, with the claims and where papers have them.
+//! `furrow-lab completions`: completions for a shell, with the claims and their places in papers.
 
 use clap::Command;
 use clap::builder::PossibleValuesParser;
@@ -42,7 +42,7 @@ fn script(shell: Shell, command: Command) -> anyhow::Result<Vec<u8>> {
     let (mut command, mut text) = (command, Vec::new());
     clap_complete::generate(shell, &mut command, "furrow-lab", &mut text);
     if shell == Shell::Fish {
-        // clap writes no words for arguments without a name there.
+        // For fish, clap writes no words for arguments without a name.
         let begun = "__fish_seen_subcommand_from run report keep";
         writeln!(text, "complete -c furrow-lab -n \"{begun}\" -f -a \"{}\"", ids.join(" "))?;
     }

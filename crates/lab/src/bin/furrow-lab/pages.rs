@@ -76,8 +76,8 @@ pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::
     Ok(worst)
 }
 
-/// Runs the claims of `keep` with `catalogue` and adds a line for each. With `variant`, which the
-/// catalogue already includes, runs only the claims that it concerns.
+/// Runs the claims of `keep` with `catalogue` and adds a line for each. If `variant` is given,
+/// `catalogue` already includes its change, and only the claims that it concerns are run.
 fn keep_in(
     catalogue: &Catalogue,
     keep: &Keep,

@@ -8,7 +8,7 @@
 //! Blocks of removed files are reused without being trimmed. Nothing is cached for readers except
 //! their read-ahead.
 //!
-//! The omissions are the same for all ways in which a volume writes.
+//! All ways in which a volume writes are measured with the same omissions.
 
 use super::{Ahead, Files, Id, Keeper, found, path_of};
 use crate::host::Host;

@@ -66,7 +66,8 @@ impl Dispatcher {
         (data, oob)
     }
 
-    /// Number of write commands of the zone to keep in flight.
+    /// Returns the number of write commands of the zone to keep in flight. Begins a burst if its
+    /// conditions are met.
     pub(super) fn pieces(&self, state: &mut State) -> u32 {
         let shared = &self.shared;
         let waiting = state.position - state.sent;
@@ -80,8 +81,8 @@ impl Dispatcher {
         burst.map_or(shared.pieces, |burst| burst.pieces(shared.pieces))
     }
 
-    /// Most blocks in the next command: `most`, or a share of the waiting blocks if several
-    /// commands are to keep several dies busy.
+    /// Maximum number of blocks in the next command: `most`, or a share of the waiting blocks if
+    /// more than one of the `pieces` commands is still to be sent.
     pub(super) fn piece(&self, state: &State, pieces: u32, most: u32) -> u32 {
         let missing = pieces.saturating_sub(state.flights.len() as u32).max(1);
         let waiting = state.position - state.sent;

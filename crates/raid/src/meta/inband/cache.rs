@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Maximum number of metadata blocks in memory: 3 KiB each.
+/// Maximum number of cached lists, of 3 KiB each.
 const CACHED: usize = 1024;
 
 /// Key of a cached list: sequence number of the segment, member, first stripe of the window, row in

@@ -1,10 +1,10 @@
 //! Looks up the lists of windows on drives without an out-of-band area. Reads, recovery and
 //! cleaning need them.
 //!
-//! An open segment has the list of the window that is being written. For other windows, the last
-//! stripe is read; if that stripe is damaged, the segment's footers, written or to be written, have
-//! the same content. For a window that a crash left incomplete, the last whole metadata block
-//! counts.
+//! An open segment keeps in memory the list of the window that is being written. The lists of other
+//! windows are read from their last stripes. If the last stripe of a window is damaged, the
+//! segment's footers, written or to be written, have the same content. For a window that a crash
+//! left incomplete, the last whole metadata block counts.
 
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::identity::{self, Identity};
@@ -185,8 +185,8 @@ impl Volume {
         footers.describe(zone.index).then(|| (listed(&footers), true))
     }
 
-    /// The place of the damaged metadata block that should list the block at `place`, if it
-    /// is damaged.
+    /// The place of the metadata block that should list the block at `place`, if that metadata
+    /// block is damaged.
     pub(crate) async fn lost_listing(&self, place: Place) -> Option<Place> {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return None;
@@ -323,7 +323,8 @@ impl Volume {
         found
     }
 
-    /// The numbers and identities of the data blocks of a row, from the lists of each drive.
+    /// For each data block of a row, the number of its chunk and its identity, from the lists of
+    /// each drive.
     fn identities_in(&self, listed: &[Metas], stripe: u32) -> Vec<(u32, Identity)> {
         let placement = self.0.shape.placement;
         let of = |chunk: u32| {
@@ -344,8 +345,9 @@ impl Volume {
         (0..placement.k).filter_map(identity).collect()
     }
 
-    /// The first `rows` data rows of a member's zone of a segment, with only those blocks whose
-    /// checksums agree with their listed metadata. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as metadata blocks and footers
+    /// list them. A block whose checksum differs from the listed one is damaged (`whole` is false).
+    /// `full`: the zone was written to its end.
     pub(crate) async fn scan_windows(
         &self,
         drive: &Drive,

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The model's events of a life.
+/// The events of a life, and the state of the model after them.
 #[derive(Default)]
 pub(super) struct History {
     pub(super) events: Vec<Event>,
@@ -23,7 +23,7 @@ pub(super) struct History {
     pub(super) states: BTreeMap<Uid, usize>,
     /// The names as the model has them now.
     pub(super) now: NameState,
-    /// Bytes of files that have names or are open.
+    /// Size in bytes of each file that has a name or is open.
     pub(super) bytes: BTreeMap<Uid, u64>,
     /// Files that are open.
     pub(super) open: BTreeSet<Uid>,
@@ -31,7 +31,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The events that make everything durable, while no operation is in progress.
+    /// The events that record everything so far as durable. No operation may be in progress.
     pub(super) fn all_synced(&self) -> Vec<Event> {
         let files = self.states.iter().map(|(uid, state)| Some((*uid, *state)));
         files.chain([None]).map(|file| Event::Synced(self.names, file)).collect()
@@ -109,7 +109,7 @@ impl Life {
         small || self.filled > 60 || self.plan.zones_may_fail() || self.reports().iter().any(is_bad)
     }
 
-    /// Whether the store may have failed with this error.
+    /// Whether the faults so far, or lack of space, allow the store to fail with this error.
     pub(super) fn may_die(&self, error: &Error) -> bool {
         let text = error.to_string();
         let bad = self.reports().iter().filter(|r| is_bad(r) && self.ring.has(r.zone)).count();
@@ -321,7 +321,7 @@ impl Client {
         }
     }
 
-    /// Opens a file of an earlier life and continues it.
+    /// Opens an existing file that this client does not have open, and continues it.
     pub(super) fn reopen(&mut self) -> Worked {
         let path = self.path();
         let found = {
@@ -382,7 +382,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The content that the file has if it may look as found; `None` if it may not.
+    /// The content of the file, if one of `states` allows what was found; otherwise `None`.
     pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
         let mut zeros = Ranges::default();
         for content in states.iter().rev() {
@@ -412,7 +412,8 @@ fn is_named(store: &Store, path: &str, error: &Error) -> bool {
     text.contains(path) || said.is_some() && said == node(path)
 }
 
-/// Reads everything that a store holds, by path.
+/// Reads everything that a store holds, by path. Only the files in `lossy` may have
+/// unreadable blocks.
 pub(super) async fn look_through(
     life: &Life,
     store: &Store,

@@ -1,5 +1,6 @@
 //! The promises of a store over several lives. `promises` has the model of names and contents; here
-//! a file's history is a list of whole contents, since each life begins from one that was found.
+//! a file's history is a list of whole contents, since each life begins with the contents found in
+//! the drive.
 
 use crate::kv::promises::{Content, NameChange, NameState, Uid, apply};
 use std::collections::BTreeMap;
@@ -22,8 +23,8 @@ pub(crate) struct Expected {
     pub(crate) contents: BTreeMap<Uid, Vec<Content>>,
 }
 
-/// The states allowed after a crash that follows `events`: one state for each event. The state
-/// before the events was durable.
+/// The states allowed after a crash that follows `events`. `before` is the state at their
+/// beginning, which was durable.
 pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
     let Expected { names: mut all, mut contents } = before;
     let mut durable = 0;

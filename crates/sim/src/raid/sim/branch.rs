@@ -22,7 +22,8 @@ fn count(summary: &mut Summary, what: &'static str) {
     *summary.reached.entry(what).or_default() += 1;
 }
 
-/// Runs experiments on copies of the array.
+/// Runs experiments on copies of the array: losses of drives, and one of the other kinds
+/// of branches.
 pub(super) fn grow(
     world: &World,
     rng: &mut Rng,
@@ -214,9 +215,9 @@ fn too_ruined(
     summary: &mut Summary,
 ) -> Result<(), String> {
     if furrow_raid::is_bare(&world.array.geometry) {
-        // Ends with a new state record. Otherwise the damage of a window's metadata block,
-        // beyond the redundancy, would look as if a crash had kept the data written last from
-        // being listed.
+        // This life ends with a new state record. Without that record, a window's metadata block
+        // that is damaged beyond the redundancy would look as if a crash had come before the last
+        // data was listed.
         live(&mut world, rng.next(), &quiet(), summary)?;
     }
     let all: Vec<u32> = (0..world.array.drives).collect();

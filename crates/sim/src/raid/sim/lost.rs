@@ -26,7 +26,7 @@ pub(super) fn pick(of: &[u32], count: usize, rng: &mut Rng) -> Vec<u32> {
 
 impl World {
     /// Number of members that may be lost in addition to those that are not whole. One whole member
-    /// stays, or nobody might know the state of the others.
+    /// stays: otherwise no drive might know the state of the others.
     pub(super) fn budget(&self) -> usize {
         let gone = (self.array.drives - self.whole.len() as u32) as usize;
         let budget = (self.array.tolerates() as usize).saturating_sub(gone);
@@ -84,8 +84,8 @@ fn combinations(drives: u32, most: u32) -> u64 {
     (1u32..1 << drives).filter(|set| set.count_ones() <= most).count() as u64
 }
 
-/// A line for each number of drives, level and number of stripes of a group: how many of the
-/// tolerated combinations of drives were lost when everything was read back.
+/// A line for each level and number of drives. It says for each number of stripes per group how
+/// many of the tolerated combinations of drives were lost when everything was read back.
 pub fn lines(lost: &BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>) -> Vec<String> {
     let (mut lines, mut reached, mut all) = (Vec::new(), 0, 0);
     for level in Level::ALL {
@@ -126,7 +126,8 @@ mod tests {
         let line = lines.iter().find(|line| line.starts_with("RAID-6 of 4")).unwrap();
         assert!(line.ends_with(" 2 of 10 (5 times) in groups of 8"), "{line}");
         assert!(!lines.iter().any(|line| line.starts_with("RAID-0 ")), "it can do without none");
-        // RAID-4 and -5: 35 each; RAID-6: 33 and 83; RAID-01: 18; each in three groups.
+        // RAID-4 and RAID-5 have 35 combinations each, RAID-6 has 33 of one drive and 83 of two,
+        // RAID-01 has 18: 204 in all, for each of three sizes of groups.
         assert_eq!(lines.last().unwrap(), "2 of 612 combinations of lost drives read back");
     }
 }

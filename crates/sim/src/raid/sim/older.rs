@@ -17,7 +17,7 @@ const KEPT: usize = 12;
 #[derive(Clone)]
 pub(super) struct Image {
     drive: Snapshot,
-    /// Number of lives that had begun by then.
+    /// Value of [`World::lived`] when the image was taken.
     lived: u64,
 }
 

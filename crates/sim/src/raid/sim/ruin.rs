@@ -37,14 +37,14 @@ pub(super) enum What {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     part: u32,
-    /// First logical block of the block, on its drive.
+    /// Address of the block on its drive, in logical blocks.
     lba: u64,
     what: What,
-    /// The block's segment and its stripe, in rows.
+    /// The block's segment, and its stripe in the segment; [`NONE`] if it belongs to no stripe.
     stripe: (u64, u32),
 }
 
-/// Reads whole blocks of a zone with their out-of-band bytes.
+/// Reads one block of 4 KiB of a zone, with its out-of-band bytes.
 async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
     let geometry = part.geometry();
     let sectors = 4096 / geometry.block_size.0;
@@ -139,7 +139,7 @@ impl World {
     ) -> Result<usize, String> {
         let struck: Vec<u32> = members.iter().filter_map(|m| self.seats[*m as usize]).collect();
         let all: Vec<u32> = self.seats.iter().flatten().copied().collect();
-        // Damage some of these blocks, or all.
+        // Damages all of these blocks, or a third of them.
         let most = if rng.one_in(2) { 1 } else { 3 };
         let mut draw = Rng::new(rng.next());
         let (drive, count) = on_executor(rng.next(), summary, |rt| {

@@ -25,7 +25,7 @@ pub(super) struct Guard {
     patient: bool,
 }
 
-/// The task that gives spares to failed members.
+/// The state of the task that gives spares to failed members.
 #[derive(Clone, Default)]
 pub(super) struct Keeper {
     waiting: Rc<RefCell<VecDeque<u32>>>,
@@ -141,7 +141,7 @@ impl Plan {
 }
 
 impl Life {
-    /// Checks that no drive is in service that must be refused.
+    /// Checks that no drive that must be refused is in service.
     pub(super) fn check_refused(
         &self,
         volume: &Volume,
@@ -158,7 +158,7 @@ impl Life {
 }
 
 impl Shared {
-    /// Makes drives spares, and starts the task that handles failed members.
+    /// Adds the spare drives to the array, and starts the task that gives them to failed members.
     pub(super) async fn keep_spares(&self) -> Result<(), String> {
         let Some(guard) = &self.life.plan.guard else { return Ok(()) };
         for part in &guard.spares {
@@ -283,8 +283,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes a drive hang: it answers nothing any more. Nobody watches a waiting spare, so only an
-    /// examination of the drives notices it.
+    /// Makes a drive hang: it answers nothing any more. The array does not watch a waiting spare,
+    /// so in a life with spares the drive is given up after 100 s, as an examination of the drives
+    /// would do.
     pub(super) fn hang(&self, part: u32) {
         let drive = self.parts[part as usize].clone();
         drive.hang();
@@ -325,8 +326,9 @@ impl Shared {
         }
     }
 
-    /// The members that may still lack data after blocks were moved away from lost zones and a
-    /// scrub finds nothing any more.
+    /// Scrubs the array, up to four times, until a scrub finds nothing. Returns the members that
+    /// may still lack data: none after a clean scrub and a checkpoint, unless a drive has lost
+    /// zones or the array lacks space.
     pub(super) async fn cleared(&self) -> Result<BTreeSet<Uuid>, String> {
         let mut doubted = self.life.doubted.clone();
         let seats = || seats(&self.volume, &self.parts, &[]);
