@@ -81,8 +81,8 @@ impl Service {
         }
     }
 
-    /// Starts a thread that serves the text from `page`. If there is no text, a client gets an error
-    /// and a file stays as it is.
+    /// Starts a thread that serves the text from `page`. If there is no text, a client gets an
+    /// error, and a file stays as it is.
     ///
     /// # Errors
     /// An error if no thread can be started.
@@ -115,8 +115,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-/// Writes the page every so often, as long as the daemon runs. If there is no page, as when an array
-/// does not answer in time, the file stays as it is, and readers see its age.
+/// Writes the page every so often, as long as the daemon runs. If there is no page, as when an
+/// array does not answer in time, the file stays as it is, and readers see its age.
 fn write_on(path: &Path, page: &impl Fn() -> Option<String>, every: Duration) -> ! {
     let mut failed = false;
     loop {

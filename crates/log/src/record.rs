@@ -358,7 +358,7 @@ mod tests {
     }
 
     fn flat(pages: &Pages) -> Vec<u8> {
-        concat(&pages)
+        concat(pages)
     }
 
     #[test]
