@@ -473,6 +473,14 @@ fn a_remount_changes_what_the_kernel_allows() {
     fs::write(place.file("c"), b"unsynced").unwrap();
     wait_until("a commit", || written() > before);
     assert!(furrow(&["umount", &place.dir()]).status.success());
+    // A daemon that began without writing cannot begin to write.
+    assert!(furrow(&["mount", "-o", "ro", &place.image(), &place.dir()]).status.success());
+    for options in ["remount,rw", "remount,commit=9"] {
+        refused(&["mount", "-o", options, &place.image(), &place.dir()], 32, "mounted with ro");
+    }
+    remount("remount,ro,commit=9");
+    assert!(is_read_only());
+    assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 
 #[test]

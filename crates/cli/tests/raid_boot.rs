@@ -228,6 +228,38 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
+/// Only an array that starts may leave a member behind.
+#[test]
+fn an_assembly_that_is_refused_makes_no_member_stale() {
+    let place = Place::new("refused-early", 5);
+    place.create("5", &[0, 1, 2, 3]);
+    let (spare, away) = (place.at("d4.zns"), place.at("away"));
+    place.ok(&["mkfs", &spare]);
+    fs::rename(place.at("d3.zns"), &away).unwrap();
+    let mut pattern = words(&place, 0, &[]);
+    pattern.push(place.at("d?.zns"));
+    for (more, why) in [
+        (["--listen", "unix:/nonexistent/a.nbd"], "cannot listen"),
+        (["--spare", &spare], "holds a Furrow file system"),
+        (["--client-connections", "0"], "0"),
+    ] {
+        let mut given = words(&place, 3, &more);
+        refused(&place, &given, &[why]);
+        given.extend(["--wait".to_owned(), "1".to_owned()]);
+        refused(&place, &given, &[why]);
+    }
+    fs::rename(&away, place.at("d3.zns")).unwrap();
+    fs::remove_file(&spare).unwrap();
+    ok(&place, &pattern);
+    assert_eq!(states(&place.status()), ["online"; 4]);
+    place.ok(&["raid", "stop", "a"]);
+    // What is left of a drive is named, if a member is missing.
+    fs::write(place.at("d3.zns"), b"").unwrap();
+    let said = ok(&place, &pattern);
+    assert!(said.contains("d3.zns: an empty file"), "{said}");
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
 /// The command that assembles the array of `place`, whose member 3 is missing, and waits for
 /// that member.
 fn waiting(place: &Place, more: &[&str]) -> Command {

@@ -68,7 +68,11 @@ impl Default for Limits {
 }
 
 impl Limits {
-    fn check(&self) -> Result<()> {
+    /// Checks that the limits agree with each other.
+    ///
+    /// # Errors
+    /// `Invalid`, with the limits that do not.
+    pub fn check(&self) -> Result<()> {
         let one = u64::from(PAYLOAD_MAX) + 4096;
         let problem = if self.connections.min(self.per_client).min(self.handshakes) == 0 {
             "a server without connections serves nobody"
@@ -138,23 +142,24 @@ impl<V: Volume> Server<V> {
         exports: Vec<Export<V>>,
         options: Options,
     ) -> Result<Server<V>> {
-        let server = Server::listen(rt, places, exports, options)?;
+        let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
+        let server = Server::listen(rt, listeners, exports, options)?;
         server.begin();
         Ok(server)
     }
 
-    /// Like [`Server::bind`], but clients that connect wait until [`Server::begin`].
+    /// Like [`Server::bind`], but at sockets that listen already, and clients that connect wait
+    /// until [`Server::begin`].
     ///
     /// # Errors
-    /// The errors of [`Server::bind`].
+    /// `Invalid` for invalid exports or limits.
     pub fn listen(
         rt: &Rt,
-        places: &[Listen],
+        listeners: Vec<Listener>,
         exports: Vec<Export<V>>,
         options: Options,
     ) -> Result<Server<V>> {
         options.limits.check()?;
-        let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
         Ok(Server(Rc::new(Inner {
             rt: rt.clone(),
             exports: Exports::new(exports)?,

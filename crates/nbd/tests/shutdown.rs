@@ -119,13 +119,13 @@ fn clients_come_back_to_a_server_that_was_started_again() {
 
 #[test]
 fn clients_are_served_only_after_the_beginning() {
-    use furrow_nbd::{Export, Listen, Memory, Options, Server};
+    use furrow_nbd::{Export, Listen, Listener, Memory, Options, Server};
     use furrow_rt::{Config, Rt};
     let path = std::env::temp_dir().join(format!("furrow-nbd-begin-{}", std::process::id()));
     let rt = Rt::new(Config::real());
     let exports = vec![Export::new("disk", std::rc::Rc::new(Memory::new(1024)))];
-    let places = [Listen::Unix(path.clone())];
-    let server = Server::listen(&rt, &places, exports, Options::default()).unwrap();
+    let listeners = vec![Listener::bind(&Listen::Unix(path.clone())).unwrap()];
+    let server = Server::listen(&rt, listeners, exports, Options::default()).unwrap();
     let client = UnixStream::connect(&path).unwrap();
     let pause = |time| {
         let engine = rt.clone();

@@ -54,6 +54,7 @@ pub use furrow_array::examine::{Damaged, Examined, check_empty, damaged_member};
 pub use furrow_array::level::Level;
 pub use furrow_array::member::{Errors, MemberState};
 pub use furrow_array::placement::Placement;
+pub use furrow_array::spare::check_free;
 pub use furrow_array::split_brain::split_brain;
 pub use furrow_array::{level, parity};
 pub use meta::place::{MetaPlace, is_bare};

@@ -65,6 +65,16 @@ impl Remount for Running {
 pub fn remount(plan: &Plan) -> Result<()> {
     let endpoint = &plan.options.endpoint;
     let wanted = plan.texts.join(",");
+    // The kernel would show the mount as writable while the daemon refuses every change.
+    if !is_read_only(&wanted)
+        && report::ask_options(&plan.directory).is_ok_and(|now| is_read_only(&now))
+    {
+        bail!(
+            "{}: mounted with ro: to write to it, unmount it and mount it again; to change other \
+             options, add ro",
+            plan.directory.display()
+        );
+    }
     if own(&wanted).next().is_none() {
         return endpoint.remount(&plan.directory);
     }
@@ -76,6 +86,11 @@ pub fn remount(plan: &Plan) -> Result<()> {
         true => Ok(()),
         false => report::ask_remount(&plan.directory, &changes),
     }
+}
+
+/// Whether the last of `ro` and `rw` in these options is `ro`.
+fn is_read_only(options: &str) -> bool {
+    options.split(',').rfind(|option| matches!(*option, "ro" | "rw")) == Some("ro")
 }
 
 fn changes_of_mount(directory: &Path, wanted: &str) -> Result<String> {
@@ -161,6 +176,16 @@ fn is_same(one: &Options, other: &Options) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_of_ro_and_rw_counts() {
+        for (options, expected) in
+            [("", false), ("ro", true), ("commit=5,ro", true), ("ro,rw", false), ("rw,ro", true)]
+        {
+            assert_eq!(is_read_only(options), expected, "{options}");
+        }
+        assert!(!is_read_only("errors=remount-ro"));
+    }
 
     #[test]
     fn only_what_changes_and_may_change_is_changed() {

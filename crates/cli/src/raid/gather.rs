@@ -56,7 +56,8 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Paths of drives in use that may be members, each with the refusal of the drive.
+/// Paths of drives that are in use or that this user may not read, and that may be members, each
+/// with the refusal of the drive.
 type Busy = Vec<(PathBuf, Error)>;
 
 /// Nanoseconds that a drive may take to answer if it was not named.
@@ -138,19 +139,22 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             return found.map(|chosen| chosen.with(&busy));
         }
         let taken = of_others(&mut busy, &mut running);
-        let refusal = |why: &dyn std::fmt::Display| match &found {
+        let refusal = |which: &str, why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
-                "{lacks}, and a drive in use may be it: {why}; to start without it, name the other \
-                 drives"
+                "{lacks}, and a drive {which} may be it: {why}; to start without it, name the \
+                 other drives"
             ),
             Err(_) => anyhow!("{lacks}: {why}"),
         };
         for (path, error) in &busy {
+            if error.kind() == ErrorKind::Denied {
+                return Err(refusal("that cannot be read", error));
+            }
             let left = in_use::PATIENCE.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err(refusal(error));
+                return Err(refusal("in use", error));
             }
-            in_use::until_free(path, left).map_err(|error| refusal(&error))?;
+            in_use::until_free(path, left).map_err(|error| refusal("in use", &error))?;
         }
         if busy.is_empty() {
             let mut chosen = match found {
@@ -178,8 +182,8 @@ fn of_others(busy: &mut Busy, running: &mut Option<Vec<Status>>) -> Vec<Remark> 
     taken
 }
 
-/// Looks for the drives once. Images and devices that a pattern found, that may be members and that
-/// another program uses come into `busy`.
+/// Looks for the drives once. Images and devices that a pattern found and that may be members come
+/// into `busy` if another program uses them or this user may not read them.
 fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
     if arguments.is_empty() {
         let chosen = choose(rt, devices::of_machine(), wanted, busy);
@@ -268,6 +272,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, Vec<Remark>) = Default::default();
     let mut damaged: Vec<(Named, Damaged, Error)> = Vec::new();
+    let mut no_drives: Vec<Remark> = Vec::new();
     for named in named {
         match devices::look(rt, &named, patience) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
@@ -292,14 +297,19 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
             Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
                 busy.extend(devices::may_be_member(&named.spec).map(|path| (path, error)));
             }
-            // Files that a directory or pattern matches need not be drives; a drive that fails, or
-            // that this user may not read, is reported.
-            Err(error) => {
-                let tells = matches!(error.kind(), ErrorKind::Io | ErrorKind::Denied);
-                if named.by_name || tells || devices::is_image(&named.spec) {
-                    left_out.push(Remark::unusable(&error));
-                }
+            Err(error) if !named.by_name && error.kind() == ErrorKind::Denied => {
+                busy.extend(named.spec.path().map(|path| (PathBuf::from(path), error)));
             }
+            Err(error)
+                if named.by_name
+                    || error.kind() == ErrorKind::Io
+                    || devices::is_image(&named.spec) =>
+            {
+                left_out.push(Remark::unusable(&error));
+            }
+            // Files that a directory or pattern matches need not be drives.
+            Err(_) if matches!(named.spec, DeviceSpec::Node(_)) => {}
+            Err(error) => no_drives.push(Remark::unusable(&error)),
         }
     }
     let fits = |examined: &Examined| {
@@ -374,7 +384,12 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() })
+    let mut chosen = Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() };
+    // One of them may be what is left of the missing member.
+    if !missing(&chosen).is_empty() {
+        chosen.remarks.extend(no_drives);
+    }
+    Ok(chosen)
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.

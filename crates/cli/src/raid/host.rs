@@ -93,7 +93,7 @@ pub struct ArrayHost {
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
     /// Spec of the spare that is about to take a member's place.
-    taken: RefCell<Option<String>>,
+    taken: RefCell<Option<(u32, String)>>,
     absent: Vec<Absent>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.

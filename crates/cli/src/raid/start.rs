@@ -25,8 +25,8 @@ use furrow_control::place::{self, Kind};
 use furrow_control::socket::Listener as Socket;
 use furrow_drives::block_devices::tell_udev;
 use furrow_log::Uuid;
-use furrow_nbd::{Export, Identity, Listen, Server, Tls};
-use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
+use furrow_nbd::{Export, Identity, Listen, Listener, Server, Tls};
+use furrow_raid::{Examined, MemberState, Options, Volume, check_free, examine, split_brain};
 use furrow_rt::{Nanos, Rt, either};
 use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
@@ -363,6 +363,24 @@ fn start(
     if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
         bail!("{name}: {why}{}", in_brackets(&left_out));
     }
+    // What can refuse the array does so before it is assembled: assembly records that members are
+    // missing, which makes them stale.
+    let default = [Listen::Unix(place::directory().join(format!("{name}.nbd")))];
+    let places = if places.is_empty() { &default[..] } else { places };
+    let limits = furrow_nbd::Limits {
+        connections: args.connections as usize,
+        per_client: args.client_connections as usize,
+        idle: args.idle_limit.saturating_mul(Nanos::SECOND),
+        ..furrow_nbd::Limits::default()
+    };
+    limits.check()?;
+    let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+    if args.ublk {
+        furrow_ublk::available(false)?;
+    }
+    for spare in &spares_given {
+        check_spare(rt, &spare.device, says.first().map(|drive| drive.array))?;
+    }
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone()).collect();
     let options = Options {
@@ -383,12 +401,7 @@ fn start(
     let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
     for spare in spares_given {
         let (volume, device) = (volume.clone(), spare.device.clone());
-        rt.block_on(async move {
-            match volume.add_spare(device.clone(), false).await {
-                Err(error) => Err(holds::explain_used(&*device, error).await),
-                done => done,
-            }
-        })?;
+        rt.block_on(async move { volume.add_spare(device, false).await })?;
         spares.push(spare);
     }
     let members = volume.members();
@@ -396,17 +409,9 @@ fn start(
     let described = format!("{} of {} drives", volume.config().level, members.len());
     let export = Export::new(name.clone(), Rc::new(volume.clone()));
     let exports = vec![export.describe(described).read_only(args.read_only)];
-    let default = [Listen::Unix(place::directory().join(format!("{name}.nbd")))];
-    let places = if places.is_empty() { &default[..] } else { places };
-    let limits = furrow_nbd::Limits {
-        connections: args.connections as usize,
-        per_client: args.client_connections as usize,
-        idle: args.idle_limit.saturating_mul(Nanos::SECOND),
-        ..furrow_nbd::Limits::default()
-    };
     let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
-    let server = Server::listen(rt, places, exports, server_options)?;
+    let server = Server::listen(rt, listeners, exports, server_options)?;
     // The kept device is dropped after all checks that can refuse the array: otherwise a refusal
     // would lose the writes in the device.
     if let Some(device) = to_drop {
@@ -487,6 +492,21 @@ fn absent(
     };
     let absent = |uuid: &Uuid| Absent { uuid: *uuid, why: why(uuid), unnamed: of(unnamed, uuid) };
     gone.map(|(uuid, _)| absent(uuid)).collect()
+}
+
+/// Refuses a drive that cannot become a spare of `array` because of what it holds.
+fn check_spare(rt: &Rt, device: &Rc<dyn ZonedDevice>, array: Option<Uuid>) -> Result<()> {
+    let device = device.clone();
+    let free = async move {
+        if matches!(examine(&*device).await, Ok(found) if Some(found.array) == array) {
+            return Ok(());
+        }
+        match check_free(&*device).await {
+            Err(error) => Err(holds::explain_used(&*device, error).await),
+            done => done,
+        }
+    };
+    Ok(rt.block_on(free)?)
 }
 
 /// Makes `volume` a block device of the kernel.

@@ -16,12 +16,16 @@ impl ArrayHost {
     pub fn status(&self) -> Status {
         let volume = &self.volume;
         let drives = self.drives.borrow();
+        let taken = self.taken.borrow().clone();
+        let is_taken = |member| taken.as_ref().is_some_and(|(taken, _)| *taken == member);
         let members: Vec<Member> = (0u32..)
             .zip(volume.members())
             .map(|(member, (uuid, state, errors))| {
                 let drive = drives[member as usize].as_ref();
                 let state = match state {
                     MemberState::Active => "online",
+                    // The drive is still the failed one until the spare is the member.
+                    MemberState::Rebuilding if is_taken(member) => "failed",
                     MemberState::Rebuilding => "rebuilding",
                     MemberState::Failed if drive.is_none() => "missing",
                     MemberState::Failed => "failed",
@@ -40,7 +44,7 @@ impl ArrayHost {
                 }
             })
             .collect();
-        let rebuild = self.rebuild_status();
+        let rebuild = self.rebuild_status().filter(|rebuild| rebuild.running || taken.is_none());
         let down = members.iter().filter(|member| member.state != "online").count() as u32;
         let placement = volume.shape().placement;
         let may_fail = match placement.level {
@@ -49,8 +53,9 @@ impl ArrayHost {
         };
         let (lost_blocks, lost) = volume.lost();
         // A spare that is about to become a member is listed as a spare until then.
-        let (spares, taken) = (self.spares.borrow(), self.taken.borrow().clone());
-        let spares = taken.into_iter().chain(spares.iter().map(|spare| spare.spec.to_string()));
+        let spares = self.spares.borrow();
+        let spares = spares.iter().map(|spare| spare.spec.to_string());
+        let spares = taken.iter().map(|(_, spare)| spare.clone()).chain(spares);
         let range =
             |range: &Range<u64>| LostRange { first: range.start, blocks: range.end - range.start };
         let mut status = Status {

@@ -13,7 +13,7 @@ impl ArrayHost {
             while self.volume.failed().is_none() && !self.stopping.get() {
                 let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
                 let name = spare.spec.to_string();
-                self.taken.replace(Some(name.clone()));
+                self.taken.replace(Some((member, name.clone())));
                 let done = self.volume.take_spare(member, spare.device.clone()).await;
                 self.taken.take();
                 match done {
