@@ -31,7 +31,7 @@ deb: build ## a Debian package of it: target/furrow_VERSION_ARCHITECTURE.deb
 	@scripts/setup.sh deb
 	@scripts/deb.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
 
-test: ## for each change: lints, tests, crash sweep, fsx on a mount (about 28 minutes)
+test: ## for each change: lints, tests, crash sweep, fsx on a mount (about 30 minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh
 
