@@ -61,7 +61,7 @@ fn of_drive(uuid: &str) -> [(&'static str, String); 2] {
     ["ID_FS_UUID_SUB", "ID_FS_UUID_SUB_ENC"].map(|name| (name, uuid.to_owned()))
 }
 
-/// Properties of a drive that a running array has open; empty if no array has.
+/// Properties of a drive that a running array has open; empty if no array has it open.
 pub fn of_member(device: &str) -> Vec<(&'static str, String)> {
     let is = |place: &String| {
         Path::new(place).canonicalize().ok() == Path::new(device).canonicalize().ok()

@@ -241,8 +241,8 @@ impl Fsck {
         self.report.findings.push(Finding { structure, inode, path, place, expected, found });
     }
 
-    /// Adds a note that names the offline zones. The checks of the structures in these zones add
-    /// the findings.
+    /// Adds a note, not a finding, that names the offline zones. Each structure that cannot be read
+    /// there becomes a finding when it is checked.
     fn note_offline(&mut self) {
         const NAMED: usize = 20;
         let all = self.reports.iter().filter(|report| report.state == ZoneState::Offline);

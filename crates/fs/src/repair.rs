@@ -189,7 +189,7 @@ impl Log {
         self.push(false, structure, place, (problem.to_string(), action.to_string()));
     }
 
-    /// Whether inode `ino` itself is lost.
+    /// Whether a loss of inode `ino` itself, not only of a part of it, has been noted.
     fn has_lost(&self, ino: u32) -> bool {
         self.kept.all(&(ino, "inode", true)) > 0
     }

@@ -60,8 +60,8 @@ impl PreparedAppend {
         self.len() == 0
     }
 
-    /// Appends to a file in memory. False if the file has another size, or its last page was
-    /// padded.
+    /// Appends the prepared bytes to the file in memory. Returns false, and changes nothing, if the
+    /// file no longer has the size for which the append was prepared, or its last page was padded.
     pub(crate) fn push_to(self, file: &mut File) -> bool {
         let padded = u64::from(file.blocks()) * PAGE_SIZE as u64 > file.size;
         if file.size != self.from || padded {

@@ -620,8 +620,8 @@ impl Recording {
         out
     }
 
-    /// Sorts calls by the time at which they ended; among calls that ended together, the one that
-    /// the engine took first comes first.
+    /// Indices of the records, sorted by the time at which the call ended. Calls that ended
+    /// together are sorted by when they began, and then by the order in which the engine took them.
     fn by_end(&self) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.records.len()).collect();
         // Calls of one thread that took no time stay in their order.

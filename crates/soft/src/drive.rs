@@ -8,7 +8,8 @@
 //! A zone that is being reset has a *gate*, where later commands of the zone wait in order. Records
 //! name the zone's earlier writes and failures before they name its reset.
 //!
-//! After a failed round no command is sent any more, not even one that waited at a gate.
+//! After a failed round, only reads are still accepted. Every other command fails, even one that
+//! waited at a gate.
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
@@ -519,7 +520,7 @@ impl Inner {
     }
 
     /// Carries out the commands at the gate of `zone` in order, then removes the gate. Stops at a
-    /// reset that takes time: when the reset ends, it calls this again.
+    /// reset that takes time: when the reset ends, it calls `open_gate` again.
     fn open_gate(self: &Rc<Self>, zone: ZoneId) {
         loop {
             let later = {

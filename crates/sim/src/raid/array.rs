@@ -16,8 +16,8 @@ use std::rc::Rc;
 /// this choice existed keep drives with such an area.
 const BARE: u64 = 0xba7e_072c;
 
-/// Mixed into the seed to draw the size of logical blocks, so that seeds that once failed keep
-/// their runs.
+/// Mixed into the seed for a separate generator, which decides whether logical blocks are smaller
+/// than 4 KiB. So the draws of the main generator are those from before this choice existed.
 const SECTORED: u64 = 0x512_4a1d;
 
 /// Number of additional drives, for replacements.
