@@ -2,9 +2,10 @@
 //! that assembles an array uses this decision.
 //!
 //! A state record lists the drives with which its array continues. A record that leaves drives out
-//! counts once all the other drives have it: before that, no write was acknowledged without the
-//! drives left out. The drives left out are then *stale*. But if they also continued without the
-//! others, the array is *split*, and the user has to say which history counts.
+//! *counts*, that is, its list is in force, once all listed drives have the record. Before that, no
+//! write is acknowledged without the drives left out; afterwards, these drives are *stale*. But if
+//! the drives left out also continued without the listed ones, the array is *split*, and the user
+//! has to say which history counts.
 
 use crate::examine::Examined;
 use crate::level::Level;
@@ -23,8 +24,7 @@ pub enum Standing {
     TakenOut(u32),
     /// A former member, with its number: another drive has its place.
     Replaced(u32),
-    /// An older image of a member: the member's drive later recorded newer state records than this
-    /// image has.
+    /// An older image of a member's drive: the drive recorded newer state records later.
     Behind {
         /// Number of the member.
         member: u32,
@@ -40,7 +40,8 @@ pub enum Standing {
 /// The verdict on an array's drives, from all of their state records together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// Index of the drive with the newest state; if the array is split, the newest of one part.
+    /// Index of the drive with the newest state; in a split array, the drive with the newest state
+    /// of one part.
     pub newest: usize,
     /// The standing of each drive in the newest state.
     pub standings: Vec<Standing>,
@@ -98,8 +99,8 @@ impl All<'_> {
         of.served.get(seat).copied()
     }
 
-    /// Whether `at` has recorded all failures that `one` has: each drive that has failed in the
-    /// record of `one` is not in service in the record of `at`.
+    /// Whether `at` has recorded all failures that `one` has recorded: no drive that has failed in
+    /// the record of `one` is in service in the record of `at`.
     fn was_told(&self, at: usize, one: usize) -> bool {
         let in_service = |device: &Uuid| {
             let mut of = self.drives[at].members.iter();
@@ -126,9 +127,9 @@ impl All<'_> {
     }
 
     /// The drive with the newest state: the one with the most events, then with the newest record.
-    /// An exception holds whatever the numbers of events: drive A ranks below drive B if B has
-    /// recorded A as failed, and either A has B in service, or B continued without A and A did not
-    /// continue without B.
+    /// Failures come first: whatever the numbers, drive A ranks below drive B if B has recorded A
+    /// as failed and one of two conditions holds. Either A has B in service, or B continued without
+    /// A, but not A without B.
     fn newest(&self) -> Option<usize> {
         let speaking = (0..self.drives.len()).filter(|index| self.speaks(*index));
         let is_behind = |one: usize| {
@@ -158,9 +159,9 @@ impl All<'_> {
     }
 
     /// Whether `one` continued without `other`: the record of `one` says so, and so do the records
-    /// of all present drives that it has in service. If one of these drives lacks the record of
-    /// `one`, no write was acknowledged with that record; then the older record that this drive
-    /// has decides.
+    /// of all present drives that are in service in the record of `one`. If one of these drives
+    /// lacks the record of `one`, no write was acknowledged with that record; then that drive's
+    /// own, older record decides.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {
@@ -172,8 +173,8 @@ impl All<'_> {
             (0..self.drives.len()).find(|at| self.speaks(*at) && self.drives[*at].device == *uuid)
         });
         // If the record of `one` does not name `other`, `other` may be newer than that record.
-        // `other` is older if all drives in service in the record are present and agree with it, or
-        // if `other` recorded that `one` failed and `one` continued since.
+        // `other` is older if all drives in service in that record are present and agree with the
+        // record, or if `other` recorded that `one` failed and `one` continued since.
         let left = self.left(other, one).is_some_and(|served| served < self.drives[one].events);
         there.all(|at| match at {
             None => view == View::Failed || left,
@@ -193,8 +194,9 @@ impl All<'_> {
     }
 
     /// Whether some drive is in service in both records, that of `one` and that of `other`. Such a
-    /// drive followed at most one of the two. If one of them has replaced the other, the drive
-    /// followed that one: all drives in its record had to record the replacement.
+    /// drive continued with at most one of `one` and `other`. If one of these two has replaced the
+    /// other, the common drive continued with the replacement, because all drives in the
+    /// replacement's record had to record the change.
     fn share(&self, one: usize, other: usize) -> bool {
         let in_service = |index: usize| {
             let all = self.drives[index].members.iter();
@@ -266,10 +268,10 @@ impl All<'_> {
         parts
     }
 
-    /// If a drive has more events than the drive with the newest state, and neither of their
-    /// records names the other drive: these two drives, as the parts of a split. The drive with
-    /// more events belongs to another history, whose members may have recorded each other as failed
-    /// since. Otherwise empty.
+    /// The parts of a split: the drive with the newest state, and a drive with more events, if
+    /// neither drive's record names the other drive. The drive with more events belongs to another
+    /// history, whose members may have recorded each other as failed since. Empty if there is no
+    /// such drive.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
             self.speaks(*index)

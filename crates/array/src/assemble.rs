@@ -352,10 +352,10 @@ fn match_members(
     Ok(Matched { newest: best, order, unrecorded })
 }
 
-/// Fails if a newer state record, damaged on every member, followed the newest whole one:
-/// blocks that the whole record names may have been overwritten since. Does not fail if the
-/// damaged record has the same checkpoint, or if a member lacks it: then the damaged record was
-/// never acknowledged.
+/// Fails if every member has a damaged state record that is newer than the newest whole record:
+/// blocks that the whole record names may have been overwritten. A damaged record with the same
+/// checkpoint does no harm. Nor does a damaged record that a member lacks: it was never
+/// acknowledged.
 fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: bool) -> Result<()> {
     let newest = &candidates[matched.newest].says;
     let last = candidates.iter().filter(|c| c.says.record == newest.record);

@@ -46,8 +46,8 @@ impl Drop for Drive {
 }
 
 impl Drive {
-    /// Opens a drive whose zones are in the states that `reports` give; `ring` says what its state
-    /// ring holds.
+    /// Opens a drive, given the states of its zones (`reports`) and the content of its state ring
+    /// (`ring`).
     pub fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -115,8 +115,8 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Reads blocks of metadata, such as headers and footers. If the drive is gone, notes that;
-    /// see [`Drive::has_missed`].
+    /// Reads blocks of metadata, such as headers and footers. Notes if the drive is gone; see
+    /// [`Drive::has_missed`].
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {

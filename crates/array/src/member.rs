@@ -179,8 +179,8 @@ impl Member {
     }
 
     /// Waits for a permit for a zone of the drive. `None` if the member has failed. A drive that
-    /// hung may never give permits back: if it is taken out of service, the wait ends, or continues
-    /// for the drive that has taken its place.
+    /// hangs may never give permits back. When such a drive is taken out of service, the wait ends,
+    /// or continues for the drive that takes its place.
     pub async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
         loop {
             let drive = self.drive()?;

@@ -131,8 +131,8 @@ pub async fn read_ring(
                 Place::Empty => bad.certain |= !rest && at >= bad.end,
                 Place::Damaged(header, blocks) => {
                     bad.certain |= at >= bad.end;
-                    // If there are several headers, the last is the newest record's. Blocks inside
-                    // a record have no header.
+                    // The last header belongs to the newest record. Blocks inside that record have
+                    // no header, so the header found before is kept.
                     if at >= bad.end || header.is_some() {
                         bad.damage.header = header;
                     }
@@ -154,9 +154,9 @@ pub async fn read_ring(
         let ring = damage.zone.0 - ring_start(device.geometry());
         damage.newest = match newest {
             Some((of, at)) if of == ring => damage.block > at,
-            // This damage is in the zone without the newest record. The ring goes on only in an
-            // empty zone: if this zone has a whole record, the ring left the zone before the newest
-            // record was written.
+            // This damage is in the zone without the newest record. The ring only enters an empty
+            // zone. So if the damaged zone has a whole record, the ring left the zone before the
+            // newest record was written.
             _ => !whole[ring as usize],
         };
     }
@@ -319,8 +319,8 @@ pub struct StateRing {
     /// Whether each zone of the ring holds data.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
-    /// The zone that is not current, if it can never be emptied. Once the current zone is full, no
-    /// further record can then be written.
+    /// The other zone of the ring, if that zone can never be emptied. Then no record can be written
+    /// once the current zone is full.
     lost: Cell<Option<ZoneId>>,
 }
 
@@ -390,7 +390,7 @@ impl Drive {
     ///
     /// # Errors
     /// An error if the drive does not answer, or if neither zone of the ring takes the record; the
-    /// drive then still has the record before it.
+    /// drive then still has the previous record.
     pub async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;
@@ -421,7 +421,7 @@ impl Drive {
     }
 
     /// Makes the next record go to the other zone of the ring. When that record is durable, the
-    /// zone written so far is emptied, whatever its content.
+    /// zone of the earlier records is emptied, whatever its content.
     pub fn leave_ring_zone(&self) {
         self.ring.closed.set(true);
     }

@@ -21,7 +21,7 @@ const PIECE: u64 = 256 << 10;
 #[derive(Default)]
 pub(crate) struct Views {
     next: Cell<u64>,
-    /// Each view holds a reference, too: there is one reference more than there are views.
+    /// Counts the views by its references: one for this field, and one for each view.
     all: Rc<()>,
 }
 

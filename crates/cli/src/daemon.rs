@@ -2,9 +2,9 @@
 //!
 //! A command starts itself again with `--foreground --ready`. It does not fork(2), which would copy
 //! only the calling thread. The child writes one line to its standard output (a pipe), `ready
-//! MESSAGE` or `failed STATUS MESSAGE`, and closes it; the parent waits for that line. The child
-//! inherits no open file of the program that started the command: an inherited lock or pipe would
-//! stay in use.
+//! MESSAGE` or `failed STATUS MESSAGE`, and closes the pipe; the parent waits for that line. The
+//! child inherits no open file of the program that started the command: an inherited lock or pipe
+//! would stay in use.
 
 use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;

@@ -180,8 +180,8 @@ impl Holds {
         }
     }
 
-    /// The error of a command that `needs` content other than this; `None` if this may be
-    /// that content.
+    /// The error of a command that `needs` a drive with other content than `self`; `None` if `self`
+    /// may be the content that the command needs.
     fn instead_of(&self, needs: Needs, name: &str) -> Option<Error> {
         let (noun, new) = match (needs, self) {
             (Needs::FileSystem, Holds::FileSystem(_)) | (Needs::Store, Holds::Store(..)) => {

@@ -81,8 +81,8 @@ impl Service {
         }
     }
 
-    /// Starts a thread that serves the text from `page`. If there is no text, a client gets an
-    /// error, and a file stays as it is.
+    /// Starts a thread that serves the text from `page`. If `page` returns `None`, a client gets an
+    /// error, and a file of metrics keeps its old text.
     ///
     /// # Errors
     /// An error if no thread can be started.
@@ -115,8 +115,9 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-/// Writes the page every so often, as long as the daemon runs. If there is no page, as when an
-/// array does not answer in time, the file stays as it is, and readers see its age.
+/// Writes the text from `page` to the file again after each interval `every`, as long as the daemon
+/// runs. If an array does not answer in time, `page` returns `None`, and the file keeps its old
+/// text. Readers can tell from the file's timestamp that the text is old.
 fn write_on(path: &Path, page: &impl Fn() -> Option<String>, every: Duration) -> ! {
     let mut failed = false;
     loop {
@@ -312,7 +313,7 @@ mod tests {
     }
 
     /// A request is answered at once, however many other connections send nothing or read nothing.
-    /// If they were served one after the other, their time limits would add up to minutes.
+    /// If connections were served one after the other, their time limits would add up to minutes.
     #[test]
     fn silent_connections_hold_nobody_up_and_have_a_bound() {
         let text: &'static str = Box::leak("a 1\n".repeat(2 << 20).into_boxed_str());

@@ -29,9 +29,9 @@ impl Target {
     /// system that is mounted or on a block device.
     ///
     /// # Errors
-    /// An error if the mount table cannot be read, if the mount is dead, if `name` is a directory
-    /// inside a mount or the name of a running array, or if no or several file systems have the
-    /// label or UUID.
+    /// An error if the mount table cannot be read, or the mount is dead. Also an error if `name` is
+    /// a directory inside a mount, the name of a running array, or a label or UUID that no or
+    /// several file systems have.
     pub fn find(name: &OsStr) -> Result<Target> {
         let path = Path::new(name);
         let mounted = endpoint::mounted()?;

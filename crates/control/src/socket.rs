@@ -140,8 +140,8 @@ fn through(descriptor: &OwnedFd) -> PathBuf {
 /// server hangs and its queue of connections is full.
 ///
 /// # Errors
-/// `TimedOut` if the server takes no connection in that time; `ConnectionRefused` if it is dead;
-/// `NotFound` if no socket is there; other errors of the system.
+/// `TimedOut` if the server takes no connection in that time; `ConnectionRefused` if the socket is
+/// dead; `NotFound` if no socket is there; other errors of the system.
 pub fn open(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let until = Instant::now() + limit;
     let held = match is_long(path) {

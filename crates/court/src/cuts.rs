@@ -52,8 +52,8 @@ pub struct Cut {
     pub at: usize,
     /// The fates of commands in flight and of unflushed blocks.
     pub fates: Fates,
-    /// The only zone that loses its unflushed blocks: the drive has written out those of all other
-    /// zones. `None`: `fates` decides for all zones.
+    /// The only zone that loses its unflushed blocks: the drive has written out the unflushed
+    /// blocks of all other zones. `None`: `fates` decides for all zones.
     pub only_in: Option<ZoneId>,
 }
 
@@ -177,8 +177,8 @@ impl Events {
         hasty
     }
 
-    /// `history` with fewer promises, twice: without those of refused calls, and then without those
-    /// of hasty calls either.
+    /// Two copies of `history`: the first without the promises of refused calls, the second without
+    /// the promises of refused and of hasty calls.
     pub fn promised(&self, history: &History) -> Arc<[History; 2]> {
         let all = history.without_promises(&self.refused());
         let rest = all.without_promises(&self.hasty());

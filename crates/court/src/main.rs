@@ -226,7 +226,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             });
             println!("{line}");
             // With ignored flushes, the run fails if no broken promise is found. The hasty flushes
-            // of the kernel's file systems are known, so what they break does not fail the run.
+            // of the kernel's file systems are known, so promises that these flushes break do not
+            // fail the run.
             let known = if case.kind == Kind::Furrow { 0 } else { verdict.hasty };
             let failed =
                 if args.ignore_flushes { verdict.guilty == 0 } else { verdict.guilty > known };

@@ -46,7 +46,7 @@ impl<R: Read> Recording<R> {
     /// Opens the recording in `input`.
     ///
     /// # Errors
-    /// `Corrupt` if it is not a recording; `Unsupported` for another version of the format;
+    /// `Corrupt` if `input` is not a recording; `Unsupported` for another version of the format;
     /// `Invalid` for an impossible geometry; `Io`.
     pub fn open(mut input: R) -> Result<Recording<R>, Error> {
         let mut header = Header::new_zeroed();

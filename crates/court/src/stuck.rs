@@ -1,8 +1,8 @@
 //! A file that fills most of a file system and is overwritten: does the program get to its end?
 //!
-//! A run that makes no progress is left alone with its mount; only the server of its drive is
-//! killed. The next run has a device of its own. After the last run the process should end soon,
-//! and the machine should be turned off.
+//! A run that makes no progress is left alone with its mount; only the server of the run's drive is
+//! killed. The next run uses a new device. This process should end soon after the last run, and the
+//! machine should be turned off.
 
 use crate::kind::{Kind, kernel_said};
 use crate::recording::{Event, Recording};

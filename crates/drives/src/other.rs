@@ -96,8 +96,8 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
 }
 
-/// The error for soft zones at `path` whose first block, the superblock, is lost, while its copy in
-/// the last block remains.
+/// The error for soft zones at `path` that have lost the superblock, their first block, but not the
+/// superblock's copy in the last block.
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
@@ -107,8 +107,8 @@ fn without_front(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// The error for soft zones at `path` if only the copy of their superblock in the last block
-/// remains; `None` if that is not so, or if `path` begins with data of a known kind.
+/// The error for soft zones at `path` that have lost the superblock, but not its copy in the last
+/// block. `None` if there are no such soft zones, or if `path` begins with data of a known kind.
 pub fn lost_front(path: &Path) -> Option<Error> {
     let other = || front(path).is_ok_and(|front| signature(&front).is_some());
     (soft::has_lost_front(path) && !other()).then(|| without_front(path))

@@ -2,8 +2,8 @@
 //!
 //! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if it
 //! may have blocks that are not durable. A flush covers blocks written before the flush was
-//! *submitted*. Commands executed between its submission and its execution are not covered, so the
-//! emulator exposes engines that assume they are.
+//! *submitted*. It does not cover commands executed between its submission and its execution, so
+//! the emulator exposes engines that rely on more.
 //!
 //! Blocks of conventional zones may be overwritten: the cache keeps the earlier content of each
 //! block ([`Overwrite`]). Any of the overwritten blocks may survive a power cut, regardless of the

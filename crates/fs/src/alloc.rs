@@ -63,8 +63,8 @@ pub(crate) enum ZoneAction {
 /// The head that took a superzone, the superzone, and its generation.
 pub(crate) type Allocation = (u8, u32, u32);
 
-/// A segment in which blocks were set aside for appends, while some of the owners are
-/// not known yet.
+/// A segment with blocks that were set aside for appends. Some of these blocks have no known owner
+/// yet.
 #[derive(Default)]
 struct OpenSegment {
     /// Number of blocks without a known owner.
@@ -113,7 +113,7 @@ pub(crate) struct Allocator {
     valid: u64,
     cursors: Vec<Cursor>,
     streams: Streams,
-    /// Segments with blocks set aside whose owners are not all known, by segment number.
+    /// The segments that have blocks without a known owner, by segment number.
     open_segments: BTreeMap<u32, OpenSegment>,
     since_checkpoint: SinceCheckpoint,
     dispatches: Dispatches,
@@ -215,8 +215,8 @@ impl Allocator {
         (0..).zip(self.superzone_valid.iter().copied())
     }
 
-    /// The pool of superzones. It guards its own state, because the code that releases superzones
-    /// shares it.
+    /// The pool of superzones. The pool guards its own state, because the code that releases
+    /// superzones shares the pool.
     pub(crate) fn zones(&self) -> &ZonePool {
         &self.zones
     }

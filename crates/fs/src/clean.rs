@@ -468,9 +468,9 @@ impl Inner {
             if plan.by_batch {
                 self.flush_nodes(items).await?;
             }
-            // The nodes that the batch changed are now dirty, and have space promised as such. They
-            // may be more than planned, because nodes that were dirty when the plan was made may
-            // have been written since.
+            // The nodes that the batch changed are now dirty, and space is promised to them. There
+            // may be more such nodes than planned, because a node that was dirty when the plan was
+            // made may have been written since.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;

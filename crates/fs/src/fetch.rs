@@ -78,7 +78,7 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Blocks that other operations are reading, and for each of these reads, by first address, a
+/// Blocks that other operations are reading. For each of these reads, by the first address read: a
 /// future that resolves when the read ends.
 #[derive(Default)]
 struct Joined {

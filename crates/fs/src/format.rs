@@ -2,9 +2,10 @@
 //!
 //! All integers are little-endian. Block addresses are *physical and dense*: zone × capacity +
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
-//! checkpoint, delta-log block, table page, sync record) open with the header of `furrow-log`;
-//! nodes, summaries, directory blocks and file data have none: the pointer to them carries their
-//! CRC32C. `docs/inside/format.md` shows the same tables; a test compares the two.
+//! checkpoint, delta-log block, table page, sync record) open with the header of `furrow-log`.
+//! Nodes, summaries, directory blocks and file data have no header: the pointer to such a block
+//! carries the block's CRC32C. `docs/inside/format.md` shows the same tables; a test compares the
+//! two.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{I64, U16, U32, U64};

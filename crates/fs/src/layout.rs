@@ -690,8 +690,8 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
 }
 
 fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {
-    // As in the widest stripe of F2FS, at most a whole segment goes to one zone before
-    // the next zone.
+    // At most a whole segment goes to one zone before the next zone, as in the widest stripe of
+    // F2FS.
     let most = segment.min(capacity);
     let chosen = SUBSEGMENT.min(segment / 2).min(capacity).max(1);
     let subsegment = options.subsegment_blocks.unwrap_or(chosen);

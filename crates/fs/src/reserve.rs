@@ -15,8 +15,8 @@ use queue::Tried;
 use std::rc::Rc;
 
 /// Maximum number of checkpoints made for an operation that would exceed the number of blocks that
-/// users may have; then it fails with NoSpace. Also the maximum number made because cleaning found
-/// no victim.
+/// users may have; after these checkpoints the operation fails with NoSpace. Also the maximum
+/// number of checkpoints made because cleaning found no victim.
 const CHECKPOINTS_MAX: u32 = 4;
 /// An operation that lacks space fails with NoSpace after this number of steps plus two for each
 /// superzone. Counting restarts when the spare space reaches a new maximum.
@@ -61,7 +61,7 @@ impl Core {
         self.alloc.has_space(wanted + self.dirty())
     }
 
-    /// Number of blocks that an operation (a `removal`, or another one) must leave spare.
+    /// Number of blocks that an operation (a `removal`, or another operation) must leave spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
         self.alloc.kept(removal, self.cache.changed_pages() as u64)
     }

@@ -127,8 +127,8 @@ pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool
     while let Some(message) = receive(device, &mut buffer)? {
         if rings {
             // Lets the kernel gather more forgets. If this thread waited in a read instead, each
-            // forget would wake the thread, and it would occupy the engine just when the next
-            // request comes by a ring.
+            // forget would wake the thread, and the thread would occupy the engine just when the
+            // next request comes by a ring.
             std::thread::sleep(GATHER);
         }
         pass(server, device, message)?;

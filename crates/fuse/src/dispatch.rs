@@ -136,8 +136,9 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Takes the result with which the engine unmounted, if it did so because the kernel unmounted
-    /// a block device. The server then tells the kernel that it no longer writes to the device.
+    /// Takes the result of the engine's unmount; `None` unless the kernel's unmount of a block
+    /// device made the engine unmount. When the result is there, the engine no longer writes to the
+    /// device.
     pub fn left(&self) -> Option<furrow_zone::Result<()>> {
         self.shared.left().take()
     }

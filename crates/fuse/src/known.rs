@@ -8,10 +8,10 @@
 //! Invariant: the server counts an answer before it gives the answer, so the kernel never forgets
 //! more answers than were counted.
 //!
-//! The map also notes, for each inode, which copies the kernel may have that a write can make
-//! stale: attributes, once the server has sent them, and pages, once the kernel has read or written
-//! one in its cache. Two kinds of writes make the copies stale: a write from the page cache that
-//! adds blocks to the file, and an asynchronous direct write while the kernel reads the same range.
+//! For each inode, the map also notes which copies the kernel may have. The kernel may have
+//! attributes once the server has sent them, and pages once the kernel has read or written a page
+//! in its cache. Two kinds of writes make such copies stale: a write from the page cache that adds
+//! blocks to the file, and an asynchronous direct write while the kernel reads the same range.
 
 use furrow_fs::Ino;
 use furrow_fs::tree::cache::FixedHasher;
@@ -52,8 +52,9 @@ pub(crate) enum Stale {
     Attributes,
     /// Attributes, and pages of the range that was written.
     Range,
-    /// Like `Range`, but the kernel should drop all pages of the file: it has not used them during
-    /// [`QUIET`] direct writes, and without cached pages, later direct writes need not be reported.
+    /// Like `Range`, but the kernel should drop all pages of the file: the kernel has not used them
+    /// during [`QUIET`] direct writes, and without cached pages, later direct writes need not be
+    /// reported.
     All,
 }
 
@@ -109,8 +110,8 @@ impl Known {
     }
 
     /// Notes that the kernel has dropped all pages of `ino`, as [`Stale::All`] asks, including
-    /// those that reads in flight were filling. Ignored if the kernel has used pages of `ino` since
-    /// it was told to drop them: it may have new ones.
+    /// those that reads in flight were filling. Does nothing if the kernel has used pages of `ino`
+    /// since the order to drop them: the kernel may have new pages.
     pub fn dropped(&self, ino: Ino) {
         if let Some(references) = self.inodes().get_mut(&ino)
             && std::mem::take(&mut references.dropping)
@@ -148,8 +149,8 @@ impl Known {
         new
     }
 
-    /// Notes that the kernel forgets `answers` of the answers that named `ino`. Returns true if all
-    /// are forgotten now and the inode was kept: the caller must free it.
+    /// Notes that the kernel forgets `answers` of the answers that named `ino`. Returns true if the
+    /// kernel has now forgotten all answers and the inode was kept: the caller must free the inode.
     pub fn forget(&self, ino: Ino, answers: u64) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };

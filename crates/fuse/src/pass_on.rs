@@ -13,9 +13,9 @@
 //!   new file. So a crash does not leave an empty file under the name, even if the program has not
 //!   closed the new file.
 //! - **Direct writes**: the kernel does not drop pages that were read during an asynchronous direct
-//!   write, nor attributes that were asked for meanwhile. So the server makes it drop both.
+//!   write, nor attributes that were asked for meanwhile. So the server makes the kernel drop both.
 //! - **Blocks**: the kernel does not notice that a write from its cache takes blocks. So the server
-//!   makes it ask for the attributes again.
+//!   makes the kernel ask for the attributes again.
 //!
 //! Invariants: the thread that talks to the kernel waits for writes that the server has to answer,
 //! so it must not be one of the threads that answer requests. And writes need places among the
@@ -43,7 +43,7 @@ const NO_END: u64 = i64::MAX as u64;
 /// How long the kernel may keep a file's number of blocks after writes from its cache.
 const BLOCKS_KEPT: Duration = Duration::from_secs(1);
 /// Maximum number of requests by `/dev/fuse` that may wait for the kernel: half of the background
-/// requests that the kernel may have in flight, because its writes are among them, too.
+/// requests that the kernel may have in flight, so that the kernel's writes find places, too.
 const WAITING: usize = MAX_BACKGROUND as usize / 2;
 /// The same for requests by rings: half of the places of a processor's queue.
 const WAITING_IN_RINGS: usize = 4;
@@ -64,8 +64,8 @@ struct Doubt {
     _place: Place,
 }
 
-/// The right of a request to wait for the kernel. `Some` if it counts in [`Kernel::waiting`];
-/// dropping it then ends the wait.
+/// The right of a request to wait for the kernel. `Some` if the request is counted in
+/// [`Kernel::waiting`]; dropping the `Place` then takes the request out of that count.
 struct Place(Option<Arc<AtomicUsize>>);
 
 impl Drop for Place {
@@ -105,7 +105,7 @@ enum Task {
 struct Found {
     /// The offset found; `None` where Linux answers ENXIO.
     at: Option<u64>,
-    /// The hole on which `at` relies; empty if it relies on none.
+    /// The hole on which `at` relies; empty if `at` relies on no hole.
     hole: Range<u64>,
     /// The offset to answer if the whole file counts as data.
     without_holes: u64,
@@ -126,7 +126,8 @@ impl Kernel {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes `task` to the thread that talks to the kernel; returns it if there is no such thread.
+    /// Passes `task` to the thread that talks to the kernel; returns `task` if there is no such
+    /// thread.
     fn send(&self, task: Task) -> std::result::Result<(), Task> {
         match &*self.tasks() {
             Some(thread) => thread.send(task).map_err(|unsent| unsent.0),
@@ -134,9 +135,9 @@ impl Kernel {
         }
     }
 
-    /// The right of a request to wait for the kernel; `None` if too many wait already. Of requests
-    /// by `/dev/fuse`, only those that the kernel sends in the background count (`background`): the
-    /// others do not take places that writes from the cache need.
+    /// The right of a request to wait for the kernel; `None` if too many wait already. A request by
+    /// `/dev/fuse` is counted only if the kernel sent it in the background (`background`): other
+    /// requests take no places that writes from the cache need.
     fn may_wait(&self, rings: bool, background: bool) -> Option<Place> {
         let most = match (rings, background) {
             (true, _) => WAITING_IN_RINGS,
@@ -285,7 +286,7 @@ impl FuseServer {
                     then();
                 }
             }
-            // `talk` collects these.
+            // The thread that runs `talk` collects these tasks itself.
             Task::Blocks(_) => {}
         }
     }
@@ -330,8 +331,8 @@ impl Shared {
     ) {
         let stale = self.known.written_directly(ino);
         // With a write-back cache, the kernel keeps sizes and times itself. So only the number of
-        // blocks is stale, and the kernel learns it later: if each write made the kernel drop the
-        // attributes, it would ask for them before each write.
+        // blocks is stale, and the kernel learns the number later. If each write made the kernel
+        // drop the attributes, the kernel would ask for them before each write.
         let blocks = stale == Stale::Attributes && self.writeback_cache;
         if stale == Stale::Nothing || blocks {
             reply.written(written);

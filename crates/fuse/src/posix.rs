@@ -253,9 +253,9 @@ impl Call {
         }
     }
 
-    /// Keeps an inode that has lost its last name, and that the caller has opened for this purpose,
-    /// until the kernel forgets it: the kernel may still use its number. If the kernel does not
-    /// refer to the inode, releases it at once.
+    /// Keeps an inode that has lost its last name until the kernel forgets the inode, because the
+    /// kernel may still use the inode's number. The caller has opened the inode for this purpose.
+    /// If the kernel does not refer to the inode, releases it at once.
     async fn keep(&self, ino: Option<Ino>) -> Result<()> {
         match ino {
             Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,

@@ -274,8 +274,8 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask this, because it makes the drive work. For [`Question::Ask`],
-    /// [`carry_out`] decides.
+    /// Whether only root may ask this question, because answering makes the drive work. For
+    /// [`Question::Ask`], [`carry_out`] decides.
     pub fn is_for_root(&self) -> bool {
         matches!(self, Question::Gc(_))
     }

@@ -126,8 +126,8 @@ impl Store {
     }
 
     /// Returns the number of blocks that cleaning the zone moves, and the space in the free zones
-    /// and those open for cleaning. Together, the extents to move may be larger than the zone,
-    /// because cleaning moves a whole extent even if only its checksums lie in the zone; that
+    /// and in the zones open for cleaning. Cleaning moves a whole extent even if only the extent's
+    /// checksums lie in the zone. So the extents to move may together be larger than the zone. This
     /// happens under policies that keep a zone for each open file.
     fn space_to_clean(&self, victim: ZoneId) -> SpaceToClean {
         let zones = &self.0.zones;

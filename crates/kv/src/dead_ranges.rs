@@ -25,9 +25,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const GENERATIONS: u8 = 3;
 
 impl Store {
-    /// Says that these bytes of a file will not be read again. Until their zone is cleaned, they
-    /// read as they were written. Afterwards, whole blocks of them read as zeros. For a file with
-    /// several names, this does nothing: a reader under another name may still need the bytes.
+    /// Says that these bytes of a file will not be read again. Until the zone of the bytes is
+    /// cleaned, reads return the bytes as they were written. Afterwards, reads return zeros for
+    /// whole blocks of the range. For a file with several names, this does nothing: a reader under
+    /// another name may still need the bytes.
     ///
     /// # Errors
     /// `NotFound` if the file is neither open nor named, `Invalid` if the range goes beyond the

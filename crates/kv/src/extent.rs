@@ -6,7 +6,7 @@ use std::rc::Rc;
 /// Maximum number of blocks of an extent that keeps its checksums in its entry.
 pub(crate) const SUMS_INLINE: u32 = 16;
 /// A durable extent with at least this many blocks is not extended: otherwise each sync would write
-/// all of its checksums again.
+/// all checksums of the extent again.
 pub(crate) const SYNCED_EXTENT: u32 = 64;
 
 /// Number of a file; never reused.

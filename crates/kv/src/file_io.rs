@@ -120,7 +120,7 @@ impl Store {
         Ok(fits)
     }
 
-    /// Refuses an append if the record ring has no space for the entries that record places.
+    /// Refuses an append if the record ring has no space for more entries.
     fn admit_append(&self, id: FileId) -> Result<()> {
         self.admit(self.with(id, |file| file.claim())?, 0)
     }
@@ -331,7 +331,7 @@ impl Store {
     }
 
     /// Adds an extent at the end of a file. If the previous extent is complete now and its
-    /// checksums must be written to a block, returns the first block of that extent.
+    /// checksums must be written to a block, returns the first block of the previous extent.
     fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
         let journaled = file.journaled;
         let Some(last) = file.extents.last_mut() else {
@@ -600,8 +600,8 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` if a block is not what was written, `Io` if the drive does not return it. The
-    /// error comes with the index of the bad block in the extent; if it concerns the whole command,
-    /// with the index of the first block to read.
+    /// error comes with the index of the bad block in the extent; an error that concerns the whole
+    /// command comes with the index of the first block to read.
     pub(crate) async fn read_verified(
         &self,
         id: FileId,

@@ -10,15 +10,16 @@
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
 //!   only once this snapshot is whole.
 //! - A zone of the ring may be offline, or written without any readable record. Such a zone holds
-//!   no half that counts if the newest half that was found does not end with a record with
-//!   [`flag::TURNS`], and the first zone of that half could be emptied but was not.
+//!   no half that counts if two conditions hold. The newest half that was found does not end with a
+//!   record with [`flag::TURNS`]. The first zone of that half could be emptied, but was not.
 //! - Records of a half have consecutive sequence numbers. A round begins when the round before it
-//!   is durable. So a gap is damage if one of these follows it: a record that states that the
-//!   missing record was durable; a record at least two rounds later than the last record before the
-//!   gap; any record in the same zone; or, for a gap in the snapshot, any record of a round.
-//!   Otherwise the records at the gap were never promised to be durable.
-//! - The half before the one that counts is kept until the ring turns again. If its last record
-//!   says so, its records add up to the snapshot of the half that counts.
+//!   is durable. So a gap is damage if one of these records follows the gap: a record that states
+//!   that the missing record was durable; a record at least two rounds later than the last record
+//!   before the gap; any record in the same zone; or, for a gap in the snapshot, any record of a
+//!   round. Otherwise the records at the gap were never promised to be durable.
+//! - The half before the half that counts is kept until the ring turns again. If the last record of
+//!   the kept half has [`flag::SAME`], the records of the kept half add up to the snapshot of the
+//!   half that counts.
 //! - Only the last round may name content that is not on the drive. If it does, the files that it
 //!   names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.

@@ -114,8 +114,8 @@ impl Store {
             self.0.scrub.stop().await;
             self.sync_all().await?;
             // The store's last commit must follow the snapshot of the half: the commit's record
-            // proves that everything before it was durable. So if the commit turns the ring, a
-            // second commit follows.
+            // proves that everything before the record was durable. So if the commit turns the
+            // ring, a second commit follows.
             for _ in 0..2 {
                 let turn = self.0.commits.turn();
                 self.join_group_commit(None).await?;
@@ -226,8 +226,8 @@ impl Store {
     }
 
     /// Notes in `snapshot` the zones that are empty once this group commit has retired blocks.
-    /// Candidates are the zones in which it retires blocks, and full zones that no durable snapshot
-    /// shows empty yet. Returns the zones noted.
+    /// Candidates are the zones in which the group commit retires blocks, and full zones that no
+    /// durable snapshot shows empty yet. Returns the zones noted.
     fn note_empty_zones(&self, snapshot: &Snapshot) -> Vec<ZoneId> {
         let zones = &self.0.zones;
         let unshown = zones.take_unshown().into_iter().map(|zone| (zone, 0));

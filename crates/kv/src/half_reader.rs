@@ -50,8 +50,9 @@ pub(crate) struct HalfReader {
     pub(crate) damage: Vec<Damage>,
     /// Place of the gap at the end of the half, if there is one.
     pub(crate) gap: Option<(ZoneId, u32)>,
-    /// Whether the half is complete by itself: its superblock is intact, no record before its end
-    /// is missing, and its snapshot does not come from a copy.
+    /// Whether the half that is read needs no help from a copy: the superblock of this half is
+    /// intact, no record before the end of this half is missing, and the snapshot was read from
+    /// this half.
     pub(crate) untouched: bool,
 }
 

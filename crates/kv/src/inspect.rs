@@ -183,8 +183,8 @@ impl Snapshot {
         self.found.replay.record
     }
 
-    /// Whether the half that counts ends with the record that announces a turn of the ring: a newer
-    /// half may have been begun.
+    /// Whether the half that counts ends with the record that announces a turn of the ring. In that
+    /// case, a newer half may have been begun.
     pub fn ring_turns(&self) -> bool {
         self.found.turns
     }

@@ -1,8 +1,9 @@
-//! Blocks that count as valid although no file refers to them: not any more, or not yet.
+//! Blocks that count as valid although a file has given them up, or no file refers to them yet.
 //!
-//! Blocks that a file has given up count until a group commit that records this is durable: they
-//! are retired first, then part of the group commit under way, then gone. Blocks that cleaning has
-//! written count from their write on, before the file refers to them.
+//! Blocks that a file has given up count as valid until a group commit that records the change is
+//! durable. Such blocks are first retired, then part of the group commit under way, then gone.
+//! Blocks that cleaning has written count as valid from their write on, before the file refers to
+//! them.
 
 use crate::extent::FileId;
 use furrow_zone::ZoneId;

@@ -158,22 +158,23 @@ pub(crate) struct Opened {
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) ring: RingZones,
-    /// Zones of the half that counts, followed by those of the half before it if that half supplied
-    /// the snapshot.
+    /// Zones of the half that counts. If the half before supplied the snapshot, the zones of the
+    /// half before follow.
     pub(crate) half: Vec<ZoneId>,
     /// Zones of the ring that failed.
     pub(crate) failed: BTreeSet<ZoneId>,
     pub(crate) turn: u64,
     /// Number of records of the half, including its superblock.
     pub(crate) records: u64,
-    /// Whether the half is complete by itself: its superblock is intact, no record before its end
-    /// is missing, and its snapshot does not come from a copy.
+    /// Whether the half that counts is complete: the superblock of this half is intact, no record
+    /// before the end of this half is missing, and the snapshot was read from this half, not from a
+    /// copy in another half.
     pub(crate) sound: bool,
     /// The damaged places of the ring.
     pub(crate) damage: Vec<Damage>,
     /// Place of the gap at the end of the half, if there is one.
     pub(crate) end: Option<(ZoneId, u32)>,
-    /// Whether the half ends with the record that announces a turn of the ring.
+    /// Whether the half that counts ends with the record that announces a turn of the ring.
     pub(crate) turns: bool,
     /// Whether a newer half exists whose snapshot is not whole, so that it does not count.
     pub(crate) superseded: bool,
@@ -289,7 +290,8 @@ impl Replay {
 }
 
 /// Whether the zones of the extent and of its block of checksums are written far enough to hold
-/// them. A failed zone counts as written far enough: its state does not come from a power cut.
+/// them. A failed zone counts as written far enough, because the state of a failed zone does not
+/// come from a power cut.
 pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
     if extent.is_hole() {
         return true;

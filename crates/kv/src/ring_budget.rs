@@ -76,8 +76,8 @@ impl Store {
         Err(Error::new(ErrorKind::NoSpace, message))
     }
 
-    /// Admits a name. It may be that of a new file whose claim is not stated yet, so the claim
-    /// follows from the name.
+    /// Admits a name. The claim follows from the name: this may be the name of a new file, whose
+    /// claim is not stated yet.
     pub(crate) fn admit_name(&self, path: &str, bytes: u64) -> Result<()> {
         let role = Role::of(path);
         let claim = match role.kind {

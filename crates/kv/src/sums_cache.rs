@@ -18,7 +18,7 @@ impl SumsCache {
         self.0.borrow().get(&at).cloned()
     }
 
-    /// Keeps checksums. If the cache is full, drops others for them.
+    /// Adds checksums to the cache. If the cache is full, drops other checksums first.
     pub(crate) fn keep(&self, at: BlockAddr, sums: Rc<Vec<u32>>) {
         let mut cache = self.0.borrow_mut();
         if cache.len() >= CACHED {

@@ -2,8 +2,8 @@
 //!
 //! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end with
 //! the number and the checksum of the records. A record is its length, its kind, numbers (LEB128)
-//! and strings (length and UTF-8). If the recording program was killed, the recording counts up to
-//! its last whole record ([`Recording::whole`]).
+//! and strings (length and UTF-8). If the recording program was killed, the recording is valid up
+//! to the last whole record ([`Recording::whole`]).
 //!
 //! - **Order.** `order` grows as the engine accepts calls, which is the order in which names
 //!   changed. A call that entered the engine twice has the number of the second entry. A recording
@@ -53,7 +53,7 @@ pub enum Op {
         /// Path of the directory.
         path: String,
     },
-    /// A file was created and opened; a file that already had the name loses it.
+    /// A file was created and opened; a file that already had the name loses the name.
     Create {
         /// Number of the file.
         file: u64,

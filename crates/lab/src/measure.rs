@@ -1,8 +1,8 @@
 //! Measured results of a run: throughput and latencies within a window of the executor's time.
 //!
-//! A [`Meter`] counts operations that *complete* within its window. Operations that began before it
-//! opened count as well, as they do for any tool that observes a device from outside. Latencies are
-//! recorded with three significant digits.
+//! A [`Meter`] counts operations that *complete* within its window. Operations that began before
+//! the window opened count as well: any tool that observes a device from outside counts them.
+//! Latencies are recorded with three significant digits.
 
 use crate::inside::{Array, Inside};
 use furrow_rt::Nanos;
@@ -38,7 +38,7 @@ pub fn part(open: Nanos, close: Nanos, now: Nanos, parts: usize) -> usize {
 }
 
 impl Meter {
-    /// A meter for operations that complete after `open`, up to and including `close`.
+    /// A meter for operations that complete after `open`, and at `close` at the latest.
     pub fn new(open: Nanos, close: Nanos) -> Meter {
         let latencies = Histogram::new_with_bounds(1, LONGEST, 3)
             .expect("invariant: three digits from 1 ns are a valid histogram");

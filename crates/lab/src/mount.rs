@@ -5,9 +5,9 @@
 //! where Furrow's drive is an image. Furrow and the server that does nothing are mounted by each
 //! transport, without and with the kernel's write-back cache; Furrow is compared with the server
 //! that has the same options. Everything is then repeated with all threads of this process bound to
-//! one processor, because the time of a request depends on whether the kernel wakes its server on
-//! another one. The io_uring transport is left out where the owner of the machine has not allowed
-//! it (`/sys/module/fuse/parameters/enable_uring`). Operations:
+//! one processor: the time of a request depends on whether the kernel wakes the server on another
+//! processor. The io_uring transport is left out where the owner of the machine has not allowed it
+//! (`/sys/module/fuse/parameters/enable_uring`). Operations:
 //!
 //! - fstat(2) that the kernel must pass to the server, creating and removing empty files;
 //! - buffered writes of 4 KiB and 1 MiB into a file of 256 MiB, without fsync;

@@ -5,8 +5,8 @@
 //! writing and cleaning are in balance. The drive is untimed; the clients' own pace moves the
 //! virtual clock, so that a run is a function of its seed. Written content is zeros, which the
 //! drive keeps in little memory. The yardstick is a simulated cleaner without nodes, checkpoints
-//! and reserves ([`Pool`]). It has as many zones as the file system has besides its logs, one of
-//! them spare, and always cleans the emptiest zone.
+//! and reserves ([`Pool`]). This cleaner has as many zones as the file system has without its logs.
+//! One of these zones is spare. The cleaner always cleans the emptiest zone.
 
 use crate::bench::{Bench, Effort, Row};
 use crate::zipf::Zipf;

@@ -38,7 +38,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// True if the row is shown. Of a sweep, only the figure with the verdict is shown.
+    /// True if the row is shown. Only one figure of a sweep is shown, the one with the verdict.
     fn stands(&self) -> bool {
         self.verdict != Verdict::Repeated || self.figure.sweep.is_none()
     }

@@ -3,7 +3,7 @@
 //!
 //! `furrow_kv::trace` defines runs. In a replay, each thread makes its calls one after the other,
 //! with the recorded gaps between them. A call also waits for earlier calls of other threads on the
-//! same *resource*, a file or a name. This module works out these waits once, before the replay.
+//! same *resource* (a file or a name). This module works out these waits once, before the replay.
 //!
 //! - A call that changes a resource waits for all calls before it on that resource, in the order
 //!   in which the engine took them. A call that only uses the resource (a read, a sync) waits for

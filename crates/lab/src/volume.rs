@@ -1,4 +1,4 @@
-//! The RAID volume: what 4 KiB random writes cost beyond the least work on each.
+//! The RAID volume: what 4 KiB random writes cost beyond the least work on each write.
 //!
 //! The volume runs in place on one executor, with client and drives on the same core. The drives
 //! are untimed and keep only out-of-band bytes (a discarding medium), so the benchmark measures

@@ -247,8 +247,8 @@ impl Drive {
     /// longer needed.
     pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
-        // A discard is refused in the same cases as a reset of all zones, so a reset stands for it
-        // in the check.
+        // A discard is refused in the same cases as a reset of all zones, so the check uses such a
+        // reset.
         let command = Command::Manage { target: Target::All, action: Action::Reset };
         let part = Part { ticket, request: Request::bare(command), stream: 0 };
         match self.0.refuse(&part.request) {
@@ -447,8 +447,8 @@ impl Inner {
         }
     }
 
-    /// Sends the next commands of `zone`, as long as the kernel may have them together with those
-    /// that it has already.
+    /// Sends the next commands of `zone` that the kernel may have at the same time as the commands
+    /// sent before.
     pub(crate) fn send_next(&self, zone: ZoneId) {
         let most = self.geometry.max_transfer.map_or(u64::MAX, |most| most.0);
         loop {

@@ -20,9 +20,9 @@ const TRIES: u32 = 5;
 /// to an empty zone beyond the zone's capacity, and after commands that bypassed the block layer. A
 /// zone report corrects the pointer only if the kernel has noted an error: when it refused a write
 /// that can wait, or when the drive failed a write. io_uring first sends every write as one that
-/// cannot wait, and the kernel may refuse that without noting an error. It also refuses the first
-/// retry, which can wait, but notes an error; the report after that corrects the pointer for the
-/// second retry.
+/// cannot wait, and the kernel may refuse such a write without noting an error. The first retry can
+/// wait: the kernel refuses the retry, too, but notes an error. The next report then corrects the
+/// pointer for the second retry.
 const WRITE_TRIES: u32 = 2;
 /// Milliseconds before the first retry; each further retry waits four times as long as the
 /// one before.
@@ -78,7 +78,7 @@ pub(crate) fn says_gone(cause: Cause) -> bool {
 
 /// Whether `cause` may mean that a write's stream does not exist. The kernel refuses such a write
 /// before it reaches the drive (`blkdev_direct_IO`, block/fops.c; `nvme_setup_rw`). Other mistakes
-/// cause the same error, but then a retry without a stream fails with it, too.
+/// cause the same error, but then a retry without a stream fails with the same error.
 pub(crate) fn refuses_stream(cause: Cause) -> bool {
     cause == Cause::Errno(Errno::INVAL)
 }

@@ -74,8 +74,8 @@ impl Flight {
 }
 
 impl Inner {
-    /// Makes a flight of the commands `sent`, which come from the lane of the zone `lane` or from
-    /// no lane, and sends it.
+    /// Makes a flight of the commands `sent`, and sends the flight. The commands come from the lane
+    /// of the zone `lane`, or from no lane.
     pub(crate) fn begin(&self, sent: Sent<Part>, lane: Option<ZoneId>) {
         let Sent { mut parts, queued } = sent;
         let block = self.geometry.block_size.0;

@@ -32,9 +32,9 @@ pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Number of a zone's blocks that hold written data at least in part: the whole blocks and, if
-/// logical blocks are smaller than 4 KiB, a block that a torn write left incomplete. In a full or
-/// read-only zone, all blocks count. The zone's next write begins after these blocks.
+/// Number of a zone's blocks that hold written data at least in part. If logical blocks are smaller
+/// than 4 KiB, a torn write can leave the last of these blocks incomplete. In a full or read-only
+/// zone, all blocks count. The zone's next write begins after these blocks.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {
@@ -219,8 +219,8 @@ mod tests {
     use furrow_zone::ByteLen;
     use proptest::prelude::*;
 
-    /// Every block has one address, addresses leave no gaps, and a block's address and its first
-    /// logical block both lead back to it, even if the zones' capacity is odd.
+    /// Every block has one address, and addresses leave no gaps. A block's address leads back to
+    /// the block, and so does its first logical block, even if the zones' capacity is odd.
     #[test]
     fn addresses_are_dense_and_one_to_one() {
         for (capacity, sector) in [(13, 4096), (16, 4096), (8 * 13 + 5, 512)] {

@@ -66,7 +66,8 @@ pub fn at_most<T: PartialOrd + Display>(account: impl Display, most: T, found: T
     }
 }
 
-/// Refuses an account unless `holds` is true. `expected` describes the value it should have.
+/// Refuses an account unless `holds` is true. `expected` describes the value that the account
+/// should have.
 ///
 /// # Errors
 /// `Internal` with the account's name and `expected`.

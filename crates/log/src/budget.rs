@@ -84,9 +84,9 @@ impl Books {
         self.beyond_reserve(class, count) - self.beyond_reserve(class, 0)
     }
 
-    /// Returns the class whose oldest request may be granted next: a class that stays within
-    /// its reserve, or else the class with the oldest request of all, if the shared rest covers
-    /// that request.
+    /// Returns the class whose oldest request may be granted next: a class that stays within its
+    /// reserve. If there is none, the class with the oldest request of all, if the shared rest
+    /// covers that request.
     fn next_grantable(&self) -> Option<usize> {
         let mut oldest: Option<(u64, usize)> = None;
         for class in 0..CLASSES {

@@ -7,9 +7,9 @@
 //! tables, and releases the full half.
 //!
 //! Invariants
-//! - Replay reads exactly the blocks of the extents, in their order. A block of a checkpoint that
-//!   did not become durable is in no extent. If it replaced a block of an extent, the extent's
-//!   checksum does not match.
+//! - Replay reads exactly the blocks of the extents, in the order of the extents. A block of a
+//!   checkpoint that did not become durable is in no extent. If such a block replaced a block of an
+//!   extent, the extent's checksum does not match.
 //! - Each block states its place (half and block), its checkpoint and its epoch.
 //! - Extents are in the order of writing; adjacent extents are merged into one.
 //! - [`DeltaLog::append`] changes nothing if it fails.
@@ -629,8 +629,8 @@ impl DeltaLog {
             self.layout.place(self.half, last).expect("invariant: the position is in the half");
         self.follow(self.layout.half_zones(other)[0], last);
         if self.clean[usize::from(self.half)] {
-            // The half is clean: no write will fill its zone, and no release will reset it. So the
-            // zone is forgotten, and the new half does not wait for it.
+            // The half is clean: no write will fill its zone, and no release will reset the zone.
+            // So the zone is forgotten, and the new half does not wait for this zone.
             self.writer.forget(last);
         }
         (self.half, self.block) = (other, 0);

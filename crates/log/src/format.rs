@@ -17,8 +17,8 @@ pub const BLOCK_SIZE: usize = 4096;
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"FRW1");
 /// Version of the record header this program writes.
 pub const RECORD_VERSION: u16 = 1;
-/// Maximum number of bytes of a record, header and body. It bounds how much is read if a length is
-/// damaged, and is enough for a table page that fills a zone of 96 MiB.
+/// Maximum number of bytes of a record, header and body. This maximum bounds how much is read if a
+/// length is damaged, and is enough for a table page that fills a zone of 96 MiB.
 pub const RECORD_LENGTH_MAX: u32 = 128 << 20;
 /// Number of bytes of the body in a record of one block.
 pub const BLOCK_BODY: usize = BLOCK_SIZE - RecordHeader::SIZE;

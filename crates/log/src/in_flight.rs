@@ -19,7 +19,8 @@ pub struct SequencePoint(pub(crate) u64);
 ///   these writes, and `unsent` is the number of these writes that are not wholly with the drive.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// Number of the oldest write that has not completed; if all have, of the next write.
+    /// Number of the oldest write that has not completed. If all writes have completed: number of
+    /// the next write.
     base: u64,
     /// Whether write `base + i` has completed, for each index i. The front is never true.
     completed: VecDeque<bool>,

@@ -93,13 +93,13 @@ pub struct GroupLoad {
     /// that all groups share.
     pub load: u64,
     /// Number of open superzones of the stream's class (data or nodes): these are written at the
-    /// same times as the stream's own.
+    /// same times as the stream's own superzones.
     pub class: u32,
 }
 
 /// Invariants
 /// - `counts[state]` is the number of superzones in that state.
-/// - `owners` names the superzone of every zone that a superzone has.
+/// - `owners` names the superzone of every zone that belongs to a superzone.
 /// - Nothing is placed in the zones of a free superzone. A retired superzone has no zones; any
 ///   other has at least one.
 /// - A superzone is not handed out between the loss of a zone and the next checkpoint: recovery

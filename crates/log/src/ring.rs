@@ -277,8 +277,8 @@ pub struct RecordRing {
 
 impl RecordRing {
     /// Creates a ring that is not writing a half yet: [`RecordRing::turn`] begins one. `old` are
-    /// the zones of the half that counts, and `other_permit` is its permit. All zones in neither
-    /// `old` nor `failed` are empty.
+    /// the zones of the half that counts, and `other_permit` is the permit of that half. All zones
+    /// outside `old` and `failed` are empty.
     pub fn new(
         writer: &Writer,
         pages: &Pool,
@@ -403,7 +403,7 @@ impl RecordRing {
     }
 
     /// Ends the half after a zone failed, so that no half is being written. If the half does not
-    /// count, later halves can use those of its zones that were not begun.
+    /// count, later halves can use the half's zones that were not begun.
     pub fn end_half(&mut self, counts: bool) {
         if !counts {
             self.half.truncate(self.current + 1);
@@ -462,8 +462,8 @@ pub async fn empty_zone(
     if state().await? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
         return Ok(true);
     }
-    // The zone holds an older half, which must not remain alongside a newer half. It does not count
-    // as failed, because it could still be written.
+    // The zone holds an older half, which must not remain alongside a newer half. The zone does not
+    // count as failed, because the zone could still be written.
     match is_bad(state().await?) {
         true => Ok(false),
         false => Err(Error::new(

@@ -180,7 +180,8 @@ impl ScrubReport {
     }
 
     /// Returns the index of the last finding of the file with the most findings; `None` if no file
-    /// has several. A finding of a file that has none yet replaces the one at this index.
+    /// has several. A finding of a file that has no finding here yet replaces the finding at this
+    /// index.
     fn surplus(&self) -> Option<usize> {
         let mut of: BTreeMap<_, (u32, usize)> = BTreeMap::new();
         for (at, finding) in self.findings.iter().enumerate() {

@@ -14,11 +14,11 @@
 //!   flight. If the engine relocates, a queue that follows a failed queue waits until the failed
 //!   one is closed.
 //! - A queue holds its zone's permit until the drive has freed the zone's resources.
-//! - Writes and Zone Appends are never in flight together. Appends in flight together fill
+//! - Writes and Zone Appends are never in flight together. Together, the appends in flight fill
 //!   exactly the blocks that were set aside for them, in an order that the drive chooses. `done`
-//!   counts their blocks in the order of the calls, so it says how many of them were answered,
-//!   not which; each append keeps its own place. Waiting appends may go in one command; their
-//!   blocks are then consecutive.
+//!   counts the blocks of appends in the order of the calls. So `done` says how many blocks were
+//!   answered, not which blocks; each append keeps its own place. Waiting appends may go in one
+//!   command; their blocks are then consecutive.
 //! - An observer is called once for each write, while nothing here is borrowed, so it may
 //!   submit writes.
 //! - Nothing is sent after a block whose content is not known yet.

@@ -31,9 +31,10 @@ const PAGES_AT_ONCE: usize = 256;
 /// that a slow trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Number of permits of a connection for requests that take turns where they overlap (writes of
-/// parts of blocks) or take long (trims and zeroes, which need more permits the longer they are).
-/// So a client on another connection waits for at most this number of them.
+/// Number of permits of a connection for requests that other clients may have to wait for. Writes
+/// of parts of blocks take turns where they overlap; trims and zeroes take long, and longer ones
+/// need more permits. So a client on another connection waits for at most this number of
+/// such requests.
 const TURNS: u64 = 64;
 
 /// The reason why a connection is no longer read.

@@ -9,8 +9,8 @@ pub struct FsVariant {
     pub defect: Option<FsDefect>,
     /// How many superzones each stream writes to at once.
     pub heads: StreamHeads,
-    /// Whether a stream with many writes gets more superzones before the window ends in which its
-    /// writes are counted.
+    /// Whether a stream with many writes gets more superzones before the end of the window in which
+    /// these writes are counted.
     pub early_quota: Rule,
     /// Whether a superzone is opened on dies where the stream has none and the fewest writes are
     /// expected, instead of where the fewest superzones are open.
@@ -80,8 +80,8 @@ pub enum StreamHeads {
     /// The same number for each stream, 1 to 8, as far as the drive's active zones allow:
     /// for baselines.
     Fixed(u32),
-    /// A number from 1 to 8 for each of hot, warm and cold data and hot, warm and cold nodes: a
-    /// split decided beforehand. If there are fewer than six streams, the first numbers count.
+    /// A number from 1 to 8, decided beforehand, for each of hot, warm and cold data and hot, warm
+    /// and cold nodes. If there are fewer than six streams, only the first numbers are used.
     Split([u8; 6]),
 }
 

@@ -43,8 +43,9 @@ impl Volume {
         self.audit_fallback()
     }
 
-    /// A member has a drive exactly if it has not failed, and the array counts it as rebuilding
-    /// exactly if its state says so. The counts of the rebuild, and of lost blocks, are consistent.
+    /// Every member that has not failed has a drive; a failed member has none. The array counts a
+    /// member as rebuilding exactly if the member's state says so. The counts of the rebuild, and
+    /// of lost blocks, are consistent.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
         for (index, member) in (0u32..).zip(self.0.array.members()) {

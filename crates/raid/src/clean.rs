@@ -94,7 +94,7 @@ impl Volume {
     }
 
     /// Whether an ended segment is kept only because the newest checkpoint names mapping blocks in
-    /// it, or lacks its trims: the next checkpoint frees such a segment.
+    /// the segment, or lacks the segment's trims: the next checkpoint frees such a segment.
     pub(crate) fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
         for (_, number) in self.0.checkpoint.replaced().iter() {
@@ -132,8 +132,8 @@ impl Volume {
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
-        // Sorted by address, the blocks that one mapping block maps are neighbours, so that the
-        // mapping block is fetched once.
+        // Sorted by address, all blocks that one mapping block maps come together, so each mapping
+        // block is fetched once.
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most, mut unread) = (Vec::new(), self.batch(), None);
         for (number, identity) in identities {
@@ -280,8 +280,8 @@ impl Volume {
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                // The zone stays the segment's until no read uses it. Then it leaves the segment,
-                // even if it cannot be reset.
+                // The zone belongs to the segment until no read uses the zone. Then the zone leaves
+                // the segment, even if the zone cannot be reset.
                 drive.zones().unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
                 // Another segment may begin in this zone while other zones of this segment are
@@ -331,8 +331,8 @@ impl Volume {
 
 /// Chooses the segment with the most gain for its cost, weighed by age, among those with more than
 /// a quarter of garbage. Segments with less garbage are left as they are, since their blocks may
-/// still be overwritten. If all have less and a writer waits for space, chooses the segment with
-/// the fewest valid blocks.
+/// still be overwritten. If all segments have less garbage and a writer waits for space, chooses
+/// the segment with the fewest valid blocks.
 fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u32> {
     let best = |policy, most: u32| {
         let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
@@ -362,8 +362,8 @@ mod tests {
         Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
     }
 
-    /// The garbage of a young segment may still grow; that of an old one does not, so the old one
-    /// is cleaned first even if its garbage is somewhat less.
+    /// The garbage of a young segment may still grow, the garbage of an old segment does not. So
+    /// the old segment is cleaned first, even if it has somewhat less garbage.
     #[test]
     fn an_old_segment_is_cleaned_before_a_young_one_with_somewhat_more_garbage() {
         let all = [segment(1, 50, 2), segment(2, 60, 20)];

@@ -54,8 +54,8 @@ impl Volume {
     }
 
     /// Decides which of the suspected block numbers are lost: those that the map still names and
-    /// the drives cannot provide now. Adds their blocks of the volume to the set. With `renew`,
-    /// makes the next checkpoint rewrite mapping blocks whose only copy is in memory.
+    /// the drives cannot provide now. Adds the volume's blocks that these numbers hold to the set.
+    /// With `renew`, makes the next checkpoint rewrite mapping blocks whose only copy is in memory.
     ///
     /// # Errors
     /// An error if the volume cannot be written any more, or is being stopped.
@@ -131,7 +131,7 @@ impl Volume {
     }
 
     /// Removes the blocks that can be read after all. Called at the end of a complete scrub, which
-    /// has added again those losses that had been counted only.
+    /// has found and added again the losses that the set only counted, without their addresses.
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
             for lba in range {
@@ -147,8 +147,8 @@ impl Volume {
         }
     }
 
-    /// Forgets the losses that were counted only. Called when a complete scrub has read all blocks,
-    /// before it adds the losses that it found.
+    /// Forgets the losses that the set only counted, without their addresses. Called when a
+    /// complete scrub has read all blocks, before it adds the losses that it found.
     pub(crate) fn recount_lost(&self) {
         self.0.lost_blocks.forget_beyond();
     }

@@ -284,9 +284,9 @@ impl Volume {
         }
     }
 
-    /// Counts a block that differs from its metadata as an error of its member; `since` is when its
-    /// read was sent. With in-band metadata, the drive may have vanished before the block's
-    /// metadata was read; then a failed read is counted instead.
+    /// Counts a block that differs from its metadata as an error of its member; `since` is the time
+    /// when the block's read was sent. With in-band metadata, the drive may have vanished before
+    /// the block's metadata was read; then a failed read is counted instead.
     pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
         let member = self.0.array.member(index);
         let gone = self.metadata_went(index);

@@ -460,7 +460,7 @@ impl Volume {
     }
 
     /// The footer of a rebuilt zone: the entries `own` for the zone's own rows and, for the other
-    /// zones that it describes, the entries that other footers of the segment have.
+    /// zones that the footer describes, the entries that other footers of the segment have.
     async fn rebuilt_footer(
         &self,
         slot: u32,

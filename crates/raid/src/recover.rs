@@ -392,8 +392,9 @@ impl Volume {
         table
     }
 
-    /// Decides which stripes of a segment count. Collects those of their blocks and trims that are
-    /// newer than the snapshot: the ones from row `after` on. `gone`: see [`Volume::lost_in`].
+    /// Decides which stripes of a segment count. Collects the blocks and trims of these stripes
+    /// that are newer than the snapshot: those from row `after` on. `gone`: see
+    /// [`Volume::lost_in`].
     fn weigh(
         &self,
         segment: &Found,
@@ -666,8 +667,9 @@ impl Volume {
     }
 
     /// Reopens the zones of a segment. False if one of them cannot be written further, or if a
-    /// member in service has none. A member under rebuild may have none: recovery then needs no new
-    /// segment for its own writes, for which there may be no space.
+    /// member in service has none. A member under rebuild may have no zone: without this exception,
+    /// recovery would need a new segment for its own writes, and space for that segment may be
+    /// missing.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.array.members().iter().enumerate() {

@@ -69,8 +69,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Notes that a segment for users was begun: from now on, cleaning that gains nothing
-    /// counts anew.
+    /// Notes that a segment for users was begun: the account of what cleaning gains starts at zero
+    /// again.
     pub(crate) fn space_found(&self) {
         self.0.space.fruitless.set(0);
         self.0.space.ahead.set(0);

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A write is acknowledged only when all chunks of its stripes are written, except those of
-//!   drives out of service; when they are durable, as far as the drives' caches allow; and when the
-//!   failures of the drives out of service are durably recorded on the others.
+//!   drives out of service, and when the failures of these drives are durably recorded on the
+//!   others. A flush makes chunks in volatile caches durable.
 //! - The map names a block only when its stripe is complete, so a read never finds a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
 //!   repair and recovery move blocks without changing their sequence numbers.

@@ -2,10 +2,10 @@
 //!
 //! `router` picks the stream of a block, and the stream's `stripe` builder gathers blocks. A
 //! `segment` writer gives each full stripe its place in the `open` segment, one after the other. A
-//! `flight` sends the chunks of a stripe, with the parity that `encode` makes. It changes the map
-//! when every chunk has been written or has failed, and enough were written; the chunks may still
-//! be in the drives' volatile caches then. `life` begins and ends segments. `item` has the types
-//! that pass from stage to stage; `stream`, `line` and `open` have what the stages keep.
+//! `flight` sends the chunks of a stripe, with the parity that `encode` makes. The flight changes
+//! the map when every chunk has been written or has failed, and enough were written; the chunks may
+//! still be in the drives' volatile caches then. `life` begins and ends segments. `item` has the
+//! types that pass from stage to stage; `stream`, `line` and `open` have what the stages keep.
 //!
 //! Invariant: a stage calls only the stages after it. A flight reports its end by
 //! [`flight::FlightObserver`].

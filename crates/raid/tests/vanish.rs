@@ -60,16 +60,17 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
     assert!(opened > 20 && refused > 5, "{opened} {refused}");
 }
 
-/// Of four drives 2 is taken out, then 0; only drive 3 of the remaining two is told of the second
-/// failure. Drives 0 and 1 are then assembled without drive 3, but vanish at their command `at`.
-/// Drive 3, which was told last, is then older than the drives that continued without it. Returns
-/// whether they continued.
+/// Of four drives, drive 2 is taken out, then drive 0; of the remaining drives 1 and 3, only drive
+/// 3 records the failure of drive 0. Drives 0 and 1 are then assembled without drive 3, but vanish
+/// at their command `at`. If drives 0 and 1 continued, drive 3 is stale. Returns whether drives 0
+/// and 1 continued.
 fn told_alone(at: u64) -> bool {
     Array::new(Level::Raid6, 4).shuffled(at).run(async move |rt, all, volume| {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
         churn(&volume, &mut model, &mut rng, 20).await;
         volume.fail(2).await.unwrap();
-        // Drive 1 takes the record before drive 0 is taken out, not the one that says so.
+        // Drive 1 takes the first record, written before drive 0 is taken out, but not the record
+        // of that failure.
         let away = Fault::new(FaultKind::Disappear { commands: None });
         all[1].inject(away.when(When::Nth(2))).unwrap();
         let failed = volume.fail(0).await.unwrap_err();

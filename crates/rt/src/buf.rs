@@ -97,7 +97,7 @@ struct Frame {
 }
 
 /// The free pages of a pool. The shelf outlives its pool until the last page in use has returned to
-/// it; then the memory of all its frames goes to the common list ([`SPARE`]).
+/// the shelf. Then the memory of all frames of the shelf goes to the common list ([`SPARE`]).
 ///
 /// The page freed last is taken first, because the processor's caches still hold it. Threads do not
 /// wait for the lock: a thread that finds it taken uses the common list.

@@ -132,8 +132,9 @@ struct Patience {
 }
 
 impl Patience {
-    /// Does not poll until a wait has ended so soon that polling would have paid off. On a single
-    /// processor never polls, because the awaited thread needs the processor.
+    /// Begins without polling: polling starts after a wait so short that polling would have paid
+    /// off. On a single processor, polling never starts, because the awaited thread needs the
+    /// processor.
     fn new(processors: usize) -> Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
@@ -221,8 +222,8 @@ impl Driver {
         !self.interests.borrow().is_empty()
     }
 
-    /// Whether a wait was added since the last call of [`Driver::interests`]: a thread that sleeps
-    /// already does not watch its descriptor.
+    /// Whether a wait was added since the last call of [`Driver::interests`]: a thread that already
+    /// sleeps does not watch the descriptor of that wait.
     pub(crate) fn has_news(&self) -> bool {
         self.changed.get()
     }

@@ -19,8 +19,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Number of parts, beyond three for each range, at which the parts of ranges that are gone are
-/// searched for and removed.
+/// If there are more parts than three for each range plus this number, the parts of ranges that are
+/// gone are searched for and removed.
 const STALE: usize = 64;
 
 /// A range that a task holds or waits for.

@@ -14,7 +14,7 @@ use crate::exec::Nanos;
 use crate::hub::{Arrivals, Hub, Served};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// When the thread that sleeps for an executor wakes at the latest, if one sleeps.
+/// The latest time at which the thread that sleeps for an executor wakes, if a thread sleeps.
 pub(crate) struct Sleeper {
     /// The end of the sleep in nanoseconds of the executor's clock; [`AWAKE`] if no thread sleeps,
     /// `u64::MAX` for a sleep without end.

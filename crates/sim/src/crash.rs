@@ -1,6 +1,7 @@
 //! Crash at every command. A sweep runs a workload once and forks the drive before each command. It
-//! cuts the power of each fork, once for each combination of fates (or for a sample of them),
-//! recovers the drive, and compares its state with what was promised before the cut.
+//! cuts the power of each fork, once for each combination of fates (or for a sample of the
+//! combinations). Then it recovers the drive, and compares the drive's state with what was promised
+//! before the cut.
 //!
 //! The harness treats what runs on the drive as a black box, a [`Subject`]. A reopened state may be
 //! crashed again during its recovery. Recovery promises nothing new, so the same state is expected

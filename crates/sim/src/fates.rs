@@ -13,8 +13,9 @@ use furrow_zone::Command;
 /// With at most this many commands in flight, every combination of fates is tried.
 pub const EXHAUSTIVE_MAX: usize = 3;
 
-/// The fates of one command that may make a difference: not started and done; for a write of
-/// several blocks also torn, after the first block, before the last, or at a random place.
+/// The fates of one command that may make a difference: not started and done; for a read only not
+/// started. A write of several blocks may also be torn: after the first block, before the last, or
+/// at a random place.
 fn fates_of(info: &CommandInfo, rng: &mut Rng) -> Vec<Fate> {
     match info.command {
         Command::Read { .. } => vec![Fate::NotStarted],

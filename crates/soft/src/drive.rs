@@ -1,9 +1,9 @@
 //! A plain drive as a [`ZonedDevice`]: commands, rounds of the journal, resets.
 //!
 //! A *round* writes a record of all changes that no record names yet, while their data may still be
-//! in flight. It waits for the record and the data, then flushes the plain drive. Requests made
-//! meanwhile wait for the next round. If a write that the record names fails, another record says
-//! so before the flush.
+//! in flight. The round then waits for the record and the data, and flushes the plain drive.
+//! Requests made meanwhile wait for the next round. If a write that the record names fails, another
+//! record says so before the flush.
 //!
 //! A zone that is being reset has a *gate*, where later commands of the zone wait in order. Records
 //! name the zone's earlier writes and failures before they name its reset.
@@ -621,8 +621,8 @@ impl Inner {
                 // Changes made from here on belong to the next round.
                 state.taking = std::mem::take(&mut state.pending);
             }
-            // If the journal is small, one record takes only a part of the changes: at most half of
-            // a journal half, so that the failures of that part's writes fit, too.
+            // One record takes at most as many changes as fill half of a journal half. So a record
+            // of the failures of these writes fits, too.
             loop {
                 let most = Journal::most(self.layout()) / 2;
                 let entries = self.state.borrow_mut().taking.take(most);
@@ -660,8 +660,9 @@ impl Inner {
             let fits = self.state.borrow().journal.fits(&failures, self.layout());
             let first = entries.len();
             entries.extend(failures);
-            // If the failures do not fit, they go to the other half. The table there does not show
-            // this round, so all of the round's entries go with them.
+            // If the failures do not fit into this half of the journal, their record goes to the
+            // other half. The table there does not show this round, so the record has all of the
+            // round's entries.
             self.append(if fits { &entries[first..] } else { &entries }).await?;
         }
         if !self.variant.has(SoftDefect::SkippedFlush) {

@@ -182,8 +182,8 @@ impl Found {
         )
     }
 
-    /// If the zone's state is in doubt, sets it to the state in which `entry` continues: everything
-    /// before a later change was durable.
+    /// If the zone's state is in doubt, sets it to the state from which `entry` continues:
+    /// everything before a later change was durable.
     fn rebase(&mut self, entry: &Entry) {
         let (zone, generation, pointer) = match entry {
             Entry::Written(zone, generation, run) => (*zone, *generation, run.from),

@@ -8,11 +8,11 @@
 //! payload, 0 for a page of zeros and 1 for any other page, and then the pages that are not zeros.
 //! After a mark comes its text. Nothing follows other entries.
 //!
-//! Invariants: the entry of a command is written before the drive gets the command; the entry of an
-//! answer is written after the drive has answered and before the kernel gets the answer; a mark is
-//! written before the process that sent the mark gets its answer. So the order of the entries is
-//! one in which the drive may have received the commands. A recording may end anywhere: an entry
-//! that is cut off does not count.
+//! Invariants: The entry of a command is written before the drive gets the command. The entry of an
+//! answer is written after the drive has answered, and before the kernel gets the answer. A mark is
+//! written before the process that sent the mark gets an answer. So the order of the entries is one
+//! in which the drive may have received the commands. A recording may end anywhere: an entry that
+//! is cut off does not count.
 
 use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pages};

@@ -26,10 +26,10 @@ impl Exported {
         Exported { volume, read_only, always_durable: false }
     }
 
-    /// With `true`, makes every change durable before it is answered. A device that outlives
-    /// its server ([`Options::kept_for`](crate::Options::kept_for)) needs that: if the process
-    /// dies, drives that live in it, such as soft zones, lose unflushed data, and the kernel
-    /// does not notice.
+    /// With `true`, makes every change durable before it is answered. A device that outlives its
+    /// server ([`Options::kept_for`](crate::Options::kept_for)) needs this. If the server's process
+    /// dies, drives that live in the process, such as soft zones, lose unflushed data, and the
+    /// kernel does not notice.
     #[must_use]
     pub fn always_durable(mut self, always_durable: bool) -> Exported {
         self.always_durable = always_durable;

@@ -48,8 +48,8 @@
 //! faults need no command, and happen when they are injected: a zone-state fault of one zone and a
 //! bit flip of given blocks, each with the moment *always*.
 //!
-//! Not covered: misdirected writes, and writes that the drive loses after an acknowledged flush. To
-//! survive those takes replicas, and Furrow does not claim to survive them.
+//! Not covered: misdirected writes, and writes that the drive loses after an acknowledged flush.
+//! Only replicas protect against these two faults, and Furrow does not claim to survive them.
 
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;

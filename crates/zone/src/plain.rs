@@ -6,9 +6,9 @@ use furrow_rt::{Completion, Pages};
 /// A drive without zones: a block device, a file, or an emulated one.
 ///
 /// Offsets and lengths are in bytes and multiples of 4 KiB. Commands start in any order. A write is
-/// durable only once a flush that was sent after the write's answer is answered. Until then, any
-/// parts of a write may survive a power cut without the rest, in units of 512 bytes or more.
-/// `Outcome::lba` has no meaning.
+/// durable only after a flush: the flush is sent after the write's answer, and is answered. Until
+/// then, any parts of a write may survive a power cut without the rest, in units of 512 bytes or
+/// more. `Outcome::lba` has no meaning.
 pub trait PlainDevice {
     /// Size of the drive in bytes.
     fn size(&self) -> ByteLen;

@@ -43,8 +43,8 @@ struct Step {
     given: Vec<bool>,
     /// A member that fails while the array runs.
     fails: Option<usize>,
-    /// If a crash comes while the failure, or missing drives, are being recorded: the number of
-    /// members that have the record by then.
+    /// The number of members that get the record of a failure, or of missing drives, before a
+    /// crash; `None` without a crash.
     told: Option<usize>,
     /// Whether a failed member is replaced.
     replaces: bool,
@@ -314,8 +314,8 @@ fn a_half_that_was_cut_off_twice_is_no_part() {
     assert!([0, 3].contains(&judged.newest), "{}", judged.newest);
 }
 
-/// A drive that was replaced is started alone, after the other drives have recorded each other as
-/// failed. Writes that those drives acknowledged together before that still count.
+/// A replaced drive is started alone after the other drives have recorded each other as failed. The
+/// writes that the other drives acknowledged together still count: the array is split.
 #[test]
 fn what_drives_did_together_before_they_fell_out_counts() {
     let mut world = World::new(Level::Raid6, 3);
@@ -349,7 +349,7 @@ fn who_was_told_of_a_failure_alone_is_stale() {
 }
 
 /// Member 0 recorded member 1 as failed; the new drive of member 1 then recorded member 0 as
-/// failed. An older image of member 0, from when it was alone, is stale, because the record of the
+/// failed. An older image of member 0, made while member 0 was alone, is stale: the record of the
 /// new drive names a later record of member 0.
 #[test]
 fn an_older_image_of_a_drive_that_was_alone_is_no_split() {

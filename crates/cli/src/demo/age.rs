@@ -58,8 +58,8 @@ impl<'a> Aging<'a> {
     }
 
     /// Overwrites random ranges of random files until `done` returns true. `done` is called first,
-    /// and then after every `ROUND` overwrites. Its second result, the number of steps done so far,
-    /// goes to `progress`.
+    /// and then after every `ROUND` overwrites. The second result of `done`, the number of steps
+    /// done so far, goes to `progress`.
     ///
     /// # Errors
     /// The first error of the file system; also an error if `bytes_max` bytes were written
@@ -139,8 +139,8 @@ impl<'a> Aging<'a> {
     }
 }
 
-/// The id by which the plan knows the file number `index`. Its writer number is not that of any
-/// writer of the load.
+/// The id by which the plan knows the file number `index`. No writer of the load has the writer
+/// number of this id.
 fn id(index: usize) -> FileId {
     FileId { writer: u32::MAX, index: index as u32 }
 }

@@ -52,8 +52,8 @@ impl Round<'_> {
         (self.load)(files).run(&mut journal, &AtomicBool::new(false))
     }
 
-    /// Waits until an fsync was acknowledged. Returns false if `ended` reports that the load
-    /// ended before.
+    /// Waits until an fsync was acknowledged. Returns false if `ended` reports that the load ended
+    /// before any fsync was acknowledged.
     fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
         let since = Instant::now();
         loop {

@@ -249,8 +249,8 @@ fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
 
 /// Applies `words` to an open `drive` called `name`. A power cut without further conditions happens
 /// at once, so that several drives can lose power at the same moment; the fates of commands in
-/// flight are drawn from `seed`. After its last fault is cleared, a drive that had lost power or
-/// disappeared answers again.
+/// flight are drawn from `seed`. A drive that had lost power or disappeared answers again when its
+/// last fault is cleared.
 ///
 /// # Errors
 /// An error if the words are invalid, or the drive cannot inject faults or cannot store them.

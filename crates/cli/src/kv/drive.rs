@@ -19,9 +19,9 @@ pub const PIECE: usize = 1 << 20;
 /// Suffix of the name of an unfinished file. When the file is complete, it is renamed to its path.
 pub const UNFINISHED: &str = ".furrow-put";
 
-/// Checks the store on `device` without writing to it; with `content`, also reads the content
-/// of files. Unless `quiet`, a line on the terminal shows the progress; its verb is `what`,
-/// such as "checked".
+/// Checks the store on `device` without writing to it; with `content`, also reads the content of
+/// files. Unless `quiet`, a line on the terminal shows the progress; `what` is the verb in that
+/// line, such as "checked".
 ///
 /// # Errors
 /// An error if there is no store; the error says what the drive holds.
@@ -65,7 +65,7 @@ impl Looked {
                 store => store,
             }
         });
-        // This ends the tasks of a failed inspection, which still hold the drive.
+        // `clear` ends the tasks of a failed inspection, which still hold the drive.
         let store = store.inspect_err(|_| rt.clear())?;
         for loss in store.losses() {
             crate::complain(&format!("{device}: lost: {loss}"));

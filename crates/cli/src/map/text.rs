@@ -49,8 +49,8 @@ pub fn draw(map: &MapPage, styles: &[Style], screen: Screen, part: Part, below: 
     let each = match part {
         Part::AllZones => 1,
         _ => {
-            // The lines of the longer explanation are counted: it applies if there are more zones
-            // than cells.
+            // Counts the lines of the explanation for more zones than cells, which is the
+            // longer one.
             let lines = |text: &str| text.lines().count();
             // The path of a drive may be longer than a line.
             let long = |line: &str| line.chars().count().saturating_sub(1) / screen.width.max(1);

@@ -150,7 +150,7 @@ impl Drop for NameFile {
     }
 }
 
-/// The array's name from the file next to its control socket; `None` if that cannot be read.
+/// The array's name from the file next to its control socket; `None` if that file cannot be read.
 fn name_beside(socket: &Path) -> Option<String> {
     let file = std::fs::File::open(socket.with_extension(NAME_ENDING)).ok()?;
     let mut name = String::new();
@@ -369,9 +369,9 @@ pub fn ask_within(
     answer.map_err(|error| explain(socket, error, limit))
 }
 
-/// Like [`ask`]. If the answer (a success or an error) says that the daemon ends after it, this
-/// function then waits until the daemon has closed the connection and, for up to 10 s, until its
-/// socket is dead.
+/// Like [`ask`], for a request whose answer (a success or an error) may be the daemon's last one.
+/// If so, this function waits until the daemon has closed the connection, and then for up to 10 s
+/// until the daemon's socket is dead.
 ///
 /// # Errors
 /// The errors of [`ask`].

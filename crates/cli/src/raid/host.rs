@@ -253,9 +253,9 @@ impl ArrayHost {
     }
 }
 
-/// Adds a notice to the list of the last ones. Of refused clients the list holds at most
-/// [`REFUSED_KEPT`], and a further one replaces the oldest of these: since anyone can cause such
-/// notices, they must not displace other events.
+/// Adds a notice to the list of the last ones. The list holds at most [`REFUSED_KEPT`] notices of
+/// refused clients; a further one replaces the oldest of them. Anyone can cause such notices, so
+/// they must not displace other events.
 fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
     let is_refused = |one: &Notice| one.event == REFUSED;
     let refused = events.iter().filter(|one| is_refused(one)).count();

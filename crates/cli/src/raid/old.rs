@@ -19,9 +19,9 @@ pub enum Old {
     Split(u32),
 }
 
-/// For each drive of an array, which kind of old drive it is, if any, from the judgement on the
-/// drives. If the array is split, it is not known which part is old: the drives of each part
-/// are [`Old::Split`].
+/// Returns for each drive of an array the kind of old drive that `judged` says it is; `None` if the
+/// drive is not old. If the array is split, it is not known which part is old: the drives of each
+/// part are [`Old::Split`].
 pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
     let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));
     let old = |(index, standing): (usize, &Standing)| match *standing {

@@ -62,8 +62,8 @@ impl Timed {
         self.origin.after(elapsed)
     }
 
-    /// Starts the time of a command that has done `work`. When the time is over, the command is
-    /// answered with `outcome`.
+    /// Starts a command that does `work`. The command takes the time that the timing model gives,
+    /// and is then answered with `outcome`.
     #[inline]
     pub fn start(
         &mut self,

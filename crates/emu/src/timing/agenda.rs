@@ -76,8 +76,8 @@ pub(super) enum Event {
     Answer {
         flight: u32,
     },
-    /// A die of `group` has programmed a unit of `zone` that was opened in `epoch`. Each flush that
-    /// has to wait ends an epoch.
+    /// A die of `group` has programmed a unit of `zone`; the unit was opened in `epoch`. Each flush
+    /// that has to wait ends an epoch.
     Programmed {
         group: u32,
         zone: u32,
@@ -195,7 +195,7 @@ pub(super) struct Shared {
     pub counters: TimingCounters,
     seed: u64,
     /// Number of commands and of calls of [`Shared::random_next`] so far; each random number
-    /// depends on it.
+    /// depends on this count.
     draws: u64,
 }
 

@@ -46,8 +46,8 @@ pub(crate) enum Work {
         zone: ZoneId,
         zones: u32,
     },
-    /// Reset of `zones` zones that held `bytes`, of which `active` were active, and of `empty`
-    /// empty zones. The first of them is `zone`.
+    /// Reset of `zones` zones that held `bytes` together, and of `empty` empty zones; `zone` is the
+    /// first of all these zones. Before the reset, `active` of the zones were active.
     Reset {
         zone: ZoneId,
         empty: u32,
@@ -55,8 +55,8 @@ pub(crate) enum Work {
         bytes: u64,
         active: u32,
     },
-    /// Finish of `zones` zones that lacked `bytes`, and of `empty` empty zones. The first of them
-    /// is `zone`.
+    /// Finish of `zones` zones that lacked `bytes`, and of `empty` empty zones; `zone` is the first
+    /// of all these zones.
     Finish {
         zone: ZoneId,
         empty: u32,

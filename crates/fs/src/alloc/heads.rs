@@ -12,9 +12,9 @@
 //! streams of its class (`lend`). Where there is none to lend, a parked superzone is *closed* (its
 //! zones finished) for its permits. Finishing a nearly empty zone can take a second, and the
 //! unwritten rest of the zone is lost space. So while no stream lacks permits, the background
-//! closes a parked superzone only where that pays: no permits are left for another superzone, this
-//! superzone has been parked for a whole window, and at most an eighth of it is unwritten (half
-//! while the drive is idle).
+//! closes a parked superzone only if closing pays. Closing pays if no permits are left for another
+//! superzone, the parked superzone has been parked for a whole window, and at most an eighth of it
+//! (half while the drive is idle) is unwritten.
 //!
 //! Invariants
 //! - The permits of the first heads are never given away, so every stream can always write.
@@ -74,8 +74,8 @@ pub(crate) struct Head {
 /// Invariants:
 /// - A head beyond the first heads that has a superzone and is not closing holds a permit for each
 ///   of its zones. The first heads hold no permits of their own.
-/// - `closing` and `unasked` are set only while the head has a superzone. The head is parked, or
-///   cleaning will empty the superzone.
+/// - Only a head with a superzone has `closing` or `unasked` set. Such a head is parked, or
+///   cleaning will empty its superzone.
 /// - `lent` is set only while the head is parked, has a superzone and is not closing.
 #[derive(Default)]
 pub(crate) struct Cursor {
@@ -125,8 +125,8 @@ pub(crate) struct Streams {
     available: u32,
     placement: StreamHeads,
     load: Load,
-    /// Since the last call of [`Allocator::head_to_close`], a stream lacked the permits for a
-    /// superzone of one of its heads, and found none to borrow.
+    /// Whether a stream lacked the permits for a superzone, and found no superzone to borrow, since
+    /// the last call of [`Allocator::head_to_close`].
     starved: bool,
     /// Permits of the logs and the first heads, held as long as the engine lives.
     reserved: [Permit; 2],
@@ -148,8 +148,8 @@ impl Streams {
         let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
-        // The unwritten rest of open superzones is unusable space: superzones open in addition to
-        // those of the first heads may make up at most a sixteenth of the drive.
+        // The unwritten rest of an open superzone is unusable space. So the superzones of all heads
+        // beyond the first heads may make up at most a sixteenth of the drive.
         let by_space = layout.superzones / 16;
         let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
@@ -213,8 +213,8 @@ fn per_second(blocks: u64, elapsed: u64) -> u64 {
 }
 
 impl Allocator {
-    /// The stream that takes the blocks of `stream`: another one if the drive's permits allow fewer
-    /// than six streams.
+    /// The stream that takes the blocks of `stream`: another stream if the drive's permits allow
+    /// fewer than six streams.
     pub(crate) fn folded(&self, stream: u8) -> usize {
         usize::from(match self.layout.streams {
             6 => stream,
@@ -320,11 +320,10 @@ impl Allocator {
         })
     }
 
-    /// Chooses the head to continue with. If an unparked head has no superzone, it is given one
-    /// if possible, or another stream's superzone is lent in its place. Otherwise the heads with
-    /// a superzone are compared, and the one whose group has the least load is chosen, by
-    /// rotation if loads are equal. While free superzones are scarce, only heads that have a
-    /// superzone are considered.
+    /// Chooses the head to continue with. An unparked head without a superzone is given a superzone
+    /// if possible; if not, another stream's superzone is lent. Otherwise the head whose group has
+    /// the least load is chosen, and heads with equal loads take turns. While free superzones are
+    /// scarce, only heads that have a superzone are considered.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).chain(self.lent_to(stream)).collect();
         let mut permitless = None;
@@ -383,8 +382,8 @@ impl Allocator {
             self.cursors[head].permit = permit;
         }
         let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
-            // Reservations ensure that a superzone is free here. If none is, stopping is better
-            // than losing data.
+            // Reservations ensure that a superzone is free here. If no superzone is free, stopping
+            // is better than losing data.
             let message = "no free superzone for a write already promised";
             return Err(Error::new(ErrorKind::NoSpace, message));
         };

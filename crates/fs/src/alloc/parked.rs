@@ -7,8 +7,8 @@ use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
 impl Inner {
-    /// Closes a parked superzone if another stream lacks its permits, or if closing pays. `idle`
-    /// says that the drive is idle.
+    /// Closes a parked superzone if a stream lacks permits, or if closing pays. `idle` says that
+    /// the drive is idle.
     pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
         if self.closing.get() {
             return;

@@ -97,8 +97,8 @@ impl Allocator {
         })
     }
 
-    /// Marks the block at `addr` valid (written by `stream`) or invalid; no effect if it is in that
-    /// state already.
+    /// Marks the block at `addr` valid (written by `stream`) or invalid. Does nothing if the block
+    /// is in that state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));

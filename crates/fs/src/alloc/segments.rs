@@ -46,8 +46,8 @@ impl Allocator {
         self.sit.merged(table_page)
     }
 
-    /// Takes the stale table pages, or with `all` every page, for a checkpoint to write. They are
-    /// no longer stale.
+    /// Takes the stale table pages, or with `all` every page, for a checkpoint to write. The pages
+    /// are then no longer stale.
     pub(crate) fn take_segment_pages(&mut self, all: bool) -> Vec<(u32, Rc<Vec<SitEntry>>)> {
         if all { self.sit.take_all() } else { self.sit.take_stale() }
     }

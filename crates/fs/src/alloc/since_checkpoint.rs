@@ -14,7 +14,7 @@ pub(super) struct SinceCheckpoint {
     allocated: Vec<Allocation>,
     /// Number of superzones of `allocated` that the checkpoint under way covers.
     allocated_in_snapshot: usize,
-    /// Number of blocks that a crash now would turn into garbage: those written since the last
+    /// Number of blocks that a crash now would turn into garbage: the blocks written since the last
     /// durable checkpoint, except for blocks that cleaning alone changed.
     at_risk: u64,
     /// Number of blocks of `at_risk` that the checkpoint under way covers.
@@ -50,8 +50,8 @@ impl SinceCheckpoint {
         self.at_risk_in_snapshot = self.at_risk;
     }
 
-    /// Notes that the checkpoint under way is durable: superzones and blocks that it covers no
-    /// longer count.
+    /// Notes that the checkpoint under way is durable: removes the superzones and blocks that this
+    /// checkpoint covers.
     pub(super) fn durable(&mut self, broken: &Broken) {
         self.allocated.drain(..self.allocated_in_snapshot);
         self.allocated_in_snapshot = 0;

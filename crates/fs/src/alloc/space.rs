@@ -1,11 +1,11 @@
 //! Space on the drive: the blocks left, the blocks promised, and which requests may have the rest.
 //!
-//! *Space* is the number of blocks that can be written to the main area before a zone is reset:
-//! the rest of each stream's superzones, and the free superzones. Every dirty page is
-//! *promised* one block of it. The rest is *spare*. Because a stream that has no superzone may
-//! write into another's (see [`Allocator::write`]), space is one number: no distribution of
-//! dirty pages over streams can make it insufficient, and the check costs the same no matter
-//! how many pages are dirty.
+//! *Space* is the number of blocks that can be written to the main area before a zone is reset: the
+//! rest of each stream's superzones, and the free superzones. Every dirty page is *promised* one
+//! block of space. Space that is not promised is *spare*. A stream that has no superzone may write
+//! into the superzone of another stream ([`Allocator::write`]). So space is one number: it suffices
+//! for every distribution of dirty pages over streams, and the check costs the same for any number
+//! of dirty pages.
 //!
 //! Operations check for space *before* they change anything. Operations of users leave a little
 //! more than [`RESERVE`] superzones spare, removals leave one. With this reserve, cleaning can
@@ -135,7 +135,7 @@ impl Allocator {
         RECOVERY_MIN + self.since_checkpoint.to_write_again(changed)
     }
 
-    /// Number of blocks that an operation (a `removal`, or another one) must leave spare, if
+    /// Number of blocks that an operation (a `removal`, or another operation) must leave spare, if
     /// recovery may have to write the `changed` blocks.
     pub(crate) fn kept(&self, removal: bool, changed: u64) -> u64 {
         let per = u64::from(self.superzone_blocks());

@@ -66,7 +66,7 @@ enum Step {
         stream: u8,
         blocks: u32,
     },
-    /// Tells the allocator the owner of an appended block, or that it has none.
+    /// Tells the allocator the owner of an appended block, or that the block has no owner.
     Tell(prop::sample::Index),
     /// Overwrites or removes a block.
     Invalidate(prop::sample::Index),

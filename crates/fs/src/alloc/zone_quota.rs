@@ -2,10 +2,10 @@
 //!
 //! In each window, for data and nodes separately, stream i gets A_i = A · W_i / ΣW superzones,
 //! where W_i is the number of blocks it wrote and A = min(A_peak, A_avail / 2) (Z-LFS, section
-//! 4.2): no more than saturate the drive, and at most half of the superzones that the drive's
-//! active zones allow, since parked superzones hold permits too. Every stream keeps one. A stream
-//! that wrote fewer segments in the window than it would get superzones is limited to one superzone
-//! per segment: more heads cannot be busy at once.
+//! 4.2): no more superzones than saturate the drive, and at most half of the superzones that the
+//! drive's active zones allow, since parked superzones hold permits too. Every stream keeps at
+//! least one superzone. If A_i exceeds the number of segments that the stream wrote in the window,
+//! the stream gets one superzone per segment: more heads cannot be busy at once.
 //!
 //! Three things differ from the published code. A quota is reached at once, not one superzone per
 //! window. Nothing stays reserved for a class that was idle for the whole window. A stream that
@@ -54,7 +54,7 @@ pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Op
 }
 
 /// True if the blocks that the streams of a class have written since the last sample, `sampled`,
-/// are enough for the next one.
+/// are enough for the next sample.
 pub(crate) fn is_sample(sampled: &[u64], segment: u64, share: u32) -> bool {
     sampled.iter().sum::<u64>() >= SAMPLE * u64::from(share) * segment
 }

@@ -26,9 +26,9 @@ use std::rc::Rc;
 const GARBAGE: [u64; 3] = [400, 100, 50];
 /// Longest pause, as a multiple of the time that the batch before it took.
 const PAUSE_MAX: u64 = 8;
-/// Lower bounds, in superzones, of the levels of free space at which cleaning starts and becomes
-/// urgent; they are capped at a half and a quarter of the space not in use. With them, a victim
-/// should be cleaned and its checkpoint written before any request waits.
+/// Lower bounds, in superzones, of the two levels of free space at which cleaning starts and
+/// becomes urgent. The bounds are capped at a half and a quarter of the space not in use. The
+/// bounds should leave time to clean a victim, and to write a checkpoint, before any request waits.
 const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
@@ -37,7 +37,8 @@ impl Core {
         self.spare().saturating_sub(self.alloc.kept_from_users())
     }
 
-    /// Number of free blocks below which cleaning starts, and number below which it is urgent.
+    /// Number of free blocks below which cleaning starts, and number of free blocks below which
+    /// cleaning is urgent.
     fn levels(&self) -> [u64; 2] {
         let gc = &self.env.options.gc;
         let not_kept = self.alloc.main_blocks().saturating_sub(self.alloc.kept_from_users());

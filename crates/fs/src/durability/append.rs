@@ -6,12 +6,12 @@
 //! pointers, their places in the segment's summary and their bits in the SIT. Only then are nodes
 //! and records written, by ordinary writes: the price of not knowing addresses beforehand is one
 //! wait. A page stays dirty until its block is placed, that is, has its pointer. So code that reads
-//! dirty pages in the meantime need not know about appends: at worst it writes a page that is in
-//! flight, and the block appended for the page becomes garbage.
+//! dirty pages in the meantime need not know about appends. At worst, such code writes a page that
+//! is in flight, and the block appended for the page becomes garbage.
 //!
 //! Invariants
-//! - Appends in flight together fill exactly the blocks set aside for them; only the order is open.
-//!   So a head's `next`, the space and the drive's limits are the same as with writes.
+//! - Together, the appends in flight fill exactly the blocks set aside for them; only the order is
+//!   open. So a head's `next`, the space and the drive's limits are the same as with writes.
 //! - A pointer to a block is set only when the block is on the drive.
 //! - A segment's summary is written when all appends to the segment are placed; no later block of
 //!   its zone is written before it (`Payload::Later`).

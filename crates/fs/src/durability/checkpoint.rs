@@ -70,8 +70,8 @@ struct Snapshot {
     grown: Vec<u32>,
     /// Superzones that the checkpoint shows to be empty.
     releasable: Vec<SuperzoneId>,
-    /// The pool's snapshot. Once the checkpoint is durable, it proves that the superzones
-    /// `releasable` are empty.
+    /// The pool's snapshot. Once the checkpoint is durable, this snapshot proves that the
+    /// superzones `releasable` are empty.
     empties: furrow_log::Snapshot,
     /// Zones that failed before the snapshot; their lost blocks are written elsewhere.
     lost: Vec<ZoneId>,
@@ -235,7 +235,7 @@ impl Core {
         })
     }
 
-    /// Undoes a snapshot after the failure of a zone that blocks of the snapshot were written to.
+    /// Undoes a snapshot because some of its blocks were written to a zone that failed.
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));

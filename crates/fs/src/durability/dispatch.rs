@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 impl Core {
     /// Carries out the actions that the allocator has queued. Must follow every call of the
-    /// allocator that may queue one.
+    /// allocator that may queue an action.
     pub(crate) fn carry_out(&mut self) {
         for action in self.alloc.take_actions() {
             match action {
@@ -79,8 +79,8 @@ impl Core {
         NotApplied::Failed(error)
     }
 
-    /// Hands pages to the writer and counts the dispatch. Returns the block of `zone` at which
-    /// they begin.
+    /// Hands pages to the writer and counts the dispatch. Returns the block of `zone` at which the
+    /// pages begin.
     pub(crate) fn dispatch(
         &mut self,
         zone: ZoneId,

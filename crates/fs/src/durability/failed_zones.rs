@@ -92,7 +92,7 @@ impl Core {
         Ok(closings)
     }
 
-    /// Failed zones of the sync log whose half the engine has not left yet.
+    /// Failed zones of the sync log in those halves that the engine has not left yet.
     fn failed_in_sync_log(&self) -> Vec<ZoneId> {
         let left = &self.durability.relocation.lost;
         let failures = self.env.writer.failures().into_iter().map(|failure| failure.zone);
@@ -171,7 +171,7 @@ impl Core {
 impl Inner {
     /// Makes the engine survive failures of zones from now on, by a task that watches for them.
     /// Without the task a failure could go unnoticed: all operations may wait for writes held back
-    /// behind the failed zone, and none for the failed write itself.
+    /// behind the failed zone, and no operation for the failed write itself.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();

@@ -380,8 +380,8 @@ fn row_end(stripe: &crate::alloc::stripe::Stripe, ends: &[u32]) -> u32 {
     last.map(|(column, end)| stripe.index(column as u32, end - 1) + 1).max().unwrap_or(0)
 }
 
-/// Superzones, zones of the ring and the logs, and zones of the tables that have content but are
-/// referenced by neither the checkpoint nor a record.
+/// Superzones, and zones of the ring, the logs and the tables, that have content although neither
+/// the checkpoint nor a record refers to them.
 fn stale_zones(
     inner: &Rc<Inner>,
     found: &Found,

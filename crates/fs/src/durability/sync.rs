@@ -501,8 +501,8 @@ impl Inner {
     }
 
     /// Starts records while fsyncs wait and fewer than [`RECORDS_IN_FLIGHT`] records are in flight.
-    /// Each record runs in a detached task, and so to completion even if a caller is dropped: other
-    /// fsyncs share the record.
+    /// Each record runs in a detached task, so that the record completes even if a caller is
+    /// dropped: other fsyncs share the record.
     fn start_records(self: &Rc<Self>) {
         while let Some(group) = self.core.borrow_mut().durability.sync.next_group() {
             let inner = self.clone();
@@ -529,8 +529,8 @@ impl Inner {
             let alone = records == 1 && group.len() == 1 && sync.waiters.is_empty();
             sync.alone = if alone { sync.alone.saturating_add(1) } else { 0 };
             for (ino, ticket) in group {
-                // Each fsync of the group has a result. A missing one must never pass as success,
-                // because the data would not be durable.
+                // Each fsync of the group has a result. A missing result must never pass as
+                // success, because the data would not be durable.
                 let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
                 core.durability.sync.answers.complete(ticket, results[at].clone());
             }
@@ -629,7 +629,8 @@ impl Inner {
         self.wait_durable_or_relocated(point).await
     }
 
-    /// Dispatches the dirty blocks of `inos` except for the last blocks of each, at most [`AHEAD`].
+    /// Dispatches dirty blocks of each file in `inos`, from the front of the file, until at most
+    /// [`AHEAD`] dirty blocks of the file are left.
     async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         for ino in inos {
             let mut from = 0;

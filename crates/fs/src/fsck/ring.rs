@@ -47,9 +47,9 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     Ok(decode(fsck, plan, header, &body))
 }
 
-/// Reports an offline zone of the ring if it may have held the newest checkpoint. If the other
-/// zone, with the newest checkpoint found, has space left, the offline zone held only older ones:
-/// the ring leaves a zone only when the zone is full.
+/// Reports an offline zone of the ring if this zone may have held the newest checkpoint. If the
+/// other zone, with the newest checkpoint found, has space left, the offline zone held only older
+/// checkpoints: the ring leaves a zone only when the zone is full.
 fn check_offline(fsck: &mut Fsck, plan: &Layout, best: Option<u32>) {
     let state = |ring: u32| fsck.reports[(plan.ring_start + ring) as usize].state;
     let Some(ring) = (0..RING_ZONES).find(|ring| state(*ring) == ZoneState::Offline) else {
@@ -242,7 +242,7 @@ pub(crate) struct LostCheckpoint {
 }
 
 /// Finds the last damaged checkpoint behind the newest whole one; a checkpoint that a crash tore is
-/// not damaged. Continuing with the whole one loses the changes made after it.
+/// not damaged. Continuing with the whole checkpoint loses the changes made after that checkpoint.
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
 ) -> Result<Option<LostCheckpoint>> {
@@ -417,8 +417,8 @@ async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> boo
     record::may_be_cut_off(&all, fsck.geometry.block_size.0 as usize)
 }
 
-/// Number of blocks that the checkpoint at the front of `block` needs, computed from its own
-/// counts; `None` if some of the counts are not in this block.
+/// Number of blocks that the checkpoint at the front of `block` needs, computed from the
+/// checkpoint's own counts; `None` if some of the counts are not in this block.
 fn needed_blocks(block: &[u8]) -> Option<u32> {
     let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
     let (body, rest) = CheckpointBody::read_from_prefix(rest).ok()?;

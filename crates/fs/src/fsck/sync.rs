@@ -220,8 +220,8 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: 
 }
 
 /// Finds a place where something was written, according to the write pointers, but no record is
-/// left. Such a place holds zeros where a record would have had space or, if this half is full, is
-/// the front of the other half, without any record.
+/// left. If this half has space for another record, the place holds zeros instead of the record. If
+/// this half is full, the place is the front of the other half, which holds no record.
 async fn wiped(
     fsck: &Fsck,
     volume: &Volume,

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// One item of a record.
 pub(super) enum Item {
-    /// Namespace operation: its number, the inodes it names, the kind and the packed extended
-    /// attributes if it creates an inode, and names.
+    /// Namespace operation: its number, the inodes that it names, and names. If the operation
+    /// creates an inode, also the inode's kind and packed extended attributes.
     Name {
         number: u64,
         inodes: Vec<u32>,

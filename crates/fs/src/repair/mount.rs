@@ -1,5 +1,5 @@
-//! The mount of a repair: uses the readable structures, leaves out the damaged ones, and
-//! reports these.
+//! The mount of a repair: uses the readable structures, leaves out the damaged structures, and
+//! reports the damage.
 //!
 //! The steps are those of an ordinary mount (`recover`), and use the same code except where that
 //! code would give up. The last step is a checkpoint that lists only intact tables.

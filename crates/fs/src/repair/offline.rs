@@ -1,6 +1,6 @@
 //! A view of a drive with offline metadata zones, for a mount for reading: these zones appear
-//! empty. A repair on a copy-on-write view above then rebuilds their content from the other zones,
-//! in memory.
+//! empty. A repair then works on a copy-on-write view above this view, and rebuilds the content of
+//! the offline zones, in memory, from the other zones.
 //!
 //! Zones of the main area stay offline, because their blocks are lost, not unwritten.
 

@@ -336,8 +336,9 @@ async fn adopt(
         let now = inner.core.borrow().tables.nat().get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
         // A node names the checkpoint that was the newest durable one when the node was written.
-        // Its entry is in the deltas of the next checkpoint or, if the snapshot of that one had
-        // been taken already, of the one after it.
+        // The node's entry is in the deltas of the next checkpoint. If the snapshot of the next
+        // checkpoint had been taken already, the entry is in the deltas of the checkpoint after the
+        // next.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
         let newer = match known.get(nid) {
             Some(checkpoint) => in_lost_delta && best.age.0 > *checkpoint,

@@ -1,4 +1,4 @@
-//! The queue of requests that lack space, and the attempts made for the first of them.
+//! The queue of requests that lack space, and the attempts made for the first request.
 
 use furrow_rt::Semaphore;
 

@@ -84,7 +84,7 @@ impl Tables {
     }
 
     /// Appends the changed entries of the tables of `log`, as `record`. The checkpoint then waits
-    /// for all writes ([`Inner::drain`]), which reports failed ones.
+    /// for all writes; the wait ([`Inner::drain`]) reports failed writes.
     ///
     /// # Errors
     /// If there is no space for the entries, which the plan excludes.

@@ -168,8 +168,8 @@ impl<E: Entry> Table<E> {
         self.stale.extend(stale);
     }
 
-    /// Table pages whose copy in the table area is older than memory, except those that a merge
-    /// still has to write.
+    /// Table pages whose copy in the table area is older than the page in memory, except the pages
+    /// that a merge still has to write.
     pub(crate) fn stale(&self) -> &BTreeSet<u32> {
         &self.stale
     }

@@ -84,8 +84,8 @@ type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>
 const NIL: u32 = u32::MAX;
 
 /// Number of evictable pages that stay in the cache even if it exceeds its capacity; no operation
-/// needs more at the same time. A cache whose capacity is less than four times this number may
-/// evict all of them.
+/// needs more pages at the same time. A cache whose capacity is less than four times this number
+/// may evict all of them.
 const EVICTABLE_MIN: usize = 64;
 
 /// A page with its state in the cache.
@@ -699,8 +699,9 @@ impl Cache {
     }
 
     /// Evicts pages down to the capacity, but never `keep` (the page just inserted), and never the
-    /// last [`EVICTABLE_MIN`] evictable pages. Without this minimum, if nearly all pages are dirty,
-    /// an operation that needs several clean pages would lose one of them by loading the next.
+    /// last [`EVICTABLE_MIN`] evictable pages. Without this minimum, an operation that needs
+    /// several clean pages would lose one of these pages by loading the next, if nearly all pages
+    /// are dirty.
     fn shrink(&mut self, keep: u32) {
         let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
         let others = self.lent + self.logged;

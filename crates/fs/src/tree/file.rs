@@ -146,8 +146,8 @@ impl Core {
     }
 
     /// Number of blocks that a write of `blocks` blocks from `first` on adds to the blocks in use,
-    /// including `nodes` new nodes. While enough blocks are left, this is an upper bound, as if
-    /// every block were new.
+    /// including `nodes` new nodes. While enough blocks are left, returns an upper bound, which
+    /// takes every block for new.
     fn added_by(
         &mut self,
         ino: Ino,

@@ -80,8 +80,8 @@ impl Core {
         self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
-    /// Accounts for a block that is about to change: makes the nodes on its path, and marks the
-    /// node with its pointer dirty. If the block is new, the inode counts it.
+    /// Accounts for a block that is about to change: makes the nodes on the block's path, and marks
+    /// the node that holds the block's pointer dirty. If the block is new, the inode counts it.
     fn account_block(&mut self, ino: Ino, block: u32) {
         let holder = self.grow(ino, block);
         let cached_dirty = self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);

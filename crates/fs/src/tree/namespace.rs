@@ -516,9 +516,9 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// Prepares the removal of a name of `victim`: loads the inode, and checks that it is a
-    /// directory exactly if `directory` says so, and that a directory is empty. If the inode loses
-    /// its last name and `last` opens it, also checks that one more file may be open.
+    /// Prepares the removal of a name of `victim`: loads the inode, and checks that the inode is a
+    /// directory exactly if `directory` says so, and that a directory is empty. If the removal
+    /// takes the last name and `last` opens the inode, also checks that one more file may be open.
     pub(super) fn check_removal(
         &mut self,
         victim: Found,

@@ -84,9 +84,9 @@ pub(crate) fn first_pointer(page: &Page) -> u16 {
     first as u16
 }
 
-/// Checks that a page read from the drive is node `nid` of inode `ino`, and that its level and, in
-/// an inode, kind, height, directory levels, extended attributes and size are possible. Pointers
-/// and ids of children are not checked.
+/// Checks that a page read from the drive is node `nid` of inode `ino`, and that the node's level
+/// is possible. In an inode, also checks kind, height, directory levels, extended attributes and
+/// size. Pointers and ids of children are not checked.
 pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
     let head = header(page);
     let found = (head.magic.get(), head.nid.get(), head.ino.get());

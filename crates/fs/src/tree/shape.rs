@@ -166,9 +166,9 @@ impl Shape {
             && node.base < self.capacity(height)
     }
 
-    /// The trims that remove block `from` and all later blocks, from the inode downwards. The
-    /// nodes listed after the inode have blocks on both sides of `from`, so each keeps at least
-    /// one slot. A node whose blocks are all removed is not listed: it is below a slot that
+    /// The trims that remove block `from` and all later blocks, from the inode downwards. The nodes
+    /// listed after the inode have blocks before and after `from`, so each of these nodes keeps at
+    /// least one slot. A node whose blocks are all removed is not listed: it is below a slot that
     /// another trim removes.
     pub fn trims(&self, height: u8, from: u64) -> SmallVec<[Trim; 5]> {
         let mut trims = SmallVec::new();

@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// The nodes that cover blocks from `from` on, parents first, each with its level and its first
-    /// block. If some of them are not in the cache, the error requests them.
+    /// block. If some of these nodes are not in the cache, the error requests them.
     fn doomed_nodes(
         &mut self,
         ino: Ino,

@@ -66,8 +66,8 @@ impl Store {
     }
 
     /// Splits an extent at block `at`: the blocks before `at` are on the drive and stay there.
-    /// Returns the extent of the other blocks, which are still in memory; returns the whole extent
-    /// if they are not, or if `at` is not inside it.
+    /// Returns the extent of the other blocks, which are still in memory. Returns the whole extent
+    /// if the other blocks are not in memory, or if `at` is not inside the extent.
     fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };

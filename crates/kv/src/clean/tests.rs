@@ -13,7 +13,7 @@ const BLOCK: usize = 4096;
 #[test]
 fn a_zone_that_did_not_fit_is_cleaned_when_there_is_space() {
     with_store(Policy::Shared, |rt, store| async move {
-        // Files 11 to 14 have at most 16 blocks and so no blocks of checksums. If they had,
+        // Files 11 to 14 have at most 16 blocks and so no blocks of checksums. With such blocks,
         // cleaning would move the files together.
         for (name, blocks) in [("10", 30), ("11", 10), ("12", 10), ("13", 10), ("14", 10)] {
             let id = store.create(name, Lifetime::Medium).unwrap();

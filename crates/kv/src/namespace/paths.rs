@@ -74,8 +74,8 @@ impl Namespace {
         }
     }
 
-    /// Returns the number of paths that change if this one is renamed, and the length of
-    /// the longest.
+    /// Returns the number of paths that change if `path` is renamed, and the length of the longest
+    /// of these paths.
     pub(super) fn below(&self, path: &str) -> (usize, usize) {
         let prefix = below(path);
         let inside = self.nodes.range(prefix.clone()..).map(|(path, _)| path);

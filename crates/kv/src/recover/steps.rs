@@ -235,9 +235,9 @@ impl Opening {
         Ok(())
     }
 
-    /// Finishes so many active zones that the ring can begin a zone. More zones may be active than
-    /// there are permits: a full zone holds no permit, and is active again if a power cut takes its
-    /// last blocks from the drive's cache.
+    /// Finishes active zones until the ring can begin a zone. More zones may be active than there
+    /// are permits: a full zone holds no permit, but is active again if a power cut takes the
+    /// zone's last blocks from the drive's cache.
     ///
     /// The step precedes all writes, and changes nothing that recovery decides, because content of
     /// a finished zone counts only if it is found there.

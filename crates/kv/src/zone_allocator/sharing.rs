@@ -105,8 +105,8 @@ impl Use {
     }
 
     /// Rates a zone for a file as ZenFS does: 100 if the zone's files die earlier, 50 if at the
-    /// same time, otherwise the difference of the lifetimes; for a file without a lifetime 0 if the
-    /// zone has the same hint, 100 if it has another.
+    /// same time, otherwise the difference of the lifetimes. For a file without a lifetime: 0 if
+    /// the zone has the same hint, 100 if the zone has another hint.
     pub(crate) fn zenfs_diff(self, file: Use) -> i32 {
         let (Some(zone), Some(file)) = (self.lifetime(), file.lifetime()) else { return 100 };
         match file {

@@ -216,7 +216,7 @@ struct Paced {
     device: Rc<dyn ZonedDevice>,
     beside: Neighbour,
     period: u64,
-    /// Earliest start of a command that counts; the drive is loaded by then.
+    /// Earliest start of a command that is measured; the drive is loaded by then.
     first: Cell<Nanos>,
     /// Number of zones for the commands.
     zones: u32,

@@ -129,8 +129,8 @@ impl Claim {
     /// Compares `ours`, the values of the claim's figures in their order, with the published
     /// numbers.
     ///
-    /// Of a sweep, one figure gets the verdict: our highest if the published number is a maximum,
-    /// otherwise the worst. The others count as repeated.
+    /// One figure of each sweep gets the verdict: our highest if the published number is a maximum,
+    /// otherwise the worst one. The sweep's other figures count as repeated.
     pub fn verdicts(&self, ours: &[Option<Sample>]) -> Vec<Verdict> {
         let single = |(figure, sample): (&Figure, &Option<Sample>)| match sample {
             None => Verdict::None,
@@ -188,7 +188,7 @@ impl Figure {
         let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
         let gain = self.gain(near).filter(|gain| gain.abs() >= EQUAL);
         // "Up to" an amount, or up to a gain of nearly nothing, is an upper bound. "Up to" a larger
-        // gain is the maximum of a sweep, and our maximum is compared with it.
+        // gain is the maximum of a sweep, with which our maximum is compared.
         let relation = match self.relation {
             Relation::AtMost if gain.is_some() => Relation::About,
             relation => relation,
@@ -228,9 +228,9 @@ impl Figure {
         alike && same(low) && same(high)
     }
 
-    /// True if `ours` is a gain in the direction of the published gain `near` and half to twice as
-    /// large. A loss cannot exceed 100 %, so for a loss, what is left must also be half to twice
-    /// as much.
+    /// True if `ours` is a gain in the direction of the published gain `near`, and half to twice as
+    /// large as `near`. A loss cannot exceed 100 %, so after a loss the remainder must also be half
+    /// to twice the published remainder.
     fn follows(&self, near: f64, ours: f64) -> bool {
         let Some(ours) = self.gain(ours) else { return false };
         let left = (1.0 + ours) / (1.0 + near);

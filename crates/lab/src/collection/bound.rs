@@ -1,16 +1,16 @@
 //! Lower bound of the bytes that a garbage collector must copy, and the bytes that a collector with
 //! knowledge of the future copies.
 //!
-//! Placement is fixed: a zone is taken, filled, and later cleaned at most once. From the moment it
-//! is taken until it is cleaned, a zone uses its whole size. After that its survivors use only
-//! their live bytes, until they die. Cleaning a zone costs the bytes that are live at that moment.
-//! Used space has to stay within a limit at all times.
+//! Placement is fixed: a zone is taken, filled, and later cleaned at most once. A zone uses its
+//! whole size from the moment it is taken until it is cleaned. After that, the zone's survivors use
+//! only their live bytes, until they die. Cleaning a zone costs the bytes that are live at that
+//! moment. Used space has to stay within a limit at all times.
 //!
 //! [`lower`] uses multipliers λ ≥ 0, one for each moment: the price of a used byte at that moment.
-//! Sum the least cost of each zone on its own, and subtract the cost of the whole limit at these
-//! prices: no schedule within the limit copies less (weak duality). So any multipliers give a valid
-//! bound; a subgradient method looks for good ones. [`upper`] makes schedules by clairvoyant rules,
-//! and improves each until no cleaning can be put off.
+//! The bound is the sum of the least costs of each zone on its own, minus the cost of the whole
+//! limit at these prices. No schedule within the limit copies less (weak duality). So any
+//! multipliers give a valid bound; a subgradient method looks for good ones. [`upper`] makes
+//! schedules by clairvoyant rules, and improves each until no cleaning can be put off.
 //!
 //! Time is a grid. Used space counts only at the grid's moments, and cleaning between two moments
 //! is no better than cleaning at the second one: the bound holds for cleaning at any time. The

@@ -72,8 +72,8 @@ fn setups(out: &mut String, claims: &[Shown<'_>]) {
     put!(out, "- {whose}: {}\n", usual.0);
 }
 
-/// Writes which claims' verdicts are the worst over the plausible values of what the paper leaves
-/// open. The verdicts on other claims hold at one of these values.
+/// Names the claims whose verdicts are the worst over all plausible values for what the paper
+/// leaves open. The verdicts on other claims hold at one of these values.
 fn open_values(out: &mut String, source: &Source, claims: &[Shown<'_>], all: &[Kept]) {
     let varied = |shown: &&Shown<'_>| {
         let mut variants = source.plausible.iter();
@@ -130,7 +130,8 @@ fn figures(out: &mut String, shown: &Shown<'_>, differ: bool) {
     out.push('\n');
 }
 
-/// Says which point of its sweep a figure is, and of how many; empty without a sweep.
+/// Says which point of a sweep the figure is, and how many points the sweep has; empty for a figure
+/// without a sweep.
 fn of_sweep(shown: &Shown<'_>, row: &Row<'_>) -> String {
     let Some(sweep) = &row.figure.sweep else { return String::new() };
     let points = shown.published().filter(|other| other.figure.sweep.as_ref() == Some(sweep));

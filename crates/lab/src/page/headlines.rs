@@ -256,7 +256,7 @@ fn row(out: &mut String, line: &Line<'_>, y: f64) {
     put!(out, "<text x=\"16\" y=\"{:.1}\">{says}</text>", y + 12.0);
     let (left, right) = AXIS;
     put!(out, "<path class=\"fh-g\" d=\"M{left:.1} {middle:.1}H{right:.1}\"/>");
-    // A bound is met anywhere on its side of a ratio of 1.
+    // For a bound, an arrow points to the side of ratio 1 on which our number meets the bound.
     let one = across(1.0);
     match line.bound {
         Relation::About => {}

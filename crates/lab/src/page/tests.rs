@@ -251,7 +251,8 @@ fn of_papers(test: impl Fn(&str, &[Shown<'_>])) {
     }
 }
 
-/// Rows that cannot be compared are left out: the trace that they replayed is no longer available.
+/// Rows that cannot be compared are left out: the trace that these rows replayed is no
+/// longer available.
 #[test]
 fn the_rows_of_a_page_come_from_one_commit() {
     of_papers(|paper, claims| {

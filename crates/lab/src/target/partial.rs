@@ -141,7 +141,8 @@ impl Partial {
     }
 
     /// Chooses the segment for the `left` blocks of a request: the one with the fewest waiting
-    /// requests; among these an idle one, and then the one that has written least.
+    /// requests. If several have the fewest, prefers an idle one, and then the one that has
+    /// written least.
     fn route(&self, left: u32) -> &Segment {
         let wants = left >= self.large;
         let fits = |segment: &&Segment| segment.large == wants;

@@ -1,11 +1,11 @@
 //! Segment summaries in pairs of zones, as in the plain pair to which Z-LFS compares itself.
 //!
-//! In its published code (NAIVE_MFZ: `merge_ssa` in `segment.c`, called by `f2fs_write_checkpoint`)
-//! each segment of 2 MiB has a summary of one block in an area of zones, and each zone of that area
-//! has a second zone. A checkpoint writes each zone with a new summary, as a whole, to the other
-//! zone of its pair; its last record waits for these copies. The engine keeps summaries in
-//! segments, so this layer between engine and drive does that work in addition. It takes the pairs'
-//! zones from the end of the drive.
+//! The published code of that pair is NAIVE_MFZ: `merge_ssa` in `segment.c`, called by
+//! `f2fs_write_checkpoint`. Each segment of 2 MiB has a summary of one block in an area of zones,
+//! and each zone of that area has a second zone. A checkpoint writes each zone with a new summary,
+//! as a whole, to the other zone of its pair; the checkpoint's last record waits for these copies.
+//! The engine keeps summaries in segments, so this layer between engine and drive does that work in
+//! addition. The layer takes the pairs' zones from the end of the drive.
 //!
 //! Invariants
 //! - The last record of a checkpoint reaches the drive after the copies of all zones with

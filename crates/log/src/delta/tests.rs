@@ -210,8 +210,8 @@ impl Drop for Run {
     }
 }
 
-/// The audit finds a half that is called clean although it holds blocks that count, even if only
-/// the writer's account or only the extents show them.
+/// The audit finds a half that is marked clean although the half holds blocks of extents, even if
+/// only the writer's account or only the extents show these blocks.
 #[test]
 fn the_audit_finds_a_half_that_is_not_clean() {
     let mut run = Run::new(1, 12);

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 pub struct Failure {
     /// The zone that failed.
     pub zone: ZoneId,
-    /// First block of the zone that is not known to be written, like all blocks after it.
+    /// From this block of the zone on, no block is known to be written.
     pub from: u32,
     /// True if the drive's status blames this zone alone: other zones can be written.
     pub of_zone: bool,

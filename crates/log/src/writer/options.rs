@@ -29,9 +29,10 @@ pub struct WriterOptions {
     pub depth: u32,
     /// Maximum number of blocks in a write command, if lower than the drive's limit.
     pub command_blocks: Option<u32>,
-    /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
-    /// as many commands as are missing from this number, of at least 16 KiB each. So the dies of a
-    /// zone that spans several dies work in parallel. 1: waiting writes go in one command.
+    /// Number of commands of a zone to keep in flight, if possible. Waiting writes are divided into
+    /// as many commands as are missing from this number; each command has at least 16 KiB. So the
+    /// dies of a zone that spans several dies work in parallel. 1: waiting writes go in one
+    /// command.
     pub pieces: u32,
     /// Whether the writer learns the faster way to write blocks that wait for a zone without
     /// commands in flight: one command or `pieces`. Under [`Order::Queued`] only.

@@ -190,9 +190,9 @@ impl Dispatcher {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Returns the block at which an append begins, if it is among the blocks set aside for the
-    /// appends in flight together. Otherwise returns the error, and whether the error concerns this
-    /// zone alone: it does if another append, torn within a block, has shifted this one.
+    /// Returns the block at which an append begins, if this block is among the blocks set aside for
+    /// the appends in flight. Otherwise returns the error, and whether the error concerns this zone
+    /// alone: true if another append, torn within a block, has shifted this append.
     fn appended_at(
         &self,
         state: &State,

@@ -24,8 +24,8 @@ pub(crate) struct State {
     pub(super) id: Cell<u64>,
     /// Number of the newest snapshot.
     pub(super) snapshots: Cell<u64>,
-    /// Old copies of mapping blocks, each as mapping block and block number: the newest durable
-    /// checkpoint may name them, the root does not.
+    /// Old copies of mapping blocks, each given by the mapping block and the block number of the
+    /// copy. The newest durable checkpoint may name these copies; the root does not.
     pub(super) replaced: RefCell<Vec<(u32, u32)>>,
     /// Old copies of mapping blocks, taken from `replaced`, that the checkpoint whose record is
     /// being written does not name.
@@ -71,14 +71,14 @@ impl State {
         self.written.get()
     }
 
-    /// Old copies of mapping blocks, each as mapping block and block number: the newest durable
-    /// checkpoint may name them, the root does not.
+    /// Old copies of mapping blocks, each given by the mapping block and the block number of the
+    /// copy. The newest durable checkpoint may name these copies; the root does not.
     pub(crate) fn replaced(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.replaced.borrow()
     }
 
-    /// Old copies of mapping blocks, each as mapping block and block number, that the checkpoint
-    /// whose record is being written does not name.
+    /// Old copies of mapping blocks, each given by the mapping block and the block number of the
+    /// copy. The checkpoint whose record is being written does not name these copies.
     pub(crate) fn unnamed(&self) -> Ref<'_, Vec<(u32, u32)>> {
         self.unnamed.borrow()
     }

@@ -42,9 +42,10 @@ impl OpenMeta {
         stripes - u32::from(self.0.is_some())
     }
 
-    /// Adds the stripe just noted to those that wait for a metadata stripe. Returns that metadata
-    /// stripe, to wait for, and whether the caller has to spawn a task that checks
-    /// [`OpenMeta::is_due`] after the tasks that run now; `None` if metadata is out of band.
+    /// Adds the stripe just noted to the stripes that wait for a metadata stripe. Returns that
+    /// metadata stripe, for which the caller then waits. The flag is true if the caller has to
+    /// spawn a task that checks [`OpenMeta::is_due`] after the tasks that run now. `None` if
+    /// metadata is out of band.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }
@@ -54,8 +55,8 @@ impl OpenMeta {
         self.0.as_ref().is_some_and(|windows| windows.is_due())
     }
 
-    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if the list of its window
-    /// is not in memory, `Some(None)` if the list lacks the row.
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if the list of the stripe's
+    /// window is not in memory, `Some(None)` if the list lacks the row.
     pub(super) fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
     }

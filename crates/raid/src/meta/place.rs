@@ -77,8 +77,8 @@ impl MetaPlace {
     }
 
     /// Maximum number of stripes in flight in a segment of the volume's own writes: `depth` with
-    /// out-of-band metadata. With in-band metadata it is a window, so that cleaning fills windows:
-    /// the space that cleaning frees must not depend on an option.
+    /// out-of-band metadata. With in-band metadata, the number of stripes of a window, so that
+    /// cleaning fills windows: the space that cleaning frees must not depend on an option.
     pub(crate) fn internal_depth(self, depth: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => depth,

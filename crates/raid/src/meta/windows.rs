@@ -169,8 +169,8 @@ impl Windows {
         &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
     }
 
-    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if the list of its window
-    /// is not in memory, `Some(None)` if the list lacks the row.
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if the list of the stripe's
+    /// window is not in memory, `Some(None)` if the list lacks the row.
     pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         let state = self.state.borrow();
         state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))

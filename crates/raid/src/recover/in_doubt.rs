@@ -1,18 +1,18 @@
 //! Stripes in doubt: the chunks found do not show whether the stripe was acknowledged.
 //!
-//! A stripe with too few chunks never counted if a member in service has its zone of the segment
-//! but not its chunk of the stripe, since a stripe is acknowledged only when every member has its
-//! chunk. If all missing chunks are of absent members, or of zones that members lost, the stripe
-//! may have been acknowledged. The remaining drives may not tell which blocks the stripe held, and
-//! the addresses of these blocks would read as their earlier content. Reads would not fail, because
-//! no checkpoint's map names these blocks. The array is then refused, before anything is written,
-//! unless the operator accepts the loss.
+//! A stripe is acknowledged only when every member has its chunk. So a stripe with too few chunks
+//! never counted if a member in service has its zone of the segment, but not its chunk of the
+//! stripe. If all missing chunks are of absent members, or of zones that members lost, the stripe
+//! may have been acknowledged. The remaining drives may not tell which blocks the stripe held.
+//! Reads of these blocks would then return earlier content instead of an error, because no
+//! checkpoint's map names the blocks. So the array is refused, before anything is written, unless
+//! the operator accepts the loss.
 //!
-//! A stripe is in doubt only if more was lost than the level tolerates. The check cannot tell a
-//! member whose zone of a segment went offline from a member with an unrelated offline zone that
-//! had not written its header of the segment yet when the crash came. So, beyond what the level
-//! tolerates, it refuses some arrays that lost nothing. Zones with damaged headers do not prove a
-//! loss, because a crash leaves torn headers.
+//! A stripe is in doubt only if more was lost than the level tolerates. An offline zone does not
+//! show whether it belonged to a segment: perhaps its member had not begun a zone of that segment
+//! when the crash came. So, if more zones are missing than the level tolerates, the check refuses
+//! some arrays that lost nothing. Zones with damaged headers do not prove a loss, because a crash
+//! leaves torn headers.
 //!
 //! A damaged block whose metadata is damaged too may have been a chunk of any stripe that could be
 //! at its place. For these stripes, its member counts like one that lost its zone.
@@ -138,8 +138,9 @@ impl Volume {
         self.check_read()
     }
 
-    /// Fails if stripes are in doubt, whose chunks absent members may have. The check runs before
-    /// these members are recorded as failed: afterwards their drives would always be refused.
+    /// Fails if stripes are in doubt whose missing chunks may be on absent members. The check runs
+    /// before these members are recorded as failed: afterwards their drives would always be
+    /// refused.
     ///
     /// # Errors
     /// The errors of [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.

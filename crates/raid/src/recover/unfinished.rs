@@ -50,8 +50,8 @@ pub(crate) enum Stage {
 /// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` together as often
 /// as its segment's `fallback` says; from then on, no segment is kept because of these lists.
 pub(crate) struct UnfinishedRecovery {
-    /// Numbers of the blocks of torn stripes: a member in service lacks its chunk, and the other
-    /// chunks can reconstruct it. Padding is left out.
+    /// Numbers of the blocks of torn stripes. In each of these stripes, a member in service lacks
+    /// its chunk, and the other chunks can reconstruct that chunk. Padding is left out.
     pub(crate) torn: Vec<u32>,
     /// Numbers of the blocks of stripes that have all of their chunks, some of them damaged.
     pub(crate) damaged: Vec<u32>,

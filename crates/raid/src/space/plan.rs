@@ -132,9 +132,9 @@ impl Facts {
         }
     }
 
-    /// Whether to help the internal writer before those of users. If its stripes were handed
-    /// over, the internal writer may wait without a stripe to write: then stripes in line for
-    /// users come first.
+    /// Whether to help the internal writer before the writers of users. If its stripes were handed
+    /// over, the internal writer may wait without a stripe to write; then users' stripes in line
+    /// come first.
     fn internal_first(&self) -> bool {
         let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
         self.internal_waits && (helped || !self.users_line)

@@ -222,7 +222,7 @@ impl Volume {
         now == from.number && self.origin(now) == from
     }
 
-    /// The origin of block `number`, as of now: with the segment that is in the block's slot.
+    /// The origin of block `number`, with the segment that is in the block's slot now.
     pub(crate) fn origin(&self, number: u32) -> Origin {
         let slot = self.0.shape.slot(number) as usize;
         Origin { number, segment: self.0.segments.borrow()[slot].sequence }

@@ -141,8 +141,8 @@ impl Stripe {
         (Some(identity), identity.crc)
     }
 
-    /// Gives each call that needs them the places of its mapping blocks. Moved blocks and trim
-    /// records in the stripe are left out.
+    /// Gives the numbers of the written mapping blocks to each call that asked for these numbers.
+    /// Moved blocks and trim records in the stripe are left out.
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
         for call in &self.calls {
             let Some(placed) = &call.placed else { continue };

@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// Number of device errors after which a tolerant client gives up.
 const ERRORS_MAX: u32 = 8;
 /// After this many operations of a client, all accounts of the engine are audited, not only the
-/// changed ones. An audit of all of them after each operation would double the time of a run.
+/// changed ones. An audit of all accounts after each operation would double the time of a run.
 const AUDIT_ALL_EVERY: u32 = 16;
 
 /// The history that clients of a run write.
@@ -99,7 +99,7 @@ impl Client {
         Ok((self.generator, self.model))
     }
 
-    /// Audits the engine's accounts: the changed ones after most operations, all of them after
+    /// Audits the engine's accounts: the changed accounts after most operations, all accounts after
     /// every [`AUDIT_ALL_EVERY`]th.
     fn audit(&mut self) -> Result<(), Error> {
         self.steps += 1;
@@ -381,7 +381,7 @@ impl Client {
 }
 
 /// True for half of all names. Like a mount, the client removes or replaces these names by calls
-/// that open an inode when it loses its last name.
+/// that open an inode that loses its last name.
 fn opens(name: &[u8]) -> bool {
     name.iter().fold(0, |sum, byte| sum ^ byte).is_multiple_of(2)
 }
@@ -397,8 +397,9 @@ fn node(make: Make, object: Object, mode: u16) -> NewNode {
     NewNode { mode, uid, gid, ..node }
 }
 
-/// Kinds of errors with which the engine may refuse an operation that the model refuses too. The
-/// kinds need not be the same, since two reasons may apply at once; other tests check them.
+/// Kinds of errors with which the engine may refuse an operation that the model refuses too. Engine
+/// and model need not give the same kind, since two reasons may apply at once; other tests check
+/// the kinds.
 fn refusals() -> [ErrorKind; 10] {
     [
         ErrorKind::NotFound,

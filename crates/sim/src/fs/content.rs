@@ -198,8 +198,8 @@ pub struct Change {
     pub op: Op,
     /// The content that a copy writes; `None` for other operations.
     pub copied: Option<Rc<Copied>>,
-    /// Whether the operation was not answered: it was in flight, or failed midway. A part of it may
-    /// be done permanently.
+    /// Whether the operation was not answered: it was in flight, or failed midway. A part of the
+    /// operation may be done permanently.
     pub torn: bool,
 }
 

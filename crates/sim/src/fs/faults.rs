@@ -73,8 +73,9 @@ pub fn in_run(case: Case) -> Vec<Fault> {
         .collect()
 }
 
-/// Draws the state of the drive after a power cut: in half of the cases no fault; otherwise a zone
-/// is read-only, offline or full, a block is unreadable, or one of the next commands fails.
+/// Draws the state of the drive after a power cut: no fault in half of the cases, otherwise one
+/// fault. A zone is read-only, offline or full, or a block is unreadable, or one of the next
+/// commands fails.
 pub fn at_rest(emulator: &Emulator, seed: u64) {
     // Remaining faults of the run are removed.
     let _ = emulator.clear_faults(None);

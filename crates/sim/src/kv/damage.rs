@@ -1,9 +1,9 @@
 //! Damaged images of file stores, which were stopped cleanly.
 //!
 //! In some cases a single block of the record ring or of content is damaged. Then everything that
-//! was acknowledged must be there, or its loss must be named: the store is refused, or the read of
-//! the file fails with an error that names it. `furrow kv fsck` finds the loss. A store whose loss
-//! the user accepts opens and works.
+//! was acknowledged must be there, or an error must name what is lost: the store is refused, or the
+//! read of the file fails. `furrow kv fsck` finds the loss. A store whose loss the user accepts
+//! opens and works.
 //!
 //! In the other cases one to three places are damaged, and record checksums are mostly made to fit
 //! again. Then inspecting and checking may fail, but must neither panic nor hang, nor take memory

@@ -128,7 +128,7 @@ impl Content {
     }
 
     /// The content after a restart that found `blocks`, by their offsets. Blocks in `zeros` that
-    /// were found as zeros stay zeros, and nothing is dead any more.
+    /// were found as zeros stay zeros. The result has no dead ranges.
     pub(crate) fn restarted(&self, zeros: &Ranges, blocks: &BTreeMap<u64, Vec<u8>>) -> Content {
         let mut content = Content { pieces: self.pieces.clone(), ..Content::default() };
         for (from, to) in &zeros.0 {
@@ -205,7 +205,7 @@ impl Content {
                 let skip = (at % 8) as usize;
                 let now = (8 - skip).min(count - compared);
                 let there = &here[compared..compared + now];
-                // Whole words are compared as one, which is most of them.
+                // Most words are whole; these are compared as one integer.
                 let same = match there.try_into() {
                     Ok(word) => u64::from_le_bytes(word) == u64::from_le_bytes(bytes),
                     Err(_) => there == &bytes[skip..skip + now],

@@ -204,7 +204,8 @@ fn quiet(rng: &mut Rng) -> Plan {
     Plan { faults: Vec::new(), early: false, stop: true, clients: 2, operations: 20, seed }
 }
 
-/// Number of zones of the ring that may still fail: a half and one more zone must stay writable.
+/// Number of zones of the ring that may still fail: as many zones as a half of the ring has, and
+/// one more, must stay writable.
 fn ring_left(world: &World) -> u32 {
     let bad = world.drive.report().iter().filter(|r| is_bad(r) && world.ring.has(r.zone)).count();
     (world.ring.count() - world.ring.half - 1).saturating_sub(bad as u32)

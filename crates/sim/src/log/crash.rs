@@ -5,9 +5,9 @@
 //! those blocks, appends the changed table entries to the delta log, flushes, and writes a
 //! checkpoint record with FUA to a ring of two zones. Meanwhile the next versions are written. When
 //! a half of the delta log is full, a commit stores the whole table and the log continues in the
-//! other half; superzones without a valid block are released. The promise: after a crash the table
-//! is that of the last acknowledged commit, or of the commit in progress, and each block that the
-//! table names has the content written there.
+//! other half; superzones without a valid block are released. The promise: after a crash, the table
+//! is that of the last acknowledged commit, or of the commit in progress. Each block that the table
+//! names has the content written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
 //! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]). Nothing is

@@ -17,7 +17,7 @@ use std::rc::Rc;
 const BARE: u64 = 0xba7e_072c;
 
 /// Mixed into the seed for a separate generator, which decides whether logical blocks are smaller
-/// than 4 KiB. So the draws of the main generator are those from before this choice existed.
+/// than 4 KiB. So the main generator still draws what it drew before this choice existed.
 const SECTORED: u64 = 0x512_4a1d;
 
 /// Number of additional drives, for replacements.
@@ -232,8 +232,8 @@ pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<
     seats
 }
 
-/// Lets a spare replace a failed member: a spare that a crash left, otherwise `part`. Returns which
-/// of the two it was, as a text for the figures.
+/// Lets a spare replace a failed member: a spare that a crash left, otherwise `part`. Returns a
+/// text for the figures, which says which of the two drives was taken.
 ///
 /// # Errors
 /// If the spare is refused.

@@ -11,9 +11,9 @@ pub(crate) fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32])
     format!("{when}: {level} of {drives} {lost:?}")
 }
 
-/// A line for each shape of the sweep, about the combinations of as many lost drives as the level
-/// tolerates: how many of them were tried, so that everything was read back without these drives,
-/// and which were missed.
+/// A line for each shape of the sweep. The line says how many combinations of lost drives were
+/// tried, and which were missed. A combination has as many drives as the level tolerates; it was
+/// tried if everything was read back without these drives.
 pub fn coverage(reached: &Tally) -> Vec<String> {
     let of = |(level, drives): &(Level, u32)| {
         let placement = Placement::new(*level, *drives).ok()?;

@@ -545,10 +545,10 @@ impl Reopening {
         lost
     }
 
-    /// Chooses drives that are lost with the power when a reopening was cut: drives of members that
-    /// the newest state record calls whole, at most as many as the level tolerates in addition to
-    /// the members that are not whole. Chooses none if the remaining drives would not know which
-    /// members are whole.
+    /// Chooses drives that are lost with the power when a reopening was cut. They are drives of
+    /// members that are whole in the newest state record. Together with the members that are not
+    /// whole, these are at most as many as the level tolerates. Chooses none if the remaining
+    /// drives would not know which members are whole.
     async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
         // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut rng = Rng::new(drawn ^ 0x10_5e);
@@ -564,8 +564,9 @@ impl Reopening {
             }
         }
         let whole = |known: &[(u32, Examined)]| {
-            // This repeats the rule of `furrow_raid::newest` instead of calling it: a defect there
-            // must not also choose the drives that are lost, and so hide itself.
+            // This repeats the rule of `furrow_raid::newest` instead of calling that function.
+            // Otherwise, a defect of the function would also choose the drives that are lost, and
+            // so hide itself.
             let rank = |(_, one): &(u32, Examined)| (one.events, one.record);
             let best = known.iter().map(rank).max()?;
             let active = |(_, one): &(u32, Examined)| {
@@ -575,8 +576,8 @@ impl Reopening {
             let mut newest = known.iter().filter(|one| rank(one) == best).map(active);
             let first = newest.next()?;
             // Two halves that continued without each other may have counted the same number of
-            // events. Then their records have the same rank, and this rule cannot decide which
-            // half counts.
+            // events. Then their records have the same rank, and this rule cannot choose between
+            // the halves.
             newest.all(|other| other == first).then_some(first)
         };
         let Some(before) = whole(&known) else { return Vec::new() };

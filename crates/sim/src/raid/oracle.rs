@@ -1,7 +1,8 @@
 //! The oracle of a volume's blocks, for everything that runs a volume under faults.
 //!
 //! A block has the content of its last acknowledged write or trim, or of a later one in flight.
-//! Contents are identified by versions: every 16 bytes of a block hold its number and its version.
+//! Contents are identified by versions: every 16 bytes of a block hold the block's number
+//! and version.
 
 use furrow_raid::Volume;
 use furrow_rt::Page;

@@ -10,10 +10,10 @@
 //! failure. The exception: if members have lost zones and the volume does not fit the
 //! rest, writes may be refused for lack of space, and everything else must hold.
 //!
-//! Between lives *branches* are tried on copies of the drives (`branch`): members that return with
-//! an older state (`older`), mapping blocks and other metadata that are damaged (`ruin`), spares
-//! that replace failed members (`spares`), and drives that are lost (`lost`). The lives do not
-//! depend on the branches, so that seeds that once failed keep their runs.
+//! Between lives, *branches* are tried on copies of the drives (`branch`). In a branch, members
+//! return with an older state (`older`), metadata such as mapping blocks is damaged (`ruin`),
+//! spares replace failed members (`spares`), or drives are lost (`lost`). The lives do not depend
+//! on the branches, so that seeds that once failed keep their runs.
 
 mod branch;
 mod lost;

@@ -3,9 +3,9 @@
 //!
 //! There are two subjects. In the first, clients use zones directly, and the oracle is the contract
 //! of a zoned drive with a volatile cache. In the second, the file system's clients and oracle run
-//! on soft zones. The first subject's plain drive also has faults, in some of the runs and
-//! recoveries: a recovery with faults may fail, but the next one, without faults, must find nothing
-//! lost. Some cuts leave the drive its power and its cache, as if the process were killed.
+//! on soft zones. The first subject's plain drive also has faults in some of the runs and
+//! recoveries. A recovery with faults may fail, but the next recovery, without faults, must find
+//! nothing lost. Some cuts leave the drive its power and its cache, as if the process were killed.
 
 use crate::crash::{Case, Subject};
 use crate::fs;

@@ -146,7 +146,8 @@ impl Expected {
         lives.lives.get_mut(life.checked_sub(lives.first)? as usize)
     }
 
-    /// Records that the blocks before `to` are durable in life `life`, so earlier lives are over.
+    /// Records that the blocks before `to` are durable in life `life`. If one of these blocks must
+    /// still exist, earlier lives are over.
     fn durable(&mut self, zone: u32, life: u32, to: u32) {
         let Some(of) = self.life(zone, life) else { return };
         of.durable = of.durable.max(to);

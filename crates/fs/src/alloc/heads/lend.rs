@@ -5,8 +5,8 @@
 //! (section 4.5). A finish programs the rest of each zone, on dies that the second stream writes
 //! to: with slow dies the finish of a superzone took twelve seconds, and the blocks that a finish
 //! writes are lost space. So a parked superzone is lent as it is: the second stream writes the rest
-//! of it, segment by segment, instead of opening a superzone for which it lacks the permits. Blocks
-//! of two lifetimes then share a superzone.
+//! of the superzone, segment by segment, instead of opening a superzone for which this stream lacks
+//! the permits. Blocks of two lifetimes then share a superzone.
 //!
 //! A lent head still belongs to its own stream: nothing on the drive says that the head is lent,
 //! and after a crash it is parked. The loan ends when the superzone is full, when the owner takes

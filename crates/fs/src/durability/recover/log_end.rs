@@ -4,11 +4,11 @@
 //! missing, torn, or depends on a block that did not arrive. A durable record that was damaged
 //! later looks the same. There are three proofs of damage. First, a whole record behind the place
 //! says that the missing record was durable: each record names the sequence below which all records
-//! were durable when it was written. A record of an older version, which names no sequence, gives a
-//! weaker bound, because only a few records are in flight at a time. Second, a checkpoint names an
-//! end of the log behind the place: recovery writes such a checkpoint after reading everything
-//! before that end. Third, a record was written after a checkpoint newer than the newest whole one:
-//! then the newer checkpoint is damaged.
+//! were durable when that record was written. A record of an older version, which names no
+//! sequence, gives a weaker bound, because only a few records are in flight at a time. Second, a
+//! checkpoint names an end of the log behind the place: recovery writes such a checkpoint after
+//! reading everything before that end. Third, a record was written after a checkpoint newer than
+//! the newest whole one: then the newer checkpoint is damaged.
 //!
 //! Even without such a proof, a record counts as damaged if all of its blocks are on the drive.
 //! When a power cut interrupts a write, a zone keeps only the beginning of it, as the write

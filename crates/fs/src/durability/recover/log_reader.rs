@@ -21,7 +21,7 @@ const AHEAD: u32 = 128;
 /// Largest number of node or data blocks read at the same time.
 const READS: usize = 64;
 
-/// A place in the log: the half, and the number of the block in it, in striping order.
+/// A place in the log: the half, and the number of the block in the half, in striping order.
 pub(super) type Place = (u8, u32);
 
 /// A reader of the sync log.
@@ -35,8 +35,8 @@ pub(super) struct LogReader<'a> {
     first: u32,
     /// The last batch of blocks; `None` for a block that is not written or could not be read.
     blocks: Vec<Option<Page>>,
-    /// Nodes that were found whole, and whose blocks that may have been lost were found whole too:
-    /// address and CRC. These nodes were read many at a time, and are not read again.
+    /// Address and CRC of nodes that were read many at a time and found whole. Those of their
+    /// blocks that may have been lost were found whole too. These nodes are not read again.
     whole: BTreeSet<(u32, u32)>,
     /// Blocks that may have been lost and were found whole: address and CRC.
     data: BTreeSet<(u32, u32)>,
@@ -242,9 +242,9 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Decides whether an incomplete record was cut off or is damaged; `bytes` are the blocks that
-    /// the drive has of it. A crash cut the record off, unless its items show that the record is
-    /// complete and its length field is damaged.
+    /// Decides whether an incomplete record was cut off or is damaged; `bytes` are the blocks of
+    /// the record that the drive has. A crash cut the record off, unless its items show that the
+    /// record is complete and its length field is damaged.
     fn cut_off(&self, header: Option<&RecordHeader>, bytes: Vec<u8>) -> Read {
         let Some(header) = header else { return Read::Nothing };
         let mut input = Decoder(&bytes[RecordHeader::SIZE..]);
@@ -297,7 +297,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// Checks the nodes and pointers of the records in `blocks` before the scan reaches these
-    /// records. The scan checks only those again that were not found whole.
+    /// records. The scan then checks only the nodes and pointers again that were not found whole.
     async fn check_nodes(&mut self) {
         let (device, found) = (self.device, self.found);
         let geometry = device.geometry();

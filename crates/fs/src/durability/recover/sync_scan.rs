@@ -92,7 +92,8 @@ impl SyncScan {
 
 /// Reads the sync log up to its end. If a record is missing where the log does not end
 /// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. With
-/// `skip`, a built-in defect, a record that does not count is skipped instead of ending the log.
+/// `skip`, a built-in defect, a record whose blocks are missing is skipped and does not end the
+/// log.
 pub(crate) async fn scan_sync_log(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -167,8 +168,8 @@ pub(crate) async fn scan_sync_log(
 /// The next record, or its absence.
 enum Next {
     Record(Place, RecordHeader, Vec<u8>),
-    /// No record with the expected sequence was found; the place where it should be, and the
-    /// content there.
+    /// No record with the expected sequence was found; the place where the record should be, and
+    /// the content there.
     Missing(Place, Read),
 }
 

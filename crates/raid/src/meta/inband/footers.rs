@@ -1,9 +1,9 @@
 //! A segment's footers, written or to be written: on drives without an out-of-band area, they stand
 //! in for metadata blocks that cannot be read.
 //!
-//! Footers do not have the coded part of parity blocks, so it is computed from the coded parts of
-//! the row's data blocks. The entries of all these data blocks are there, because the footers of
-//! any sufficient set of drives describe the zones of all drives.
+//! Footers do not have the coded part of parity blocks, so that part is computed from the coded
+//! parts of the row's data blocks. The entries of all these data blocks are there, because the
+//! footers of any sufficient set of drives describe the zones of all drives.
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::meta::footer::open_entry;

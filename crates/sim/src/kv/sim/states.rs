@@ -23,8 +23,8 @@ pub(crate) struct Expected {
     pub(crate) contents: BTreeMap<Uid, Vec<Content>>,
 }
 
-/// The states allowed after a crash that follows `events`. `before` is the state at their
-/// beginning, which was durable.
+/// The states allowed after a crash that follows `events`. `before` is the state before the first
+/// of these events, which was durable.
 pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
     let Expected { names: mut all, mut contents } = before;
     let mut durable = 0;

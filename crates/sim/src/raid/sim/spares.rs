@@ -283,9 +283,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes a drive hang: it answers nothing any more. The array does not watch a waiting spare,
-    /// so in a life with spares the drive is given up after 100 s, as an examination of the drives
-    /// would do.
+    /// Makes a drive hang, so that the drive no longer answers. The array does not watch a waiting
+    /// spare, so in a life with spares the drive is given up after 100 s, as an examination of the
+    /// drives would do.
     pub(super) fn hang(&self, part: u32) {
         let drive = self.parts[part as usize].clone();
         drive.hang();
