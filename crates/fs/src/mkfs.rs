@@ -38,6 +38,7 @@ pub(crate) async fn format(
     let pages = Pool::new(256);
     check_checkpoint(&layout).map_err(|error| error.at(device.name()))?;
     refuse_used(&*device, &layout, options, &pages).await?;
+    home(&descriptors(&*device, &layout).await?)?;
     // Nothing is written before this line.
     let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
     empty(&writer).await?;
@@ -58,17 +59,11 @@ pub(crate) async fn format(
 }
 
 /// Checks that the checkpoints of a busy file system fit a zone after the superblock: unlike the
-/// first one, they also have table pages, open summaries and orphans.
+/// first checkpoint, such a checkpoint also has table pages, open summaries and orphans.
 fn check_checkpoint(layout: &Layout) -> Result<()> {
     let units = (layout.nat_units() + layout.sit_units()) as usize;
-    let (streams, superzones) = (layout.streams as usize, layout.superzones as usize);
-    let first = size_of::<CheckpointBody>()
-        + size_of::<SuperblockBody>()
-        + streams * size_of::<StreamState>()
-        + layout.logs as usize * size_of::<ExtentEntry>()
-        + superzones * size_of::<Descriptor>()
-        + size_of::<SummaryEntry>();
-    let most = first
+    let streams = layout.streams as usize;
+    let most = first_checkpoint_bytes(layout)
         + units * size_of::<UnitRef>()
         + streams * 8 * layout.segment_blocks as usize
         + streams * HEADS_PER_STREAM as usize * size_of::<StreamState>()
@@ -131,6 +126,13 @@ async fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<De
     Ok(all)
 }
 
+/// The first superzone without missing zones.
+fn home(superzones: &[Descriptor]) -> Result<usize> {
+    superzones.iter().position(|d| d.missing.get() == 0).ok_or_else(|| {
+        Error::new(ErrorKind::Io, "every superzone has a zone that cannot be written")
+    })
+}
+
 fn broken(state: ZoneState) -> bool {
     matches!(state, ZoneState::ReadOnly | ZoneState::Offline)
 }
@@ -175,11 +177,9 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         4 => 2,
         _ => 1,
     };
+    // Zones may have failed since the check: a reset shows it.
     let mut all = descriptors(&**writer.device(), layout).await?;
-    let Some(home) = all.iter().position(|d| d.missing.get() == 0) else {
-        let message = "every superzone has a zone that cannot be written";
-        return Err(Error::new(ErrorKind::Io, message));
-    };
+    let home = home(&all)?;
     let zone = ZoneId(layout.superzone_start(home as u32));
     writer.open_empty(zone);
     let pages_of: Pages = smallvec::smallvec![root];
@@ -213,7 +213,10 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     all[home].state = SuperzoneState::Active as u8;
     let body = first_checkpoint(layout, (stream, home as u32), &all, &logs, seconds);
     let ring = ZoneId(layout.ring_start);
-    assert!(blocks_for(body.len()) < layout.capacity, "invariant: the checkpoint fits");
+    assert!(
+        body.len() <= first_checkpoint_bytes(layout),
+        "invariant: the checkpoint is as large as was checked"
+    );
     writer.open_empty(ring);
     let superblock = RecordId { kind: kind::SUPERBLOCK, checkpoint: 0, ..id };
     let superblock = seal(&superblock, layout.encode().as_bytes(), pages);
@@ -229,6 +232,16 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     drop(writer.submit(ZoneWrite { durability, ..checkpoint }));
     writer.drain().await?;
     writer.flush().await
+}
+
+/// The size of [`first_checkpoint`] if each log has one extent.
+fn first_checkpoint_bytes(layout: &Layout) -> usize {
+    size_of::<CheckpointBody>()
+        + size_of::<SuperblockBody>()
+        + layout.streams as usize * size_of::<StreamState>()
+        + layout.logs as usize * size_of::<ExtentEntry>()
+        + layout.superzones as usize * size_of::<Descriptor>()
+        + size_of::<SummaryEntry>()
 }
 
 fn first_checkpoint(
