@@ -97,6 +97,13 @@ fn files_get_other_names_and_further_ones_or_none_does() {
     let more = names(&place);
     place.refused(&["kv", "ln", "-f", &d, "top", &longest, "empty"], 1, &["at most 1024"]);
     assert_eq!(names(&place), more, "neither name was made");
+    // A file that was replaced before the failure is there again.
+    place.ok(&["kv", "ln", &d, "db/1.sst", "empty/top"]);
+    let before = (names(&place), place.json(&["kv", "ls", &d, "empty"])["entries"].clone());
+    place.refused(&["kv", "mv", "-f", &d, "top", &longest, "empty"], 1, &["at most 1024"]);
+    let after = (names(&place), place.json(&["kv", "ls", &d, "empty"])["entries"].clone());
+    assert_eq!(before, after);
+    place.ok(&["kv", "rm", &d, "empty/top"]);
     place.ok(&["kv", "rm", &d, &longest, &format!("empty/{longest}")]);
 
     let said = place.ok(&["kv", "ln", "-v", &d, "top", "db/1.sst", "empty"]);

@@ -63,20 +63,37 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
                 bail!("{name}: is there already, and a directory replaces nothing");
             }
         }
-        // If another argument moves a directory, a path inside this directory no longer exists when
-        // its own turn comes.
+        // A path inside a directory that another argument moves may no longer exist when the path
+        // itself is to be moved.
         let inside = |of: &str| from.starts_with(&format!("{of}/"));
         if let Some((of, _)) = pairs.iter().find(|(other, _)| inside(other)) {
             bail!("{}: moves with {} already", show::printable(from), show::printable(of));
         }
     }
-    for (done, (from, to)) in pairs.iter().enumerate() {
-        if let Err(error) = changed.store().rename(from, to) {
-            for (from, to) in pairs[..done].iter().rev() {
-                changed.store().rename(to, from)?;
-            }
-            return Err(error.into());
+    // A file that is to be replaced keeps another name until all are renamed.
+    let mut replaced: Vec<(String, &String)> = Vec::new();
+    let mut renamed = 0;
+    let done = pairs.iter().try_for_each(|(from, to)| {
+        if changed.node(to)?.is_some() {
+            let kept = format!("{to}{UNFINISHED}");
+            changed.store().link(to, &kept)?;
+            replaced.push((kept, to));
         }
+        changed.store().rename(from, to)?;
+        renamed += 1;
+        anyhow::Ok(())
+    });
+    if let Err(error) = done {
+        for (from, to) in pairs[..renamed].iter().rev() {
+            changed.store().rename(to, from)?;
+        }
+        for (kept, to) in &replaced {
+            changed.store().rename(kept, to)?;
+        }
+        return Err(error);
+    }
+    for (kept, _) in &replaced {
+        changed.store().remove(kept)?;
     }
     end(&changed, &args.names, &pairs, "->", out)
 }
@@ -93,8 +110,8 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
             bail!("{}: a directory: it has one name only", show::printable(from));
         }
     }
-    // A name that is to replace a file is made under another name first and renamed then, so it
-    // exists at all times.
+    // If a name exists, the link is made under another name and then renamed, so that the existing
+    // name is never missing.
     let (mut made, mut replacing) = (Vec::new(), Vec::new());
     for (from, to) in &pairs {
         let is_new = changed.node(to)?.is_none();
