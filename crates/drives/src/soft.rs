@@ -5,6 +5,7 @@ use furrow_emu::Identity;
 use furrow_emu::format::MAGIC;
 use furrow_linux::{PlainFile, allocate};
 use furrow_log::Uuid;
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Config, Rng, Rt};
 use furrow_soft::{Layout, MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
 use furrow_zone::spec::DeviceSpec;
@@ -20,8 +21,8 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
     spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
-/// The message for soft zones whose first block, the superblock, is lost, while its copy in the
-/// last block remains.
+/// The message for soft zones that have lost the superblock, their first block, but not the
+/// superblock's copy in the last block.
 pub const WITHOUT_FRONT: &str = "soft zones whose first block is damaged or overwritten; its copy, \
                                  the last block, is there";
 
@@ -162,7 +163,7 @@ fn on_existing(
         _ if front.starts_with(&MAGIC) => Some("an emulated drive"),
         Some(other) => Some(other),
         None if has_lost_front(Path::new(name)) => Some(WITHOUT_FRONT),
-        None if front.iter().any(|byte| *byte != 0) => Some("data of an unknown kind"),
+        None if !is_zero(&front) => Some("data of an unknown kind"),
         None => None,
     };
     if let Some(held) = held.filter(|_| !force) {
@@ -180,8 +181,10 @@ fn on_existing(
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let uuid = Uuid(Identity::fresh("")?.uuid);
-    file.take_all()?;
     let zone = zone.unwrap_or_else(|| usual_zone(found));
+    // A size that does not fit must not cost the device its partitions.
+    Layout::plan(found, zone, None).map_err(|error| error.at(name))?;
+    file.take_all()?;
     let options = MakeOptions { zone, records: None, uuid };
     let made = rt.block_on(async move { make(&plain, &options).await });
     rt.clear();
