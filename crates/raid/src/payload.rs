@@ -147,3 +147,50 @@ fn all<T: FromBytes>(bytes: &[u8]) -> Vec<T> {
     let size = std::mem::size_of::<T>();
     bytes.chunks_exact(size).filter_map(|bytes| T::read_from_bytes(bytes).ok()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_array::level::Level;
+    use furrow_log::Uuid;
+
+    /// A state record of a volume with `blocks` blocks, of an array with 64 segments of 8 rows.
+    fn record(blocks: u64) -> Record {
+        let mut body = VolumeBody::new_zeroed();
+        body.blocks = blocks.into();
+        body.mappings = (blocks.div_ceil(u64::from(MAPPED)) as u32).into();
+        (body.zones, body.segments) = (66.into(), 64.into());
+        (body.zone_capacity, body.rows) = (16.into(), 8.into());
+        (body.small, body.chunk_small, body.chunk_large, body.group) =
+            (1.into(), 1.into(), 1.into(), 1.into());
+        let (uuid, label) = (Uuid([7; 16]), "a".to_owned());
+        let identity = Identity { uuid, label, created: 0, level: Level::Raid5, drives: 3 };
+        Record {
+            identity,
+            incompat: MetaPlace::OutOfBand.incompat(),
+            member: 0,
+            events: 1,
+            clean: true,
+            recorded: 0,
+            members: Vec::new(),
+            payload: body.as_bytes().into(),
+        }
+    }
+
+    #[test]
+    fn a_volume_larger_than_its_segments_is_refused_whatever_its_low_32_bits_say() {
+        let shape = |blocks| {
+            let record = record(blocks);
+            let body = VolumeBody::read_from_bytes(&record.payload).unwrap();
+            let image =
+                Image { entries: Vec::new(), root: Vec::new(), sequence: 1, next_segment: 1 };
+            Payload { body, image }.shape(&record, 2)
+        };
+        // Two of three drives have data.
+        let most = 64 * 8 * 2;
+        assert_eq!(shape(most).unwrap().blocks, most);
+        for blocks in [0, most + 1, 1 << 32, (1 << 32) + 1] {
+            assert_eq!(shape(blocks).unwrap_err().kind(), ErrorKind::Corrupt, "{blocks}");
+        }
+    }
+}
