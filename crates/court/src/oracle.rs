@@ -16,6 +16,7 @@
 //! allows a moment with both); names or sizes of a call that was under way.
 
 use crate::workload::{BLOCK, FileHistory, History, Name};
+use furrow_rt::buf::is_zero;
 use std::collections::BTreeMap;
 
 /// The progress of the workload at the power cut.
@@ -208,7 +209,7 @@ fn content(file: &FileHistory, progress: Progress, bytes: &[u8]) -> Option<Accus
         let was = file.blocks.get(index).map_or(&[][..], Vec::as_slice);
         let (fresh, versions) = since(was, synced, progress);
         let zeros = fresh || index as u64 * BLOCK >= durable;
-        if (zeros && block.iter().all(|byte| *byte == 0))
+        if (zeros && is_zero(block))
             || versions.iter().any(|version| version[..block.len()] == *block)
         {
             continue;
@@ -216,7 +217,7 @@ fn content(file: &FileHistory, progress: Progress, bytes: &[u8]) -> Option<Accus
         let other = was.iter().find(|(_, version)| version[..block.len()] == *block);
         let is = match other {
             Some((call, _)) => format!("as call {call} made it"),
-            None if block.iter().all(|byte| *byte == 0) => "zeros".to_owned(),
+            None if is_zero(block) => "zeros".to_owned(),
             None => format!("unknown, it begins {:02x?}", &block[..block.len().min(8)]),
         };
         let calls: Vec<usize> =

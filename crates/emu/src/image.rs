@@ -597,7 +597,7 @@ fn is_image_behind_header(file: &File) -> bool {
     read(&mut record, format::TABLE_AT) && Slot::parse(&record, ZoneId(0), true).is_ok()
         || [0, 1].into_iter().any(|index| {
             read(&mut faults, half(index))
-                && faults.iter().any(|byte| *byte != 0)
+                && !is_zero(&faults)
                 && format::parse_fault_list(&faults).is_ok()
         })
 }

@@ -2,6 +2,7 @@
 //! then leaves it like a drive that was written to directly.
 
 use furrow_emu::{Emulator, Medium, Options};
+use furrow_rt::buf::concat;
 use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
     Action, BlockCount, ByteLen, Command, Geometry, Lba, Overlay, QueueId, Request, Target, ZoneId,
@@ -112,7 +113,7 @@ async fn submit(drive: &dyn ZonedDevice, request: &Request) -> (u16, u64, Vec<u6
     };
     let outcome = drive.submit(QueueId(0), again).await;
     let good = outcome.status.is_ok();
-    let all: Vec<u8> = outcome.data.iter().flat_map(|page| page.bytes().to_vec()).collect();
+    let all = concat(&outcome.data);
     // Data of a failed command is unspecified.
     let data = if good { sums(&all[..bytes]) } else { Vec::new() };
     let placed = matches!(request.command, Command::Write { .. } | Command::Append { .. });

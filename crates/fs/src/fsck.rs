@@ -282,7 +282,7 @@ impl Fsck {
 
     /// Adds a finding unless the reserved bytes `b` are zero.
     fn expect_zero(&mut self, structure: &'static str, place: impl FnOnce() -> String, b: &[u8]) {
-        if b.iter().any(|byte| *byte != 0) {
+        if !is_zero(b) {
             self.add(structure, place(), "zeros in reserved bytes", format!("{b:02x?}"));
         }
     }

@@ -9,6 +9,7 @@
 use crate::format::{
     BLOCK_SIZE, RECORD_LENGTH_MAX, RECORD_MAGIC, RECORD_VERSION, RecordHeader as Header,
 };
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Pages, Pool, Rng};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt;
@@ -175,9 +176,10 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
     seal_after(id, 0, body, pool)
 }
 
-/// Builds a record of `body`, as whole blocks. It states that all records of its log below sequence
-/// `durable` were durable before it was written. So a reader that misses one of them takes it for
-/// damaged, not for the torn end of the log.
+/// Builds a record of `body`, as whole blocks. The record states that all records of its log below
+/// sequence `durable` were durable before the record was written. So a reader that does not find
+/// one of these earlier records takes the earlier record for damaged, not for the torn end of the
+/// log.
 ///
 /// # Panics
 /// If header and body exceed [`RECORD_LENGTH_MAX`].
@@ -256,7 +258,7 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
             "record checksum is {found:08x}, its header says {expected:08x}"
         )));
     }
-    if padding.iter().any(|byte| *byte != 0) {
+    if !is_zero(padding) {
         return Err(corrupt(format!("bytes after the record's {length} are not zero")));
     }
     check(&header, expect)?;
@@ -292,8 +294,8 @@ pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
 }
 
 /// True if a block whose content should have the checksum `crc` may have been torn. Zeros at the
-/// block's end alone do not mean that it was torn: if all of the content is zeros, tearing changes
-/// nothing; and a single flipped bit is damage.
+/// block's end alone do not show that the block was torn: tearing changes nothing in a content of
+/// zeros, and a single flipped bit is damage.
 pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
     let zeros = || crc == crc32c(&vec![0; block.len()]);
     is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
@@ -357,10 +359,6 @@ mod tests {
         Expect { kind: 7, device: Some(id().device), object: Some(id().object) }
     }
 
-    fn flat(pages: &Pages) -> Vec<u8> {
-        concat(pages)
-    }
-
     #[test]
     fn crc_is_castagnoli_and_appends() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
@@ -382,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_said_to_be_one() {
-        let mut bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        let mut bytes = concat(&seal(&id(), b"body", &Pool::new(1)));
         let (mut header, _) = Header::read_from_prefix(&bytes).unwrap();
         header.version = 2.into();
         header.crc = 0.into();
@@ -396,16 +394,16 @@ mod tests {
     #[test]
     fn a_record_says_what_was_durable_before_it() {
         for durable in [0, 3, u64::MAX] {
-            let bytes = flat(&seal_after(&id(), durable, b"body", &Pool::new(1)));
+            let bytes = concat(&seal_after(&id(), durable, b"body", &Pool::new(1)));
             assert_eq!(open(&bytes, &expect()).unwrap().0.durable.get(), durable);
         }
-        let bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        let bytes = concat(&seal(&id(), b"body", &Pool::new(1)));
         assert_eq!(open(&bytes, &expect()).unwrap().0.durable.get(), 0);
     }
 
     #[test]
     fn records_of_others_are_refused_by_name() {
-        let bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        let bytes = concat(&seal(&id(), b"body", &Pool::new(1)));
         let other = Some(Uuid([9; 16]));
         for (expect, word) in [
             (Expect { kind: 8, ..expect() }, "kind"),
@@ -427,7 +425,7 @@ mod tests {
             bit in 0..8u32,
         ) {
             let pages = seal(&id(), &body, &Pool::new(4));
-            let mut bytes = flat(&pages);
+            let mut bytes = concat(&pages);
             prop_assert_eq!(pages.len() as u32, blocks_for(body.len()));
             prop_assert_eq!(peek(&bytes).map(|h| h.blocks()), Some(pages.len() as u32));
             let (header, opened) = open(&bytes, &expect()).unwrap();
@@ -468,7 +466,7 @@ mod tests {
             sectors in 0..8usize,
         ) {
             let body = [&body[..], &vec![0; zeros]].concat();
-            let whole = flat(&seal(&id(), &body, &Pool::new(4)));
+            let whole = concat(&seal(&id(), &body, &Pool::new(4)));
             let mut torn = whole.clone();
             let last = whole.len() - BLOCK_SIZE;
             torn[last + sectors * 512..].fill(0);

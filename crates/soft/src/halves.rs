@@ -9,10 +9,10 @@
 use crate::format::{Lasting, Superblock, ZoneEntry, kind};
 use crate::journal::{Changes, Entry, parse};
 use crate::make::read;
-use crate::superblock::flat;
 use furrow_log::record::{self, Expect};
 use furrow_log::{RecordHeader, Uuid};
 use furrow_policy::{SoftDefect, SoftVariant};
+use furrow_rt::buf::concat;
 use furrow_rt::{PAGE_SIZE, Pool};
 use furrow_zone::{ErrorKind, PlainDevice, Result, ZoneId};
 use std::collections::BTreeSet;
@@ -75,7 +75,7 @@ pub(crate) async fn half(
 ) -> Result<Half> {
     let layout = &superblock.layout;
     let what = format!("read of half {number} of the journal");
-    let bytes = flat(&read(plain, &what, layout.half_at(number), layout.half, pool).await?);
+    let bytes = concat(&read(plain, &what, layout.half_at(number), layout.half, pool).await?);
     let (front, behind) = bytes.split_at(layout.table as usize * PAGE_SIZE);
     let mut table = whole(front, kind::TABLE, superblock.uuid)?;
     if table.is_none() && variant.has(SoftDefect::TornTable) {
@@ -106,8 +106,8 @@ pub(crate) async fn half(
             changes,
         });
     }
-    // A turn that failed may have left records of the same epoch, which call only older
-    // records complete.
+    // A failed turn of this half may have left records of the same epoch. Those records call only
+    // older records complete.
     let rank = |record: &&Record| (record.epoch, record.checkpoint, record.sequence);
     let newest = || records.iter().max_by_key(rank);
     let turn = match &table {

@@ -6,7 +6,8 @@ use crate::journal::Placed;
 use crate::make::{read, write};
 use furrow_log::record::{self, Expect, RecordId};
 use furrow_log::{RecordHeader, crc32c};
-use furrow_rt::{PAGE_SIZE, Pages, Pool};
+use furrow_rt::buf::concat;
+use furrow_rt::{Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -71,7 +72,7 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
         return Ok(None);
     }
     let name = plain.name();
-    let front = flat(&read(plain, "read of the superblock", 0, 1, pool).await?);
+    let front = concat(&read(plain, "read of the superblock", 0, 1, pool).await?);
     let what = match parse(&front) {
         Ok(None) => return Ok(None),
         Ok(Some(superblock)) if superblock.layout.blocks > blocks => {
@@ -93,7 +94,7 @@ pub(crate) async fn find(plain: &dyn PlainDevice, pool: &Pool) -> Result<Option<
     };
     // The first block looks like a damaged superblock, so no other program has written over it.
     let at = (blocks - 1) * BLOCK;
-    let copy = flat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
+    let copy = concat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
     match parse(&copy) {
         Ok(Some(superblock)) if superblock.layout.blocks == blocks => {
             let warning = format!("{name}: the superblock is damaged ({what}); its copy is used");
@@ -116,8 +117,8 @@ async fn copy_of(
 ) -> Option<(Placed, String)> {
     let [copy, _] = copies(superblock, pool);
     let what = match read(plain, "read of the superblock's copy", copy.at, 1, pool).await {
-        Ok(found) if flat(&found) == flat(&copy.pages) => return None,
-        Ok(found) => format!("CRC32C {:08x}", crc32c(&flat(&found))),
+        Ok(found) if concat(&found) == concat(&copy.pages) => return None,
+        Ok(found) => format!("CRC32C {:08x}", crc32c(&concat(&found))),
         Err(error) => error.to_string(),
     };
     let name = plain.name();
@@ -145,7 +146,7 @@ pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
     let (pool, blocks) = (Pool::new(4), plain.size().0 / BLOCK);
     let name = plain.name();
     let at = blocks.saturating_sub(1) * BLOCK;
-    let copy = flat(&read(plain, "read of the superblock's copy", at, 1, &pool).await?);
+    let copy = concat(&read(plain, "read of the superblock's copy", at, 1, &pool).await?);
     let superblock = match parse(&copy) {
         Ok(Some(superblock)) if superblock.layout.blocks == blocks => superblock,
         _ => {
@@ -162,11 +163,4 @@ pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
 /// Writes a damaged copy again. The write may fail: the other copy is whole.
 pub(crate) async fn mend(plain: &dyn PlainDevice, damaged: Placed) {
     let _ = write(plain, "write of the superblock", damaged).await;
-}
-
-/// Concatenates the bytes of `pages`.
-pub(crate) fn flat(pages: &Pages) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(pages.len() * PAGE_SIZE);
-    pages.iter().for_each(|page| bytes.extend_from_slice(page.bytes()));
-    bytes
 }

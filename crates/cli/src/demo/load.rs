@@ -9,6 +9,7 @@
 use super::files::{Files, OpenFile};
 use super::plan::{BLOCK, Block, FileId, Follow, Plan, State, Step};
 use anyhow::{Context, bail};
+use furrow_rt::buf::is_zero;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -214,8 +215,9 @@ impl Load<'_> {
         names.contains(&format!("w{writer}/{name}")).then_some(file)
     }
 
-    /// The states in which a file may be: the state at the last acknowledged fsync, and the state
-    /// after each later step up to the next fsync, which was not acknowledged.
+    /// The states in which a file may be. The first is the state at the last acknowledged fsync.
+    /// The others are the states after each later step, until the next fsync, which was
+    /// not acknowledged.
     fn allowed(&self, file: FileId, acknowledged: u64) -> Vec<State> {
         let (mut state, mut renamed_since_sync) = (State::created(), false);
         let mut states = Vec::new();
@@ -314,7 +316,7 @@ impl Load<'_> {
                 *found == expected[..found.len()]
             };
             if !candidates.iter().any(fits) {
-                let zeros = if found.iter().all(|byte| *byte == 0) { " (zeros)" } else { "" };
+                let zeros = if is_zero(found) { " (zeros)" } else { "" };
                 bail!("{path}: block {number}{zeros} is none of {candidates:?}");
             }
         }

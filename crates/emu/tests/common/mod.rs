@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use furrow_emu::{Emulator, Medium, Options};
+use furrow_rt::buf::concat;
 use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::{
     Action, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId,
@@ -47,7 +48,7 @@ pub fn pages(geometry: &Geometry, blocks: u64) -> Pages {
 }
 
 pub fn bytes(geometry: &Geometry, outcome: &Outcome, blocks: u64) -> Vec<u8> {
-    let all: Vec<u8> = outcome.data.iter().flat_map(|page| page.bytes().to_vec()).collect();
+    let all = concat(&outcome.data);
     all[..(blocks * geometry.block_size.0) as usize].to_vec()
 }
 
@@ -92,7 +93,7 @@ pub fn get(rt: &Rt, drive: &Emulator, lba: u64, blocks: u64) -> Result<Vec<u8>, 
 /// The bytes of `payload(tag)`.
 pub fn image_of(geometry: &Geometry, tag: u64, blocks: u64) -> Vec<u8> {
     let data = payload(geometry, tag, blocks);
-    let all: Vec<u8> = data.iter().flat_map(|page| page.bytes().to_vec()).collect();
+    let all = concat(&data);
     all[..(blocks * geometry.block_size.0) as usize].to_vec()
 }
 

@@ -23,6 +23,7 @@ use crate::tree::xattr::{Xattrs, nodes_for};
 use crate::types::{Ino, Kind};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::record::crc32c;
+use furrow_rt::buf::is_zero;
 use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
@@ -486,7 +487,7 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     if set("flags", head.flags != 0 || head.reserved.get() != 0) {
         (head.flags, head.reserved) = (0, 0.into());
     }
-    if set("base", head.node.base.get() != 0 || head.node.reserved.iter().any(|b| *b != 0)) {
+    if set("base", head.node.base.get() != 0 || !is_zero(&head.node.reserved)) {
         head.node.base = 0.into();
         head.node.reserved.fill(0);
     }

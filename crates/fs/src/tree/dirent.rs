@@ -37,6 +37,7 @@
 //! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode,
 //! reading blocks.
 
+use furrow_rt::buf::is_zero;
 use std::iter::FusedIterator;
 
 /// Size of a directory block in bytes.
@@ -260,8 +261,8 @@ pub fn cookie_after(block: u32, offset: u16) -> u64 {
     cookie(block, offset) + 1
 }
 
-/// The block, and the offset in it, from which a listing with `cookie` continues. `None` below
-/// [`FIRST_COOKIE`], and for cookies that no directory can have.
+/// The block, and the offset in the block, from which a listing with `cookie` continues. `None`
+/// below [`FIRST_COOKIE`], and for cookies that no directory can have.
 pub fn decode_cookie(cookie: u64) -> Option<(u32, u16)> {
     let rest = cookie.checked_sub(FIRST_COOKIE)?;
     let block = u32::try_from(rest / (BLOCK as u64 / 4)).ok()?;
@@ -543,7 +544,7 @@ fn check_record(block: &[u8; BLOCK], offset: usize) -> Result<usize, Error> {
             .map_err(|error| Error::Name { offset: at, error })?;
         HEADER + name_len
     };
-    if bytes[slack..usize::from(len)].iter().any(|&b| b != 0) {
+    if !is_zero(&bytes[slack..usize::from(len)]) {
         return Err(Error::Slack { offset: at });
     }
     Ok(usize::from(len))
