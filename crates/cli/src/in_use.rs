@@ -81,11 +81,19 @@ fn used_by(path: &Path) -> Option<Error> {
     known.map(|refusal| Error::new(ErrorKind::Busy, refusal))
 }
 
-/// The refusal of a drive at `path` that a mount or one of the `arrays` uses; `None` if its user is
-/// another program, which may end soon, or is not known.
-pub fn known_user(path: &Path, arrays: &[Status]) -> Option<String> {
-    let array = || client::user_among(arrays, path).map(|array| of_array(path, array));
-    mounted(path).or_else(array)
+/// The mount or the array that uses a drive. It goes on until an administrator ends it.
+pub enum User {
+    /// The running array of this name.
+    Array(String),
+    /// A mount, with the refusal that names it.
+    Mount(String),
+}
+
+/// The mount, or the array among `arrays`, that uses the drive at `path`. `None` if the user of the
+/// drive is not known, or is another program, which may end soon.
+pub fn known_user(path: &Path, arrays: &[Status]) -> Option<User> {
+    let array = || client::user_among(arrays, path).map(|array| User::Array(array.array.clone()));
+    mounted(path).map(User::Mount).or_else(array)
 }
 
 /// Adds to the `error` of making a drive at `path`, if it is `Busy`, the user of the drive and what

@@ -1,5 +1,7 @@
 //! `furrow sync`: makes everything durable now.
 
+use crate::target::Target;
+use anyhow::bail;
 use furrow_fuse::report;
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,6 +19,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> anyhow::Result<u8> {
-    report::ask_sync(&args.directory)?;
+    match Target::find(args.directory.as_os_str())? {
+        Target::Mounted(directory) => report::ask_sync(&directory)?,
+        Target::Device(device) => bail!("{device}: not mounted: nothing waits to become durable"),
+    }
     Ok(0)
 }

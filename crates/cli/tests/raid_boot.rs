@@ -203,7 +203,7 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
         let said = ok(&place, &words);
         other.join().unwrap();
         assert_eq!(states(&place.status()), ["online"; 4], "{said}");
-        let why = ["no free drive", "d0.zns", "the running array a"];
+        let why = ["no free drive", "d0.zns", "d3.zns", "the running array a: furrow raid status"];
         refused(&place, &words, &why);
         place.ok(&["raid", "stop", "a"]);
     }
@@ -218,7 +218,7 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
     let said = ok(&place, &words);
     assert!(said.contains("runs without member 1"), "{said}");
     place.ok(&["raid", "stop", "a", "--force"]);
-    // No member is missed any more; what else is found and cannot be used is named nevertheless.
+    // Member 1 is recorded as failed now. Even so, found drives that cannot be used are named.
     fs::rename(place.at("other.zns"), place.at("d1.zns")).unwrap();
     let held = lock(&[1]);
     fs::write(place.at("d5.zns"), &fs::read(place.at("d0.zns")).unwrap()[..8192]).unwrap();
@@ -233,14 +233,17 @@ fn a_busy_drive_that_a_pattern_finds_is_waited_for_and_then_refused() {
 fn an_assembly_that_is_refused_makes_no_member_stale() {
     let place = Place::new("refused-early", 5);
     place.create("5", &[0, 1, 2, 3]);
-    let (spare, away) = (place.at("d4.zns"), place.at("away"));
+    let (spare, away, few) = (place.at("d4.zns"), place.at("away"), place.at("few.zns"));
     place.ok(&["mkfs", &spare]);
+    place.drive("few.zns", "zones=24,zone-size=2MiB,oob=64,max-active=3,max-open=3");
     fs::rename(place.at("d3.zns"), &away).unwrap();
     let mut pattern = words(&place, 0, &[]);
     pattern.push(place.at("d?.zns"));
     for (more, why) in [
         (["--listen", "unix:/nonexistent/a.nbd"], "cannot listen"),
         (["--spare", &spare], "holds a Furrow file system"),
+        (["--spare", &away], "away"),
+        (["--spare", &few], "few.zns has 3 active zones"),
         (["--client-connections", "0"], "0"),
     ] {
         let mut given = words(&place, 3, &more);
@@ -250,10 +253,12 @@ fn an_assembly_that_is_refused_makes_no_member_stale() {
     }
     fs::rename(&away, place.at("d3.zns")).unwrap();
     fs::remove_file(&spare).unwrap();
+    let member = words(&place, 4, &["--spare", &place.at("d3.zns")]);
+    refused(&place, &member, &["d3.zns: member 3 of the array a, not a spare"]);
     ok(&place, &pattern);
     assert_eq!(states(&place.status()), ["online"; 4]);
     place.ok(&["raid", "stop", "a"]);
-    // What is left of a drive is named, if a member is missing.
+    // If a member is missing, a file that may be what is left of its drive is named.
     fs::write(place.at("d3.zns"), b"").unwrap();
     let said = ok(&place, &pattern);
     assert!(said.contains("d3.zns: an empty file"), "{said}");

@@ -71,7 +71,7 @@ impl Limits {
     /// Checks that the limits agree with each other.
     ///
     /// # Errors
-    /// `Invalid`, with the limits that do not.
+    /// `Invalid`; the text names the limit that is too small.
     pub fn check(&self) -> Result<()> {
         let one = u64::from(PAYLOAD_MAX) + 4096;
         let problem = if self.connections.min(self.per_client).min(self.handshakes) == 0 {
@@ -143,7 +143,7 @@ impl<V: Volume> Server<V> {
         options: Options,
     ) -> Result<Server<V>> {
         let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
-        let server = Server::listen(rt, listeners, exports, options)?;
+        let server = Server::new(rt, listeners, exports, options)?;
         server.begin();
         Ok(server)
     }
@@ -153,7 +153,7 @@ impl<V: Volume> Server<V> {
     ///
     /// # Errors
     /// `Invalid` for invalid exports or limits.
-    pub fn listen(
+    pub fn new(
         rt: &Rt,
         listeners: Vec<Listener>,
         exports: Vec<Export<V>>,
@@ -183,7 +183,7 @@ impl<V: Volume> Server<V> {
         })))
     }
 
-    /// Serves the clients that have waited since [`Server::listen`], and later ones.
+    /// Serves the clients that have waited since [`Server::new`], and later ones.
     pub fn begin(&self) {
         for listener in self.0.closed.take() {
             self.0.rt.spawn_detached(self.clone().accept(listener));
@@ -214,7 +214,8 @@ impl<V: Volume> Server<V> {
     }
 
     /// Makes space for a new connection of `client`: at a limit, cuts another connection. Returns
-    /// false if the new one must be refused, because all that it could replace are in use.
+    /// false if the new connection must be refused, because all connections that it could replace
+    /// are in use.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -363,7 +364,7 @@ impl<V: Volume> Server<V> {
     }
 }
 
-/// Those of `links` that belong to the client with the most of them, the oldest first.
+/// The connections of the client that has the most of `links`, the oldest first.
 fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
     let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
     links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));

@@ -125,7 +125,7 @@ fn clients_are_served_only_after_the_beginning() {
     let rt = Rt::new(Config::real());
     let exports = vec![Export::new("disk", std::rc::Rc::new(Memory::new(1024)))];
     let listeners = vec![Listener::bind(&Listen::Unix(path.clone())).unwrap()];
-    let server = Server::listen(&rt, listeners, exports, Options::default()).unwrap();
+    let server = Server::new(&rt, listeners, exports, Options::default()).unwrap();
     let client = UnixStream::connect(&path).unwrap();
     let pause = |time| {
         let engine = rt.clone();

@@ -150,9 +150,9 @@ fn start(
     }))
 }
 
-/// The streams of a volume. One spare stream, which serves only to separate lifetimes, is among
-/// them if slots and active zones suffice and its purpose has at most two other streams. It is for
-/// large requests, or for small ones if the volume has no streams for large ones.
+/// The streams of a volume. If slots and active zones suffice, a spare stream is added, only to
+/// separate lifetimes. The spare stream serves large requests, or small ones if the volume has no
+/// streams for large requests. No spare stream is added to more than two streams for such requests.
 fn streams(
     config: &Config,
     shape: &Shape,
@@ -203,18 +203,33 @@ pub fn assemble<'a>(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &'a Options,
 ) -> Boxed<'a, Result<Volume>> {
+    assemble_with(rt, devices, Vec::new(), options)
+}
+
+/// Assembles an array like [`assemble`], but first checks that the drives `spares` can become
+/// spares of the array, without making them spares.
+///
+/// # Errors
+/// The errors of [`assemble`]; `Invalid` or `Exists` if one of `spares` cannot become a spare
+/// ([`Volume::add_spare`]). Then nothing was written.
+#[inline(never)]
+pub fn assemble_with<'a>(
+    rt: &'a Rt,
+    devices: Vec<Rc<dyn ZonedDevice>>,
+    spares: Vec<Rc<dyn ZonedDevice>>,
+    options: &'a Options,
+) -> Boxed<'a, Result<Volume>> {
     Box::pin(async move {
         let watchdog = Watchdog::new(rt, options.drive_timeout);
         devices.iter().for_each(|device| watchdog.add(device));
-        for _ in 1..TRIES {
-            if let Some(volume) =
-                steps::put_together(rt, &watchdog, &devices, options, false).await?
-            {
+        for trial in 1..=TRIES {
+            let last = trial == TRIES;
+            let done = steps::put_together(rt, &watchdog, &devices, &spares, options, last).await?;
+            if let Some(volume) = done {
                 return Ok(volume);
             }
         }
-        let last = steps::put_together(rt, &watchdog, &devices, options, true).await?;
-        Ok(last.expect("invariant: the last try says why not"))
+        panic!("invariant: the last try says why not")
     })
 }
 

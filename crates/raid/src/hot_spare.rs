@@ -32,23 +32,37 @@ impl Volume {
     pub fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Boxed<'_, Result<Uuid>> {
         Box::pin(async move {
             self.check_alive()?;
-            self.check_replacement(&*device)?;
+            if let Some(uuid) = self.check_spare(&device, force).await? {
+                self.0.array.add_spare(uuid);
+                return Ok(uuid);
+            }
             self.0.array.watch(&device);
-            let added = self.make_spare(&device, force).await;
+            let added = self.make_spare(&device).await;
             // The drive gets no further commands until it becomes a member.
             self.0.array.forget(&device);
             added
         })
     }
 
-    async fn make_spare(&self, device: &Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
-        if let Some((uuid, _)) = self.recorded(&**device).await? {
-            self.0.array.add_spare(uuid);
-            return Ok(uuid);
-        }
-        if !force {
-            spare::check_free(&**device).await?;
-        }
+    /// Checks that a drive fits, and that it is empty, a spare of this array already, or may lose
+    /// its content (`force`). Returns the UUID of a spare of this array.
+    pub(crate) async fn check_spare(
+        &self,
+        device: &Rc<dyn ZonedDevice>,
+        force: bool,
+    ) -> Result<Option<Uuid>> {
+        self.check_replacement(&**device)?;
+        self.0.array.watch(device);
+        let recorded = self.recorded(&**device).await;
+        let checked = match recorded {
+            Ok(None) if !force => spare::check_free(&**device).await.map(|()| None),
+            recorded => recorded.map(|recorded| recorded.map(|(uuid, _)| uuid)),
+        };
+        self.0.array.forget(device);
+        checked
+    }
+
+    async fn make_spare(&self, device: &Rc<dyn ZonedDevice>) -> Result<Uuid> {
         let zones = erase(&**device).await?;
         let drive = Drive::open(
             &self.0.rt,
@@ -102,6 +116,8 @@ impl Volume {
         // Erases all zones except the one with the drive's record as a spare: the drive stays a
         // spare until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
+        // Another drive may have taken the place meanwhile.
+        self.check_vacant(index)?;
         let holds = Holds::Record { ring, damaged: false };
         self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await
     }

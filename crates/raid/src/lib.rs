@@ -46,7 +46,7 @@ pub mod table;
 mod volume;
 mod write;
 
-pub use assemble::{assemble, assembly_steps, create, examine};
+pub use assemble::{assemble, assemble_with, assembly_steps, create, examine};
 pub use counters::{Counted, Counters};
 pub use furrow_array::admission::{Judgement, Standing, judge, newest, split_refusal};
 pub use furrow_array::event::{Event, show_ranges};
@@ -54,7 +54,6 @@ pub use furrow_array::examine::{Damaged, Examined, check_empty, damaged_member};
 pub use furrow_array::level::Level;
 pub use furrow_array::member::{Errors, MemberState};
 pub use furrow_array::placement::Placement;
-pub use furrow_array::spare::check_free;
 pub use furrow_array::split_brain::split_brain;
 pub use furrow_array::{level, parity};
 pub use meta::place::{MetaPlace, is_bare};

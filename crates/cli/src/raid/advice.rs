@@ -10,11 +10,10 @@ const MANY: u64 = 1000;
 /// lost or damaged data.
 pub fn advise(status: &mut Status) {
     let name = status.array.clone();
-    let with = |state: &str| -> Vec<String> {
-        let is = status.members.iter().filter(|member| member.state == state);
-        is.map(|member| member.member.to_string()).collect()
-    };
-    let gone = [with("failed"), with("missing")].concat();
+    // In the order in which spares take their places.
+    let is_gone = |member: &&Member| matches!(&*member.state, "failed" | "missing");
+    let gone: Vec<String> =
+        status.members.iter().filter(is_gone).map(|member| member.member.to_string()).collect();
     let redundancy = match status.may_fail {
         0 => "no other drive may fail",
         1 => "one more may fail",
@@ -45,9 +44,15 @@ pub fn advise(status: &mut Status) {
         let is_first = |member: &&Member| member.member.to_string() == *first;
         let unnamed = status.members.iter().find(is_first).and_then(|one| one.unnamed.as_deref());
         let drive = unnamed.map_or("DEV".to_owned(), |drive| format!("{drive} --force"));
-        status.action = Some(match status.spares.first() {
-            Some(spare) => format!("wait: the spare {spare} takes the place of member {first}"),
-            None => format!("replace {each}: furrow raid replace {name} {first} {drive}"),
+        status.action = Some(match (status.spares.first(), gone.get(status.spares.len())) {
+            (Some(spare), None) => {
+                format!("wait: the spare {spare} takes the place of member {first}")
+            }
+            (Some(spare), Some(other)) => format!(
+                "wait: the spare {spare} takes the place of member {first}; there are too few \
+                 spares: furrow raid replace {name} {other} DEV"
+            ),
+            (None, _) => format!("replace {each}: furrow raid replace {name} {first} {drive}"),
         });
     } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
         status.problem = Some(format!("a rebuild is not finished; {redundancy}"));

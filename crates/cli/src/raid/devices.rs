@@ -269,19 +269,17 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     })
 }
 
-/// The path of a drive that cannot be inspected because it is in use, if the drive may be a member.
-/// A file may be a member if it begins as the image of a drive does. A device that the kernel uses
-/// is not a member.
-pub fn may_be_member(spec: &DeviceSpec) -> Option<PathBuf> {
-    let path = Path::new(spec.path()?);
-    let may_be = match spec {
+/// Whether a drive that cannot be inspected may be a member. A file may be one if it begins as a
+/// drive does or cannot be read; what the kernel uses is not a member.
+pub fn is_possible_member(spec: &DeviceSpec) -> bool {
+    let Some(path) = spec.path().map(Path::new) else { return false };
+    match spec {
         DeviceSpec::Node(_) => {
             let obstacles = [furrow_linux::obstacles(path), furrow_linux::plain_obstacles(path)];
             !obstacles.iter().flatten().any(Obstacle::is_use)
         }
-        _ => is_image(spec),
-    };
-    may_be.then(|| path.to_owned())
+        _ => is_image(spec) || std::fs::File::open(path).is_err(),
+    }
 }
 
 /// Whether the drive is a file that begins as the image of a drive does.

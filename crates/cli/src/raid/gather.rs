@@ -6,14 +6,15 @@ use super::old;
 use super::status::Status;
 use super::wait::Wait;
 use crate::daemon::utc;
-use crate::in_use;
+use crate::in_use::{self, User};
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The array to assemble, and the time to wait for its members.
@@ -56,9 +57,14 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Paths of drives that are in use or that this user may not read, and that may be members, each
-/// with the refusal of the drive.
-type Busy = Vec<(PathBuf, Error)>;
+/// Drives that are in use or that this user may not read, and that may be members, each with the
+/// refusal of the drive.
+type Withheld = Vec<(DeviceSpec, Error)>;
+
+/// Interval between two inspections of drives in use.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of remarks that an error or another remark lists.
+const LISTED: usize = 4;
 
 /// Nanoseconds that a drive may take to answer if it was not named.
 const GLANCE: u64 = 5 * Nanos::SECOND;
@@ -71,9 +77,9 @@ pub const UNUSABLE: &str = "unusable";
 pub const FOUND: &str = "found";
 
 impl Chosen {
-    /// The same with remarks on the drives that are `busy`.
-    fn with(mut self, busy: &Busy) -> Chosen {
-        self.remarks.extend(busy.iter().map(|(_, error)| Remark::unusable(error)));
+    /// The same array and drives, with remarks on the drives that are `withheld`.
+    fn with_remarks_on(mut self, withheld: &Withheld) -> Chosen {
+        self.remarks.extend(withheld.iter().map(|(_, error)| Remark::unusable(error)));
         self
     }
 }
@@ -93,8 +99,18 @@ impl Remark {
 
 /// The sentences of `remarks` in parentheses, to be appended to an error; empty without remarks.
 pub fn in_brackets(remarks: &[Remark]) -> String {
-    let texts: Vec<&str> = remarks.iter().map(|remark| &*remark.text).collect();
-    if texts.is_empty() { String::new() } else { format!(" ({})", texts.join("; ")) }
+    if remarks.is_empty() { String::new() } else { format!(" ({})", listed(remarks)) }
+}
+
+/// The sentences of `remarks`, but only of the first if there are many.
+fn listed(remarks: &[Remark]) -> String {
+    let mut texts: Vec<&str> = remarks.iter().map(|remark| &*remark.text).take(LISTED).collect();
+    let more = match remarks.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!("and {more} more"),
+    };
+    texts.extend((!more.is_empty()).then_some(&*more));
+    texts.join("; ")
 }
 
 /// Inspects the drives that `arguments` name, and chooses those of one array. Without arguments it
@@ -113,16 +129,16 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// named drive cannot be used, or one that may be a missing member. Also an error if the program is
 /// to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
-    let (begun, mut running) = (Instant::now(), None);
+    let (begun, mut running, mut said) = (Instant::now(), None, false);
     loop {
-        let mut busy = Vec::new();
-        let found = find(rt, arguments, wanted, &mut busy);
+        let mut withheld = Vec::new();
+        let found = find(rt, arguments, wanted, &mut withheld);
         let lacks = match &found {
             Ok(chosen) => match &missing(chosen)[..] {
-                // One of them may be a spare.
+                // A busy drive may be a spare.
                 [] => {
-                    of_others(&mut busy, &mut running);
-                    return found.map(|chosen| chosen.with(&busy));
+                    of_others(&mut withheld, &mut running);
+                    return found.map(|chosen| chosen.with_remarks_on(&withheld));
                 }
                 [(index, _)] => format!("{}: member {index} is missing", chosen.name),
                 several => {
@@ -136,9 +152,9 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             continue;
         }
         if wanted.wait.is_wanted() {
-            return found.map(|chosen| chosen.with(&busy));
+            return found.map(|chosen| chosen.with_remarks_on(&withheld));
         }
-        let taken = of_others(&mut busy, &mut running);
+        let taken = of_others(&mut withheld, &mut running);
         let refusal = |which: &str, why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
                 "{lacks}, and a drive {which} may be it: {why}; to start without it, name the \
@@ -146,53 +162,81 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             ),
             Err(_) => anyhow!("{lacks}: {why}"),
         };
-        for (path, error) in &busy {
-            if error.kind() == ErrorKind::Denied {
-                return Err(refusal("that cannot be read", error));
-            }
+        if let Some((_, error)) = withheld.iter().find(|(_, e)| e.kind() == ErrorKind::Denied) {
+            return Err(refusal("that cannot be read", error));
+        }
+        if let Some((spec, error)) = withheld.first() {
             let left = in_use::PATIENCE.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err(refusal("in use", error));
+                return Err(refusal("in use", &in_use::explain(spec, error.clone())));
             }
-            in_use::until_free(path, left).map_err(|error| refusal("in use", &error))?;
+            if !std::mem::replace(&mut said, true) {
+                let seconds = left.as_millis().div_ceil(1000);
+                crate::complain(&format!("waiting {seconds} s at most: {error}"));
+            }
+            wanted.wait.sleep(left.min(LOOK_EVERY))?;
+            continue;
         }
-        if busy.is_empty() {
-            let mut chosen = match found {
-                Err(_) if !taken.is_empty() => bail!("{lacks}{}", in_brackets(&taken)),
-                found => found?,
-            };
-            chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
-            return Ok(chosen);
-        }
+        let mut chosen = match found {
+            Err(_) if !taken.is_empty() => bail!("{lacks}{}", users(&taken)),
+            found => found?,
+        };
+        chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
+        return Ok(chosen);
     }
 }
 
-/// Takes the drives that a mount or a running array uses out of `busy`, and returns the remarks on
-/// them. Asks the arrays at most once, because a daemon that does not answer delays the question.
-fn of_others(busy: &mut Busy, running: &mut Option<Vec<Status>>) -> Vec<Remark> {
+/// Removes from `withheld` the drives that a mount or a running array uses, and returns these
+/// drives with their users. Asks the arrays at most once, because a daemon that does not answer
+/// delays the question.
+fn of_others(withheld: &mut Withheld, running: &mut Option<Vec<Status>>) -> Vec<(String, User)> {
     let mut taken = Vec::new();
-    if !busy.is_empty() {
+    if !withheld.is_empty() {
         let running = running.get_or_insert_with(client::statuses);
-        busy.retain(|(path, _)| {
-            let user = in_use::known_user(path, running);
-            taken.extend(user.iter().map(Remark::left_out));
-            user.is_none()
+        withheld.retain(|(spec, _)| {
+            let user = spec.path().and_then(|path| in_use::known_user(Path::new(path), running));
+            let is_free = user.is_none();
+            taken.extend(user.map(|user| (spec.to_string(), user)));
+            is_free
         });
     }
     taken
 }
 
+/// The users of the drives in `taken`, as the end of an error. The drives of an array are named
+/// together: an array that runs already needs no advice to stop it.
+fn users(taken: &[(String, User)]) -> String {
+    let mut of_arrays: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut texts = Vec::new();
+    for (drive, user) in taken {
+        match user {
+            User::Array(name) => of_arrays.entry(name).or_default().push(drive.clone()),
+            User::Mount(refusal) => texts.push(refusal.clone()),
+        }
+    }
+    texts.extend(of_arrays.iter().map(|(array, drives)| {
+        let drives = drives.join(", ");
+        format!("{drives}: in use by the running array {array}: furrow raid status {array}")
+    }));
+    format!(" ({})", texts.join("; "))
+}
+
 /// Looks for the drives once. Images and devices that a pattern found and that may be members come
-/// into `busy` if another program uses them or this user may not read them.
-fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
+/// into `withheld` if another program uses them or this user may not read them.
+fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, withheld: &mut Withheld) -> Result<Chosen> {
     if arguments.is_empty() {
-        let chosen = choose(rt, devices::of_machine(), wanted, busy);
-        // Most devices of a machine that are in use are not members.
-        busy.clear();
-        return chosen.context("among the block devices of this machine, as no drive was named");
+        let chosen = choose(rt, devices::of_machine(), wanted, withheld);
+        // Most devices of a machine that are in use are not members. A user who may not read them
+        // should know that.
+        let denied = withheld.drain(..).filter(|(_, error)| error.kind() == ErrorKind::Denied);
+        let denied: Vec<Remark> = denied.map(|(_, error)| Remark::unusable(&error)).collect();
+        return chosen.with_context(|| {
+            let denied = in_brackets(&denied);
+            format!("among the block devices of this machine, as no drive was named{denied}")
+        });
     }
     let mut named = devices::named(arguments)?;
-    let chosen = choose(rt, named.clone(), wanted, busy)?;
+    let chosen = choose(rt, named.clone(), wanted, withheld)?;
     if !wanted.wait.is_wanted() {
         return Ok(chosen);
     }
@@ -207,8 +251,8 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, busy: &mut Busy) -> Resu
     };
     let told: Vec<Remark> = found.iter().map(told).collect();
     named.extend(found.into_iter().map(|(_, found)| found));
-    busy.clear();
-    let mut chosen = choose(rt, named, wanted, busy)?;
+    withheld.clear();
+    let mut chosen = choose(rt, named, wanted, withheld)?;
     chosen.remarks.extend(told);
     Ok(chosen)
 }
@@ -267,7 +311,7 @@ fn elsewhere(
 }
 
 /// Inspects the drives, and chooses those of one array.
-fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Result<Chosen> {
+fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) -> Result<Chosen> {
     let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, Vec<Remark>) = Default::default();
@@ -294,11 +338,13 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
                     _ => error.into(),
                 });
             }
-            Err(error) if !named.by_name && error.kind() == ErrorKind::Busy => {
-                busy.extend(devices::may_be_member(&named.spec).map(|path| (path, error)));
-            }
-            Err(error) if !named.by_name && error.kind() == ErrorKind::Denied => {
-                busy.extend(named.spec.path().map(|path| (PathBuf::from(path), error)));
+            Err(error)
+                if !named.by_name
+                    && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Denied) =>
+            {
+                if devices::is_possible_member(&named.spec) {
+                    withheld.push((named.spec, error));
+                }
             }
             Err(error)
                 if named.by_name
@@ -333,7 +379,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
             bail!("no drive has a whole state record: {}", errors.join("; "))
         }
         [] => {
-            let which = if busy.is_empty() { "drive" } else { "free drive" };
+            let which = if withheld.is_empty() { "drive" } else { "free drive" };
             bail!("no {which} is a member of such an array{}", in_brackets(&left_out))
         }
         [one] => one.clone(),
@@ -385,9 +431,11 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, busy: &mut Busy) -> Resul
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
     let mut chosen = Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() };
-    // One of them may be what is left of the missing member.
+    // One of `no_drives` may be what is left of the missing member.
     if !missing(&chosen).is_empty() {
-        chosen.remarks.extend(no_drives);
+        let text = listed(&no_drives);
+        let one = Remark { event: UNUSABLE, member: None, text };
+        chosen.remarks.extend((!no_drives.is_empty()).then_some(one));
     }
     Ok(chosen)
 }

@@ -199,8 +199,8 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     let seat: Seat = serde_json::from_value(client::ask(&array.socket, &request)?)
         .context("an answer of another version")?;
     let name = &array.status.array;
-    writeln!(out, "{name}: {} is member {} now; a rebuild begins", args.device, args.member)?;
-    if args.wait { wait_for_rebuild(&array, Some(&seat), out) } else { Ok(0) }
+    writeln!(out, "{name}: {} is member {} now; a rebuild begins", args.device, seat.member)?;
+    if args.wait { wait_for_rebuild(&array, Some(&seat), true, out) } else { Ok(0) }
 }
 
 /// Runs `furrow raid add-spare`.
@@ -242,12 +242,18 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: {}", if args.pause.is_some() { "pace set" } else { "rebuilding" })?;
         return Ok(0);
     }
-    wait_for_rebuild(&array, None, out)
+    wait_for_rebuild(&array, None, asked.is_ok(), out)
 }
 
 /// Shows the progress of rebuilds until no rebuild runs, or returns at once if none runs. `seat` is
-/// the replaced member, if the command waits for its rebuild only.
-fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -> Result<u8> {
+/// the replaced member, if the command waits for its rebuild only; `is_begun` says whether there
+/// was something to rebuild.
+fn wait_for_rebuild(
+    array: &Running,
+    seat: Option<&Seat>,
+    is_begun: bool,
+    out: &mut dyn Write,
+) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
         Some(rebuild) if rebuild.running => {
@@ -265,6 +271,7 @@ fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -
     }
     match seat {
         Some(seat) => writeln!(out, "{name}: member {} is rebuilt", seat.member)?,
+        None if is_begun => writeln!(out, "{name}: rebuilt")?,
         None => writeln!(out, "{name}: nothing is left to rebuild")?,
     }
     Ok(0)

@@ -1,8 +1,8 @@
 //! `furrow raid assemble`: assembles an array from its drives and serves it.
 //!
 //! Engine, NBD server and control socket are on one executor, on one thread. Order of starting: the
-//! control socket is bound, the drives are opened, the array is assembled, its clients and then the
-//! control socket are served, and only then the daemon reports that it is ready.
+//! control socket is bound, the drives are opened, the array is assembled, its clients are served,
+//! the control socket is served. Then the daemon reports that it is ready.
 
 use super::client;
 use super::devices::{self, same};
@@ -26,10 +26,10 @@ use furrow_control::socket::Listener as Socket;
 use furrow_drives::block_devices::tell_udev;
 use furrow_log::Uuid;
 use furrow_nbd::{Export, Identity, Listen, Listener, Server, Tls};
-use furrow_raid::{Examined, MemberState, Options, Volume, check_free, examine, split_brain};
+use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
 use furrow_rt::{Nanos, Rt, either};
-use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ZonedDevice};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -210,7 +210,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         Err(error) => {
             let message = format!("{error:#}");
             if args.ready {
-                // The parent does not read this any more if the daemon fails after it has reported
+                // The parent reads this message only if the daemon fails before it has reported
                 // that it is ready.
                 daemon::say_failed(FAILURE, &message);
             }
@@ -262,14 +262,16 @@ fn serve(args: &Args) -> Result<()> {
         );
     }
     client::make_runtime_dir()?;
-    let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let hook = args.hook.as_deref().map(hook::program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = Kind::Array.socket(&uuid);
     // The process that listens at this socket controls the array.
     let control = furrow_control::Server::new(&rt, Socket::bind(&socket)?);
     let _named = client::NameFile::write(&uuid, &name)?;
-    let (host, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
+    let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
+    let started = start(args, &rt, (chosen, &wait), (&places, tls), notices);
+    let end_metrics = || args.metrics.iter().for_each(metrics::end);
+    let (host, remarks) = started.inspect_err(|_| end_metrics())?;
     if let Some(service) = service {
         let page = move || {
             let text =
@@ -307,7 +309,7 @@ fn serve(args: &Args) -> Result<()> {
         connections.wait_for_end(&engine, FAREWELL).await;
         result
     });
-    args.metrics.iter().for_each(metrics::end);
+    end_metrics();
     drop(host);
     rt.clear();
     result.map_err(|error| anyhow!("{name}: stopped, but not cleanly: {error}"))
@@ -323,6 +325,12 @@ fn start(
 ) -> Result<(Rc<ArrayHost>, Vec<Remark>)> {
     let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed } = chosen;
     let mut new = devices::listed(&args.spare)?;
+    for spec in &new {
+        let examined = given.iter().find(|(named, _)| same(&named.spec, spec));
+        if let Some(member) = examined.and_then(|(_, examined)| examined.member) {
+            bail!("{spec}: member {member} of the array {name}, not a spare");
+        }
+    }
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
         // With `--wait`, as at boot, a drive that does not open is treated as missing.
@@ -363,8 +371,8 @@ fn start(
     if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
         bail!("{name}: {why}{}", in_brackets(&left_out));
     }
-    // What can refuse the array does so before it is assembled: assembly records that members are
-    // missing, which makes them stale.
+    // All checks that may refuse the array come before assembly: assembly records that members are
+    // missing, and so makes these members stale.
     let default = [Listen::Unix(place::directory().join(format!("{name}.nbd")))];
     let places = if places.is_empty() { &default[..] } else { places };
     let limits = furrow_nbd::Limits {
@@ -378,9 +386,6 @@ fn start(
     if args.ublk {
         furrow_ublk::available(false)?;
     }
-    for spare in &spares_given {
-        check_spare(rt, &spare.device, says.first().map(|drive| drive.array))?;
-    }
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone()).collect();
     let options = Options {
@@ -391,8 +396,15 @@ fn start(
         ..Options::default()
     };
     let engine = rt.clone();
+    let to_add: Vec<Rc<dyn ZonedDevice>> =
+        spares_given.iter().map(|spare| spare.device.clone()).collect();
     let volume: Volume = rt
-        .block_on(async move { furrow_raid::assemble(&engine, devices, &options).await })
+        .block_on(async move {
+            match furrow_raid::assemble_with(&engine, devices, to_add.clone(), &options).await {
+                Err(error) => Err(explain_spares(&to_add, error).await),
+                done => done,
+            }
+        })
         .map_err(|error| match left_out.is_empty() {
             true => anyhow!(error),
             false => anyhow!("{error}{}", in_brackets(&left_out)),
@@ -411,7 +423,7 @@ fn start(
     let exports = vec![export.describe(described).read_only(args.read_only)];
     let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
-    let server = Server::listen(rt, listeners, exports, server_options)?;
+    let server = Server::new(rt, listeners, exports, server_options)?;
     // The kept device is dropped after all checks that can refuse the array: otherwise a refusal
     // would lose the writes in the device.
     if let Some(device) = to_drop {
@@ -494,19 +506,14 @@ fn absent(
     gone.map(|(uuid, _)| absent(uuid)).collect()
 }
 
-/// Refuses a drive that cannot become a spare of `array` because of what it holds.
-fn check_spare(rt: &Rt, device: &Rc<dyn ZonedDevice>, array: Option<Uuid>) -> Result<()> {
-    let device = device.clone();
-    let free = async move {
-        if matches!(examine(&*device).await, Ok(found) if Some(found.array) == array) {
-            return Ok(());
-        }
-        match check_free(&*device).await {
-            Err(error) => Err(holds::explain_used(&*device, error).await),
-            done => done,
-        }
-    };
-    Ok(rt.block_on(free)?)
+/// Adds to the `error` of an assembly what the drive that was to become a spare holds, if the error
+/// is about that.
+async fn explain_spares(spares: &[Rc<dyn ZonedDevice>], error: Error) -> Error {
+    let text = error.to_string();
+    match spares.iter().find(|spare| text.starts_with(&spare.name())) {
+        Some(spare) => holds::explain_used(&**spare, error).await,
+        None => error,
+    }
 }
 
 /// Makes `volume` a block device of the kernel.

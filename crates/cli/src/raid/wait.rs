@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Interval between two inspections of drives during a wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The wait for drives that `--wait` asks for, if it was given. Its time begins when this value is
-/// made, and applies to all drives together.
+/// The wait for drives that the option `--wait` asks for, if given. The time of the option begins
+/// when this value is made, and is the limit for all drives together.
 pub struct Wait {
     until: Option<Instant>,
     said: Cell<bool>,
@@ -63,7 +63,7 @@ impl Wait {
     ///
     /// # Errors
     /// An error if the program should end; then the wait stops at once.
-    fn sleep(&self, time: Duration) -> Result<()> {
+    pub fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
         if self.is_started {

@@ -23,6 +23,8 @@ pub(crate) struct Assembly {
     watchdog: Watchdog,
     options: Options,
     devices: Vec<Rc<dyn ZonedDevice>>,
+    /// Drives that are to become spares after the assembly.
+    spares: Vec<Rc<dyn ZonedDevice>>,
     gathered: Gathered,
     opened: Option<Opened>,
 }
@@ -64,6 +66,11 @@ pub(crate) const ASSEMBLY: &[Step<Assembly>] = &[
         audit: Assembly::audit,
     },
     Step {
+        name: "drives to become spares are refused unless they fit and are empty",
+        run: |assembly| Box::pin(assembly.check_spares()),
+        audit: Assembly::audit,
+    },
+    Step {
         name: "members without a drive are noted as failed, unless the array needs them",
         run: |assembly| Box::pin(assembly.note_missing()),
         audit: Assembly::audit,
@@ -76,10 +83,11 @@ pub(super) async fn put_together(
     rt: &Rt,
     watchdog: &Watchdog,
     devices: &[Rc<dyn ZonedDevice>],
+    spares: &[Rc<dyn ZonedDevice>],
     options: &Options,
     last: bool,
 ) -> Result<Option<Volume>> {
-    let mut assembly = Assembly::new(rt, watchdog, devices, options);
+    let mut assembly = Assembly::new(rt, watchdog, devices, spares, options);
     let ready = steps::run(rt, OF_ASSEMBLY, ASSEMBLY, &mut assembly).await;
     let Some(Opened { volume, zones, image, .. }) = assembly.opened else {
         ready?;
@@ -105,7 +113,7 @@ pub(crate) async fn unfinished(
     options: &Options,
 ) -> Result<Volume> {
     let watchdog = Watchdog::new(rt, 0);
-    let mut assembly = Assembly::new(rt, &watchdog, &devices, options);
+    let mut assembly = Assembly::new(rt, &watchdog, &devices, &[], options);
     steps::run(rt, OF_ASSEMBLY, ASSEMBLY, &mut assembly).await?;
     let Opened { volume, zones, image, .. } = assembly.opened.expect("opened");
     let mut recovery = crate::recover::steps::Recovery::new(&volume, zones, image);
@@ -118,6 +126,7 @@ impl Assembly {
         rt: &Rt,
         watchdog: &Watchdog,
         devices: &[Rc<dyn ZonedDevice>],
+        spares: &[Rc<dyn ZonedDevice>],
         options: &Options,
     ) -> Assembly {
         Assembly {
@@ -125,6 +134,7 @@ impl Assembly {
             watchdog: watchdog.clone(),
             options: options.clone(),
             devices: devices.to_vec(),
+            spares: spares.to_vec(),
             gathered: Gathered::default(),
             opened: None,
         }
@@ -170,6 +180,14 @@ impl Assembly {
             true => Ok(()),
             false => volume.check_not_alone(zones, image, *unsure).await,
         }
+    }
+
+    async fn check_spares(&mut self) -> Result<()> {
+        let Some(Opened { volume, .. }) = &self.opened else { return Ok(()) };
+        for spare in &self.spares {
+            volume.check_spare(spare, false).await?;
+        }
+        Ok(())
     }
 
     async fn note_missing(&mut self) -> Result<()> {

@@ -22,10 +22,10 @@ impl ArrayHost {
             .zip(volume.members())
             .map(|(member, (uuid, state, errors))| {
                 let drive = drives[member as usize].as_ref();
+                // Until the spare has become the member, `drive` is the former drive.
+                let state = if is_taken(member) { MemberState::Failed } else { state };
                 let state = match state {
                     MemberState::Active => "online",
-                    // The drive is still the failed one until the spare is the member.
-                    MemberState::Rebuilding if is_taken(member) => "failed",
                     MemberState::Rebuilding => "rebuilding",
                     MemberState::Failed if drive.is_none() => "missing",
                     MemberState::Failed => "failed",
