@@ -59,8 +59,8 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", requires = "store")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=90))]
     clean_below: Option<u32>,
-    /// Let RocksDB collect the files whose zones cleaning would take; as-printed: by equation 1 of
-    /// the paper as printed
+    /// Let RocksDB collect the blob files whose zones cleaning would take; as-printed: one file
+    /// less, as equation 1 of the Same-Victim paper has it
     #[arg(long, value_name = "HOW", value_parser = ["on", "as-printed"])]
     #[arg(num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     same_victim: Option<String>,

@@ -101,8 +101,8 @@ pub(crate) fn without_zones(path: &Path) -> Option<Error> {
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
-        "{name}: {what}: if nothing else was made there since, furrow device check --repair {name} \
-         restores it from the copy"
+        "{name}: {what}: unless the drive was made into something else since, furrow device check \
+         --repair {name} restores the first block from the copy"
     );
     Error::new(ErrorKind::Corrupt, what)
 }

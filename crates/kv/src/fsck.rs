@@ -350,7 +350,10 @@ impl Check<'_> {
             };
             let place = Some((zone.0, offset));
             if geometry.is_conventional(zone) || zone.0 < ring.end() {
-                return Some((place, format!("{of} recorded in a zone that holds no content")));
+                return Some((
+                    place,
+                    format!("{of} recorded in a zone that is not for content of files"),
+                ));
             }
             if offset.saturating_add(blocks) > blocks_per_zone(geometry) {
                 return Some((place, format!("{of} recorded beyond the end of a zone")));

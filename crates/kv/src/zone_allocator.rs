@@ -176,7 +176,8 @@ pub(crate) struct ZoneAllocator {
     youngest_bytes: Cell<u64>,
     /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
-    /// Full zones that no durable snapshot shows empty yet: the next group commit checks them.
+    /// Full zones that the next group commit checks: its snapshot records those without valid
+    /// blocks as empty.
     unshown: RefCell<BTreeSet<ZoneId>>,
     /// Number of valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,

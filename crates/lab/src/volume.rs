@@ -1,4 +1,5 @@
-//! The RAID volume: what 4 KiB random writes cost beyond the least work on each write.
+//! The RAID volume: what 4 KiB random writes cost beyond the minimum work, which is one copy and
+//! one checksum for each block, and the parity of each stripe with its checksum.
 //!
 //! The volume runs in place on one executor, with client and drives on the same core. The drives
 //! are untimed and keep only out-of-band bytes (a discarding medium), so the benchmark measures

@@ -6,8 +6,8 @@
 //!
 //! Invariant: in addition to the claim, which may be the kernel's, every writer to the device holds
 //! a record lock on the node. After a mount is gone its server may still write its last blocks, and
-//! the next server waits for the lock. The lock belongs to the open file (`F_OFD_SETLK`), because
-//! udev uses flock(2) on block devices for its own purposes.
+//! the next server waits for the lock. The lock is one of fcntl(2) that belongs to the open file
+//! (`F_OFD_SETLK`), not one of flock(2), which udev uses on block devices for its own purposes.
 
 #![allow(unsafe_code, reason = "a lock of an open file, which only fcntl(2) has")]
 

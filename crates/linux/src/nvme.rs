@@ -173,7 +173,7 @@ fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
 struct Reporting {
     /// The key of the flight, or of the engine's request, that waits for this report.
     key: usize,
-    /// Whether only one zone was requested, to explain an error.
+    /// Whether one zone was requested: the answer is then the state of this zone, otherwise of all.
     single: bool,
     memory: Vec<u8>,
 }

@@ -120,8 +120,8 @@ struct Inner<V> {
     dropped: Cell<u64>,
 }
 
-/// A running server. A clone is another handle of the same server. It runs as tasks of the executor
-/// until [`Server::shutdown`], or until the executor is cleared.
+/// A running server: tasks of the executor, until [`Server::shutdown`] or until the executor is
+/// cleared. A clone is another handle of the same server.
 pub struct Server<V>(Rc<Inner<V>>);
 
 impl<V> Clone for Server<V> {

@@ -17,8 +17,8 @@ use furrow_zone::{Error, ErrorKind};
 const PATIENCE: u64 = 15 * Nanos::SECOND;
 
 /// The device that was kept for `key` and waits for a server. If the server was killed just now,
-/// waits until the kernel has noticed. Also returns `None` if the kernel has no ublk, or this
-/// process may not see its devices.
+/// waits until the kernel has noticed. `None` if there is no such device, the kernel has no ublk,
+/// or this process may not see the ublk devices.
 ///
 /// # Errors
 /// `Busy` if another process serves the device; `Io`.

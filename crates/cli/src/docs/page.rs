@@ -1,7 +1,7 @@
 //! A page of `docs` as a manual page: headings, paragraphs, lists, tables and code.
 //!
-//! This covers the part of Markdown that the project's pages use: a table becomes a list whose
-//! entries have the first cell as their name.
+//! Only the part of Markdown that the project's pages use is converted. A table becomes a list, in
+//! which the first cell of each row is the name of the entry.
 
 /// Turns off the stretching and hyphenation of lines, so that commands can be copied unchanged.
 pub const RAGGED: &str = ".nh\n.ad l\n";

@@ -33,9 +33,11 @@ pub fn advise(status: &mut Status) {
             Some(first) => {
                 format!("trim blocks, or replace it: furrow raid replace {name} {first} DEV")
             }
-            None => "trim blocks (blkdiscard, or fstrim of the file system on it), or replace the \
-                     drives that are named"
-                .to_owned(),
+            None => {
+                "trim blocks (fstrim of the file system on the volume; blkdiscard erases what it \
+                     trims), or replace the drives that are named"
+                    .to_owned()
+            }
         });
     } else if let Some(first) = gone.first() {
         let who = if gone.len() == 1 { "member" } else { "members" };

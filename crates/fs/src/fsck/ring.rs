@@ -324,7 +324,7 @@ async fn scan(fsck: &mut Fsck, plan: &Layout, zone: ZoneId) -> Scanned {
             Found::Padding | Found::Torn => {}
             Found::Damaged(why) => {
                 if copy == Some(at) {
-                    fsck.add(CHECKPOINT, place, "a second copy of the one before", why);
+                    fsck.add(CHECKPOINT, place, "a second copy of the checkpoint before", why);
                 } else {
                     found.damaged_behind = Some(at);
                     fsck.add(CHECKPOINT, place, "a whole record", why);

@@ -2,7 +2,8 @@
 
 use furrow_rt::Semaphore;
 
-/// Attempts to gain space for an operation, since the spare space last reached a new maximum.
+/// Numbers of attempts to gain space for one operation. They restart at zero when the spare space
+/// exceeds `most`, its maximum so far.
 #[derive(Default)]
 pub(crate) struct Tried {
     pub(super) most: u64,

@@ -255,8 +255,7 @@ pub struct Figure {
     /// How the figure is computed from the runs.
     #[serde(default)]
     pub take: Take,
-    /// The measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`,
-    /// `amplification`, `overhead`.
+    /// The measure: a name that `Metric::named` knows, such as `throughput`, `p99` or `phase-1`.
     #[serde(default = "throughput")]
     pub metric: String,
     /// The run or series that is measured.

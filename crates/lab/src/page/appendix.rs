@@ -156,7 +156,7 @@ fn verdict(row: &Row<'_>) -> String {
     }
 }
 
-/// The value with its unit and how far the seeds lie apart.
+/// The mean with its unit, and the spread of the results over the seeds.
 fn ours(row: &Row<'_>) -> String {
     let (mean, unit) = (text::quantity(row.ours.mean), text::unit(&row.figure.unit));
     match &*text::spread(&row.ours) {

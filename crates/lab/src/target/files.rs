@@ -192,8 +192,8 @@ struct File {
 }
 
 impl Files {
-    /// Makes a file system on `device`, mounts it, makes the files and, for reads, writes them and
-    /// mounts again so that nothing is cached.
+    /// Makes a file system on `device`, mounts it and makes the files. If they will be read, or the
+    /// profile asks for it, writes the files and mounts again so that nothing is cached.
     ///
     /// # Errors
     /// If the drive cannot hold the file system, or the host model asks for something that the

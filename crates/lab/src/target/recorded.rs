@@ -42,7 +42,8 @@ pub struct Id {
     pub file: u64,
 }
 
-/// A target for the calls of recorded runs. Paths are below the copy's own directory.
+/// A target for the calls of recorded runs. A `path` begins with the directory of its copy; to the
+/// paths in an [`Op`], the keeper adds that directory.
 pub trait Keeper: 'static {
     /// Makes a directory before the run.
     fn make_directory(&self, path: &str) -> impl Future<Output = Result<()>>;

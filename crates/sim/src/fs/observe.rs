@@ -300,7 +300,8 @@ async fn check_readable(fs: &Fs, ino: Ino, expected: &Expected) -> Result<(), Tr
     }
     // A file without readable payload cannot be identified.
     let Some(&owner) = owners.first() else { return Ok(()) };
-    // The inode number may have been another file's before, and the shown content may be a copy.
+    // `owner` need not be this file, because content can be copied. So the file may be any object
+    // that ever had this inode number.
     let known = expected.inos.iter().filter(|(_, known)| **known == ino);
     let mut wrong = None;
     for object in known.map(|(&object, _)| object) {

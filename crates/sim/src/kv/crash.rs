@@ -84,8 +84,8 @@ impl Client {
     }
 
     /// Records the result of a change of names. A change that failed because a name exists or is
-    /// missing changes nothing; here any such failure is accepted, and the simulation of lives
-    /// checks them exactly.
+    /// missing, or because a directory is not empty, changed nothing. Every such failure is
+    /// accepted here; the simulation in `kv::sim` checks whether it was right.
     fn named(&self, what: &str, done: Answer<()>, change: NameChange) -> Result<(), String> {
         use ErrorKind::{Exists, NotEmpty, NotFound};
         match done {

@@ -5,10 +5,11 @@
 //! trim and read concurrently, while members fail, vanish, return as strangers, are replaced and
 //! rebuilt, and the volume is scrubbed. The life ends with a stop or a power cut.
 //!
-//! Faults that may cost data or answers strike at most as many members as the level tolerates,
-//! counting those that are not whole. So nothing is ever lost, and no request fails without a power
-//! failure. The exception: if members have lost zones and the volume does not fit the
-//! rest, writes may be refused for lack of space, and everything else must hold.
+//! Faults that may cost data or answers strike whole members only. The members struck and the
+//! members that lack data already are together at most as many as the level tolerates. So nothing
+//! is ever lost, and no request fails without a power cut. The exception: if members have lost
+//! zones and the volume does not fit the rest, writes may be refused for lack of space, and
+//! everything else must hold.
 //!
 //! Between lives, *branches* are tried on copies of the drives (`branch`). In a branch, members
 //! return with an older state (`older`), metadata such as mapping blocks is damaged (`ruin`),
