@@ -84,7 +84,7 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
     ("device serve", &["furrow device serve disk.zns"]),
     ("device presets", &["furrow device presets pm1731a", "furrow device presets zn540-1t --toml"]),
     ("device zone", &["furrow device zone disk.zns finish 12"]),
-    ("device fault add", &["furrow device fault add disk.zns bit-flip --lba 20580+1"]),
+    ("device fault add", &["furrow device fault add disk.zns hang"]),
     ("device fault list", &["furrow device fault list disk.zns"]),
     ("device fault clear", &["furrow device fault clear disk.zns 1"]),
 ];

@@ -214,7 +214,7 @@ pub fn device_of(name: &str) -> Result<String> {
         ),
         [] => bail!(
             "{name}: no block device of this machine has such a file system, or it is in use: \
-             furrow device show DEV says what a device holds"
+             furrow device show DEV says what a device holds; images are mounted by path"
         ),
         several => {
             let list: Vec<String> = several.iter().map(ToString::to_string).collect();

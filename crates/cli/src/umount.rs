@@ -165,7 +165,10 @@ fn find(target: &Path) -> Result<Mounted> {
             Some(&mount.directory) == full.as_ref() || Some(&mount.source) == source.as_ref()
         })
         .cloned()
-        .ok_or_else(|| anyhow!("{}: no Furrow file system is mounted there", target.display()))
+        .ok_or_else(|| match full {
+            None => anyhow!("{}: no such directory or device", target.display()),
+            Some(_) => anyhow!("{}: no Furrow file system is mounted there", target.display()),
+        })
 }
 
 fn unmount(directory: &Path, how: Unmount) -> Result<()> {

@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -29,8 +30,22 @@ fn a_scrub_is_stopped_and_the_next_one_runs_to_its_end() {
     place.ok(&["raid", "scrub", "a"]);
     place.until("scrubbing", |status| status["scrub"]["running"] == true);
     place.refused(&["raid", "scrub", "a"], &["running already"]);
+    // This scrub does not mend.
+    place.refused(&["raid", "scrub", "a", "--repair", "--wait"], &["running already", "--stop"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
+    command.args(["raid", "scrub", "a", "--wait"]).env("FURROW_RUN", place.at("run"));
+    let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Enough for the command to find the scrub, which it would begin otherwise.
+    std::thread::sleep(Duration::from_millis(500));
     let text = place.ok(&stop);
     assert!(text.contains("the scrub stops"), "{text}");
+    while waiting.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(50));
+        place.furrow(&stop);
+    }
+    let waited = waiting.wait_with_output().unwrap();
+    let text = said(&waited);
+    assert!(waited.status.code() == Some(1) && text.contains("stopped"), "{text}");
     let status = place.until("stopped", |status| status["scrub"]["running"] == false);
     let scrub = &status["scrub"];
     assert_eq!((&scrub["stopped"], &scrub["error"]), (&true.into(), &Value::Null), "{scrub:#}");

@@ -572,8 +572,8 @@ impl Recording {
                 let (count, expected) = (body.number()?, body.small("a checksum")?);
                 if count != found.records.len() as u64 || expected != sum {
                     return Err(body.error(format!(
-                        "the end states {count} records with checksum {expected:08x}, found {} with \
-                         {sum:08x}",
+                        "the end states {count} records with checksum {expected:08x}, found {} \
+                         with {sum:08x}",
                         found.records.len()
                     )));
                 }

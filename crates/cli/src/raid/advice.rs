@@ -119,7 +119,12 @@ fn damage(status: &Status) -> Option<(String, String)> {
             "the last scrub found {}",
             crate::show::count(status.damaged_blocks, "damaged block")
         );
-        return Some((problem, format!("mend them: furrow raid scrub {name} --repair")));
+        let mends = status.scrub.as_ref().is_some_and(|scrub| scrub.running && scrub.repair);
+        let action = match mends {
+            true => format!("wait for the scrub that mends them: furrow raid scrub {name} --wait"),
+            false => format!("mend them: furrow raid scrub {name} --repair"),
+        };
+        return Some((problem, action));
     }
     None
 }

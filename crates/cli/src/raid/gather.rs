@@ -57,8 +57,8 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Drives that are in use or that this user may not read, and that may be members, each with the
-/// refusal of the drive.
+/// Drives that a pattern or a scan found, that may be members, and that are in use or cannot be
+/// read, each with the refusal of the drive.
 type Withheld = Vec<(DeviceSpec, Error)>;
 
 /// Interval between two inspections of drives in use.
@@ -152,9 +152,16 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             continue;
         }
         if wanted.wait.is_wanted() {
-            return found.map(|chosen| chosen.with_remarks_on(&withheld));
+            let found = found.map(|chosen| chosen.with_remarks_on(&withheld));
+            return match of_others(&mut withheld, &mut running) {
+                taken if found.is_err() && !taken.is_empty() => bail!("{lacks}{}", users(&taken)),
+                _ => found,
+            };
         }
         let taken = of_others(&mut withheld, &mut running);
+        if found.is_err() && !taken.is_empty() {
+            bail!("{lacks}{}", users(&taken));
+        }
         let refusal = |which: &str, why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
                 "{lacks}, and a drive {which} may be it: {why}; to start without it, name the \
@@ -162,7 +169,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             ),
             Err(_) => anyhow!("{lacks}: {why}"),
         };
-        if let Some((_, error)) = withheld.iter().find(|(_, e)| e.kind() == ErrorKind::Denied) {
+        if let Some((_, error)) = withheld.iter().find(|(_, e)| e.kind() != ErrorKind::Busy) {
             return Err(refusal("that cannot be read", error));
         }
         if let Some((spec, error)) = withheld.first() {
@@ -177,10 +184,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             wanted.wait.sleep(left.min(LOOK_EVERY))?;
             continue;
         }
-        let mut chosen = match found {
-            Err(_) if !taken.is_empty() => bail!("{lacks}{}", users(&taken)),
-            found => found?,
-        };
+        let mut chosen = found?;
         chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
         return Ok(chosen);
     }
@@ -222,18 +226,24 @@ fn users(taken: &[(String, User)]) -> String {
 }
 
 /// Looks for the drives once. Images and devices that a pattern found and that may be members come
-/// into `withheld` if another program uses them or this user may not read them.
+/// into `withheld` if another program uses them or they cannot be read.
 fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, withheld: &mut Withheld) -> Result<Chosen> {
     if arguments.is_empty() {
         let chosen = choose(rt, devices::of_machine(), wanted, withheld);
-        // Most devices of a machine that are in use are not members. A user who may not read them
-        // should know that.
-        let denied = withheld.drain(..).filter(|(_, error)| error.kind() == ErrorKind::Denied);
-        let denied: Vec<Remark> = denied.map(|(_, error)| Remark::unusable(&error)).collect();
-        return chosen.with_context(|| {
-            let denied = in_brackets(&denied);
+        // Most devices of a machine that are in use or fail are not members. A user who may not
+        // read them should know that.
+        let (denied, others): (Vec<_>, Vec<_>) =
+            withheld.drain(..).partition(|(_, error)| error.kind() == ErrorKind::Denied);
+        let remarks = |drives: Withheld| -> Vec<Remark> {
+            let failed = drives.iter().filter(|(_, error)| error.kind() != ErrorKind::Busy);
+            failed.map(|(_, error)| Remark::unusable(error)).collect()
+        };
+        let mut chosen = chosen.with_context(|| {
+            let denied = in_brackets(&remarks(denied));
             format!("among the block devices of this machine, as no drive was named{denied}")
-        });
+        })?;
+        chosen.remarks.extend(remarks(others));
+        return Ok(chosen);
     }
     let mut named = devices::named(arguments)?;
     let chosen = choose(rt, named.clone(), wanted, withheld)?;
@@ -338,20 +348,14 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
                     _ => error.into(),
                 });
             }
-            Err(error)
-                if !named.by_name
-                    && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Denied) =>
-            {
+            Err(error) if named.by_name => left_out.push(Remark::unusable(&error)),
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Denied) => {
                 if devices::is_possible_member(&named.spec) {
                     withheld.push((named.spec, error));
                 }
             }
-            Err(error)
-                if named.by_name
-                    || error.kind() == ErrorKind::Io
-                    || devices::is_image(&named.spec) =>
-            {
-                left_out.push(Remark::unusable(&error));
+            Err(error) if error.kind() == ErrorKind::Io || devices::is_image(&named.spec) => {
+                withheld.push((named.spec, error));
             }
             // Files that a directory or pattern matches need not be drives.
             Err(_) if matches!(named.spec, DeviceSpec::Node(_)) => {}

@@ -308,7 +308,8 @@ fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
 /// Runs `furrow raid scrub`.
 ///
 /// # Errors
-/// An error if a scrub is running already, or the scrub ended early.
+/// An error if the scrub ended early, or if a scrub is running already, unless `--wait` is given
+/// and that scrub does all that is asked.
 pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
@@ -317,7 +318,12 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: the scrub stops: see furrow raid status {name}")?;
         return Ok(0);
     }
-    client::ask(&array.socket, &Request::Scrub { repair: args.repair })?;
+    let running = array.status.scrub.as_ref().filter(|scrub| scrub.running);
+    // A scrub that mends also finds what one finds that only reads.
+    let serves = running.is_some_and(|scrub| scrub.repair || !args.repair);
+    if !(args.wait && serves) {
+        client::ask(&array.socket, &Request::Scrub { repair: args.repair })?;
+    }
     if !args.wait {
         writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;
         return Ok(0);

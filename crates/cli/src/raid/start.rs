@@ -443,7 +443,7 @@ fn start(
             let why = match absent.iter().find(|absent| absent.uuid == *uuid) {
                 Some(Absent { why, unnamed: Some(drive), .. }) => format!(
                     ": {why}: it is stale from now on; to take it back, with a rebuild: furrow \
-                     raid replace {name} {index} {drive} --force"
+                     raid replace {name} {index} {drive} --force, which erases it first"
                 ),
                 Some(absent) => format!(": {}", absent.why),
                 None => ", which had failed before".to_owned(),

@@ -501,7 +501,8 @@ pub fn describe_rebuild(array: &str, rebuild: &Rebuild) -> String {
 pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     if scrub.running {
         let done = (scrub.segments_done, scrub.segments);
-        return describe_progress(done, scrub.percent, scrub.seconds_left);
+        let mends = if scrub.repair { ", mends what it finds" } else { "" };
+        return describe_progress(done, scrub.percent, scrub.seconds_left) + mends;
     }
     if let Some(error) = &scrub.error {
         return format!("ended early: {error}");

@@ -51,7 +51,7 @@ pub struct Permits {
 pub struct MemoryUse {
     /// Memory held now.
     pub now: Memory,
-    /// Maximum of the memory held since the mount.
+    /// Memory held when its sum was largest since the mount.
     pub peak: Memory,
 }
 

@@ -20,7 +20,12 @@ impl ArrayHost {
     /// Begins a scrub.
     pub(super) fn begin_scrub(self: &Rc<Self>, repair: bool) -> Result<Value> {
         if self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
-            return Err(Error::new(ErrorKind::Busy, "a scrub is running already"));
+            let message = format!(
+                "a scrub is running already: to wait for it, furrow raid scrub {0} --wait; to end \
+                 it, furrow raid scrub {0} --stop",
+                self.name
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
         }
         if let Some(error) = self.volume.failed() {
             return Err(error);
