@@ -117,16 +117,16 @@ pub fn open(
 ) -> Result<Rc<dyn ZonedDevice>, Error> {
     let path = Path::new(spec.path().unwrap_or_default());
     let busy = |refusal: String| Err(Error::new(ErrorKind::Busy, refusal));
-    let mut again = false;
+    let mut attempts = 0;
     let opened = wait(path, patience, say, || {
         match (crate::holds::open(rt, spec, access), spec) {
             (Err(error), DeviceSpec::Image(_)) if error.kind() == ErrorKind::Busy => {}
             (done, _) => return Some(done),
         }
-        // A daemon that does not answer delays the query for arrays. So the first attempt leaves
-        // out the query; later attempts follow only if there is time to wait.
-        let has_time = std::mem::replace(&mut again, true);
-        let array = || if has_time { assembled(path) } else { None };
+        // A daemon that does not answer delays the query for arrays. So the query is made once, and
+        // only if there is time to wait, which there is if a second attempt is made.
+        attempts += 1;
+        let array = || if attempts == 2 { assembled(path) } else { None };
         mounted(path).or_else(array).map(busy)
     });
     opened.unwrap_or_else(|| busy(still_in_use(path, patience)))
@@ -142,8 +142,10 @@ fn wait<T>(
 ) -> Option<T> {
     let (begun, mut said) = (Instant::now(), false);
     loop {
+        // The last attempt begins after the whole time, however long the attempts take.
+        let is_last = begun.elapsed() >= patience;
         match attempt() {
-            None if begun.elapsed() < patience => {}
+            None if !is_last => {}
             done => return done,
         }
         if !said && begun.elapsed() >= SILENCE {

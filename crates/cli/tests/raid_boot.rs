@@ -265,6 +265,23 @@ fn an_assembly_that_is_refused_makes_no_member_stale() {
     ok(&place, &pattern);
     assert_eq!(states(&place.status()), ["online"; 4]);
     place.ok(&["raid", "stop", "a"]);
+    // A copy of a drive is not told from the drive.
+    fs::rename(place.at("d3.zns"), &away).unwrap();
+    fs::copy(&away, place.at("again")).unwrap();
+    refused(&place, &pattern, &["away", "again", "each of them says that it is member 3"]);
+    fs::remove_file(place.at("again")).unwrap();
+    fs::rename(&away, place.at("d3.zns")).unwrap();
+    // A reader is waited for.
+    let read = fs::File::open(place.at("d1.zns")).unwrap();
+    read.lock_shared().unwrap();
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(read);
+    });
+    ok(&place, &pattern);
+    reader.join().unwrap();
+    assert_eq!(states(&place.status()), ["online"; 4]);
+    place.ok(&["raid", "stop", "a"]);
     // If a member is missing, a file that may be what is left of its drive is named.
     fs::write(place.at("d3.zns"), b"").unwrap();
     let said = ok(&place, &pattern);

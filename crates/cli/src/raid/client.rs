@@ -218,6 +218,10 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
         Ok(connection) => connection,
     };
     let process = connection.process();
+    // A daemon binds its socket before it has its drives, and does not answer itself.
+    if process == Some(std::process::id()) {
+        return Ok(None);
+    }
     Ok(match connection.ask(&Request::Status) {
         Ok(status) => Some(match read_status(socket, status) {
             Ok(status) => Ok(status),

@@ -165,7 +165,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
         let refusal = |which: &str, why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
                 "{lacks}, and a drive {which} may be it: {why}; to start without it, name the \
-                 other drives"
+                 other drives: it is stale then"
             ),
             Err(_) => anyhow!("{lacks}: {why}"),
         };
@@ -246,12 +246,13 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, withheld: &mut Withheld)
         return Ok(chosen);
     }
     let mut named = devices::named(arguments)?;
-    let chosen = choose(rt, named.clone(), wanted, withheld)?;
+    let mut chosen = choose(rt, named.clone(), wanted, withheld)?;
     if !wanted.wait.is_wanted() {
         return Ok(chosen);
     }
-    let found = elsewhere(rt, &named, &missing(&chosen), wanted.drive_timeout);
+    let (found, copies) = elsewhere(rt, &named, &missing(&chosen), wanted.drive_timeout);
     if found.is_empty() {
+        chosen.remarks.extend(copies);
         return Ok(chosen);
     }
     let told = |(index, found): &(usize, Named)| Remark {
@@ -264,11 +265,15 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, withheld: &mut Withheld)
     withheld.clear();
     let mut chosen = choose(rt, named, wanted, withheld)?;
     chosen.remarks.extend(told);
+    chosen.remarks.extend(copies);
     Ok(chosen)
 }
 
 /// The missing members that were found although they were not named. Naming only some members is
 /// not an error: the user may intend it. But the unnamed members become stale, so the user is told.
+///
+/// # Errors
+/// An error if several drives claim to be the same member.
 fn unnamed(
     rt: &Rt,
     arguments: &[String],
@@ -282,8 +287,11 @@ fn unnamed(
     let silent = [wanted.drive_timeout, GLANCE];
     let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
     let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
-    let found = elsewhere(rt, &devices::named(arguments)?, &missing, silent).into_iter();
-    Ok(found.filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect())
+    let (found, copies) = elsewhere(rt, &devices::named(arguments)?, &missing, silent);
+    if !copies.is_empty() {
+        bail!("{}; name the drive to use, or move the copies away", listed(&copies));
+    }
+    Ok(found.into_iter().filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect())
 }
 
 /// Members that the newest state has in service, but whose drives were not found: number and UUID.
@@ -297,16 +305,16 @@ fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     newest.members.iter().enumerate().filter_map(is_missing).collect()
 }
 
-/// The drives of `missing` members, searched where no drives were named. If two drives claim to be
-/// one member, one of them is taken for a copy, and neither is used.
+/// The drives of `missing` members, searched where no drives were named; and what to say of drives
+/// that claim to be the same member: all but one are copies, and none of them is used.
 fn elsewhere(
     rt: &Rt,
     named: &[Named],
     missing: &[(usize, Uuid)],
     silent: u64,
-) -> Vec<(usize, Named)> {
+) -> (Vec<(usize, Named)>, Vec<Remark>) {
     if missing.is_empty() {
-        return Vec::new();
+        return Default::default();
     }
     let patience = Patience { busy: Duration::ZERO, silent };
     let mut found: Vec<(usize, Named)> = Vec::new();
@@ -315,9 +323,18 @@ fn elsewhere(
         let is = |(_, uuid): &&(usize, Uuid)| *uuid == examined.device;
         found.extend(missing.iter().find(is).map(|(index, _)| (*index, candidate)));
     }
-    let all: Vec<usize> = found.iter().map(|(index, _)| *index).collect();
-    found.retain(|(index, _)| all.iter().filter(|other| *other == index).count() == 1);
-    found
+    let mut copies = Vec::new();
+    for (index, _) in missing {
+        let of_member = found.iter().filter(|(of, _)| of == index);
+        let drives: Vec<String> = of_member.map(|(_, one)| one.spec.to_string()).collect();
+        if drives.len() > 1 {
+            let drives = drives.join(", ");
+            let text = format!("{drives}: each of them says that it is member {index}");
+            copies.push(Remark { event: UNUSABLE, member: Some(*index as u32), text });
+            found.retain(|(of, _)| of != index);
+        }
+    }
+    (found, copies)
 }
 
 /// Inspects the drives, and chooses those of one array.

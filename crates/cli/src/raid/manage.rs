@@ -318,11 +318,17 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: the scrub stops: see furrow raid status {name}")?;
         return Ok(0);
     }
-    let running = array.status.scrub.as_ref().filter(|scrub| scrub.running);
     // A scrub that mends also finds what one finds that only reads.
-    let serves = running.is_some_and(|scrub| scrub.repair || !args.repair);
-    if !(args.wait && serves) {
-        client::ask(&array.socket, &Request::Scrub { repair: args.repair })?;
+    let serves = |status: &Status| {
+        let running = status.scrub.as_ref().filter(|scrub| scrub.running);
+        args.wait && running.is_some_and(|scrub| scrub.repair || !args.repair)
+    };
+    if !serves(&array.status)
+        && let Err(error) = client::ask(&array.socket, &Request::Scrub { repair: args.repair })
+        // Another command may just have begun a scrub.
+        && !client::status(&array.socket).is_ok_and(|status| serves(&status))
+    {
+        return Err(error);
     }
     if !args.wait {
         writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;
