@@ -269,8 +269,13 @@ fn an_assembly_that_is_refused_makes_no_member_stale() {
     fs::rename(place.at("d3.zns"), &away).unwrap();
     fs::copy(&away, place.at("again")).unwrap();
     refused(&place, &pattern, &["away", "again", "each of them says that it is member 3"]);
-    fs::remove_file(place.at("again")).unwrap();
     fs::rename(&away, place.at("d3.zns")).unwrap();
+    for wait in [&[][..], &["--wait", "1"]] {
+        let mut folder = words(&place, 0, wait);
+        folder.push(place.at("").trim_end_matches('/').to_owned());
+        refused(&place, &folder, &["again", "d3.zns", "each of them says that it is member 3"]);
+    }
+    fs::remove_file(place.at("again")).unwrap();
     // A reader is waited for.
     let read = fs::File::open(place.at("d1.zns")).unwrap();
     read.lock_shared().unwrap();

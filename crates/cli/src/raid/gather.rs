@@ -2,7 +2,7 @@
 
 use super::client;
 use super::devices::{self, Named, Patience, Says, same};
-use super::old;
+use super::old::{self, Old};
 use super::status::Status;
 use super::wait::Wait;
 use crate::daemon::utc;
@@ -441,10 +441,14 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
     // Old drives of the array are skipped. But if they were named and there is no wait, they are
     // kept, and assembly refuses them.
     let judged = judge(&says(&members));
-    let mut old = old::of(judged.as_ref()).into_iter();
+    let old = old::of(judged.as_ref());
+    refuse_copies(&members, &old)?;
+    let mut old = old.into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {
         Some(old) => {
-            let text = format!("{} is {}: left out: {}", named.spec, old.word(), old.why());
+            let article = if matches!(old, Old::Copy(_)) { "a " } else { "" };
+            let (spec, word) = (&named.spec, old.word());
+            let text = format!("{spec} is {article}{word}: left out: {}", old.why());
             left_out.push(Remark::left_out(text));
             false
         }
@@ -459,6 +463,28 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
         chosen.remarks.extend((!no_drives.is_empty()).then_some(one));
     }
     Ok(chosen)
+}
+
+/// Refuses two images of the same member with the same state. A copy of an image cannot be told
+/// from the image, and once the array has run, the other one is old. Two devices may be two paths
+/// to one drive.
+fn refuse_copies(members: &[(Named, Examined)], old: &[Option<Old>]) -> Result<()> {
+    for (at, kind) in old.iter().enumerate() {
+        let (Some(Old::Copy(member)), (copy, is)) = (kind, &members[at]) else { continue };
+        let original = members
+            .iter()
+            .find(|(other, examined)| other.spec != copy.spec && examined.device == is.device);
+        let Some((original, _)) = original else { continue };
+        if matches!((&original.spec, &copy.spec), (DeviceSpec::Image(_), DeviceSpec::Image(_))) {
+            bail!(
+                "{}, {}: each of them says that it is member {member}; name the drive to use, or \
+                 move the copies away",
+                original.spec,
+                copy.spec
+            );
+        }
+    }
+    Ok(())
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.
