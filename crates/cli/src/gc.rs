@@ -3,7 +3,7 @@
 use crate::progress::Progress;
 use crate::show;
 use crate::target::Target;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use furrow_fuse::report::{self, Cleaned};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -33,13 +33,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let directory = match Target::find(&args.target)? {
-        Target::Mounted(directory) => directory,
-        Target::Device(device) => match crate::holds::of_unmounted(&device) {
-            Some(what) => bail!("{device}: no Furrow file system is mounted from it: {what}"),
-            None => bail!("{device}: not mounted: mount it first"),
-        },
-    };
+    let directory = Target::mounted(&args.target, "mount it first")?;
     let cleaned = clean(args, |superzones| report::ask_clean(&directory, superzones))?;
     if args.json {
         show::json(out, &cleaned)?;

@@ -5,9 +5,8 @@ use crate::live::Live;
 use crate::scrub;
 use crate::show::{self, time};
 use crate::target::Target;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use furrow_fuse::report::{self, Memory, MemoryUse, Operation, Stat, Stream, prometheus};
-use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -36,17 +35,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let directory = match Target::find(&args.target)? {
-        Target::Mounted(directory) => directory,
-        Target::Device(device) => match crate::holds::of_unmounted(&device) {
-            Some(what) => bail!("{device}: no Furrow file system is mounted from it: {what}"),
-            None if is_missing(&device) => bail!(
-                "{device}: no such file or directory: name the directory of a mount, or its drive \
-                 (furrow df lists both)"
-            ),
-            None => bail!("{device}: not mounted: nothing runs (furrow df shows its space)"),
-        },
-    };
+    let directory = Target::mounted(&args.target, "nothing runs (furrow df shows its space)")?;
     let mut live = Live::begin(!args.json && !args.prometheus && args.every.is_some())?;
     loop {
         let stat = report::ask_stat(&directory)?;
@@ -70,12 +59,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             writeln!(out)?;
         }
     }
-}
-
-/// Whether `device` is the path of a file that does not exist.
-fn is_missing(device: &str) -> bool {
-    let spec: Option<DeviceSpec> = device.parse().ok();
-    spec.is_some_and(|spec| spec.path().is_some_and(|path| !Path::new(path).exists()))
 }
 
 fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {

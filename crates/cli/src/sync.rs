@@ -1,7 +1,6 @@
 //! `furrow sync`: makes everything durable now.
 
 use crate::target::Target;
-use anyhow::bail;
 use furrow_fuse::report;
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,9 +18,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> anyhow::Result<u8> {
-    match Target::find(args.directory.as_os_str())? {
-        Target::Mounted(directory) => report::ask_sync(&directory)?,
-        Target::Device(device) => bail!("{device}: not mounted: nothing waits to become durable"),
-    }
+    let nothing = "nothing waits to become durable";
+    report::ask_sync(&Target::mounted(args.directory.as_os_str(), nothing)?)?;
     Ok(0)
 }

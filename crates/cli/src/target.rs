@@ -25,6 +25,26 @@ pub enum Target {
 }
 
 impl Target {
+    /// The directory of the mount that `name` names; `otherwise` is what an unmounted file system
+    /// means for the command.
+    ///
+    /// # Errors
+    /// The errors of [`Target::find`]; an error that says what `name` is if it is not mounted.
+    pub fn mounted(name: &OsStr, otherwise: &str) -> Result<PathBuf> {
+        let device = match Target::find(name)? {
+            Target::Mounted(directory) => return Ok(directory),
+            Target::Device(device) => device,
+        };
+        match crate::holds::of_unmounted(&device) {
+            Some(what) => bail!("{device}: no Furrow file system is mounted from it: {what}"),
+            None if is_missing(&device) => bail!(
+                "{device}: no such file or directory: name the directory of a mount, or its drive \
+                 (furrow df lists both)"
+            ),
+            None => bail!("{device}: not mounted: {otherwise}"),
+        }
+    }
+
     /// Resolves `name`: a directory, a device, mounted or not, or `LABEL=` or `UUID=` of a file
     /// system that is mounted or on a block device.
     ///
@@ -169,6 +189,12 @@ pub fn source_name(device: &str) -> String {
         Ok(path) => path.to_str().map_or_else(|| device.to_owned(), str::to_owned),
         Err(_) => device.to_owned(),
     }
+}
+
+/// Whether `device` is the path of a file that does not exist.
+fn is_missing(device: &str) -> bool {
+    let spec: Option<DeviceSpec> = device.parse().ok();
+    spec.is_some_and(|spec| spec.path().is_some_and(|path| !Path::new(path).exists()))
 }
 
 /// `name` as text.

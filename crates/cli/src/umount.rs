@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -157,17 +157,20 @@ fn find(target: &Path) -> Result<Mounted> {
         return Ok(mount.clone());
     }
     // The target is a directory reached through links, or a device.
-    let full = target.canonicalize().ok();
+    let full = target.canonicalize();
     let source = target.to_str().map(source_name);
     mounted
         .iter()
         .rfind(|mount| {
-            Some(&mount.directory) == full.as_ref() || Some(&mount.source) == source.as_ref()
+            full.as_ref().is_ok_and(|full| mount.directory == *full)
+                || Some(&mount.source) == source.as_ref()
         })
         .cloned()
         .ok_or_else(|| match full {
-            None => anyhow!("{}: no such directory or device", target.display()),
-            Some(_) => anyhow!("{}: no Furrow file system is mounted there", target.display()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                anyhow!("{}: no such directory or device", target.display())
+            }
+            _ => anyhow!("{}: no Furrow file system is mounted there", target.display()),
         })
 }
 

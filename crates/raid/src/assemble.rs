@@ -203,7 +203,7 @@ pub fn assemble<'a>(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &'a Options,
 ) -> Boxed<'a, Result<Volume>> {
-    assemble_with(rt, devices, Vec::new(), options)
+    assemble_if_spares_fit(rt, devices, Vec::new(), options)
 }
 
 /// Assembles an array like [`assemble`], but first checks that the drives `spares` can become
@@ -213,7 +213,7 @@ pub fn assemble<'a>(
 /// The errors of [`assemble`]; `Invalid` or `Exists` if one of `spares` cannot become a spare
 /// ([`Volume::add_spare`]). Then nothing was written.
 #[inline(never)]
-pub fn assemble_with<'a>(
+pub fn assemble_if_spares_fit<'a>(
     rt: &'a Rt,
     devices: Vec<Rc<dyn ZonedDevice>>,
     spares: Vec<Rc<dyn ZonedDevice>>,

@@ -91,7 +91,7 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` if the member has not failed, if the drive does not fit, or if it is not a spare
-    /// of this array; in these cases nothing was written. Any other error is one of the drive or of
+    /// of this array; then the drive stays what it was. Any other error is one of the drive or of
     /// the volume.
     #[inline(never)]
     pub fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Boxed<'_, Result<()>> {
@@ -116,10 +116,12 @@ impl Volume {
         // Erases all zones except the one with the drive's record as a spare: the drive stays a
         // spare until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
-        // Another drive may have taken the place meanwhile.
-        self.check_vacant(index)?;
         let holds = Holds::Record { ring, damaged: false };
-        self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await
+        let seated = self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await;
+        if seated.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+            self.0.array.add_spare(uuid);
+        }
+        seated
     }
 
     /// The UUID of a spare of this array, and the zone of the state ring that holds its record;

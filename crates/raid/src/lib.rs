@@ -46,7 +46,7 @@ pub mod table;
 mod volume;
 mod write;
 
-pub use assemble::{assemble, assemble_with, assembly_steps, create, examine};
+pub use assemble::{assemble, assemble_if_spares_fit, assembly_steps, create, examine};
 pub use counters::{Counted, Counters};
 pub use furrow_array::admission::{Judgement, Standing, judge, newest, split_refusal};
 pub use furrow_array::event::{Event, show_ranges};

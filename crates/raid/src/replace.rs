@@ -72,6 +72,8 @@ impl Volume {
     ) -> Result<()> {
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.writer())?;
         let one = self.state_records().await;
+        // Another drive may have taken the place while this one was erased.
+        self.check_vacant(index)?;
         self.0.meta.forget();
         // Segments forget the zones of the member's former drive.
         for segment in &mut *self.0.segments.borrow_mut() {

@@ -165,3 +165,30 @@ fn the_power_goes_while_a_spare_becomes_a_member() {
     }
     assert!(waits > 0 && between > 0 && member > 0, "{waits} {between} {member} in {step}");
 }
+
+#[test]
+fn of_two_drives_for_one_place_one_becomes_the_member() {
+    for delay in [0, 100_000, 1_000_000, 5_000_000] {
+        Array::new(Level::Raid5, 3).others(2).simulated(7).run(async move |rt, all, volume| {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(9));
+            churn(&volume, &mut model, &mut rng, 100).await;
+            let uuid = volume.add_spare(all[3].clone(), false).await.unwrap();
+            volume.fail(1).await.unwrap();
+            let (other, drive) = (volume.clone(), all[4].clone());
+            let replacing = rt.spawn(async move { other.replace(1, drive, false).await });
+            rt.sleep(delay).await;
+            let spared = volume.take_spare(1, all[3].clone()).await;
+            let replaced = replacing.await;
+            let (late, is_spare) = match (&spared, &replaced) {
+                (Ok(()), Err(error)) => (error, false),
+                (Err(error), Ok(())) => (error, true),
+                both => panic!("{both:?}"),
+            };
+            assert!(late.to_string().contains("in service"), "{late}");
+            assert_eq!(volume.spares().contains(&uuid), is_spare, "a spare stays one");
+            rebuilt(&rt, &volume).await;
+            check(&volume, &model).await;
+            volume.stop().await.unwrap();
+        });
+    }
+}

@@ -74,8 +74,12 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
     let mut replaced: Vec<(String, &String)> = Vec::new();
     let mut renamed = 0;
     let done = pairs.iter().try_for_each(|(from, to)| {
-        if changed.node(to)?.is_some() {
+        // One file is replaced at once.
+        if pairs.len() > 1 && changed.node(to)?.is_some() {
             let kept = format!("{to}{UNFINISHED}");
+            if changed.node(&kept)?.is_some() {
+                changed.store().remove(&kept)?;
+            }
             changed.store().link(to, &kept)?;
             replaced.push((kept, to));
         }

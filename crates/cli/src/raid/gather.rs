@@ -61,8 +61,8 @@ pub struct Remark {
 /// read, each with the refusal of the drive.
 type Withheld = Vec<(DeviceSpec, Error)>;
 
-/// Interval between two inspections of drives in use.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What to do if drives are copies of each other.
+const USE_ONE: &str = "name the drive to use, or move the copies away";
 /// Maximum number of remarks that an error or another remark lists.
 const LISTED: usize = 4;
 
@@ -129,7 +129,7 @@ fn listed(remarks: &[Remark]) -> String {
 /// named drive cannot be used, or one that may be a missing member. Also an error if the program is
 /// to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
-    let (begun, mut running, mut said) = (Instant::now(), None, false);
+    let (begun, mut running) = (Instant::now(), None);
     loop {
         let mut withheld = Vec::new();
         let found = find(rt, arguments, wanted, &mut withheld);
@@ -151,16 +151,12 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
         if wanted.wait.pause(&lacks)? {
             continue;
         }
-        if wanted.wait.is_wanted() {
-            let found = found.map(|chosen| chosen.with_remarks_on(&withheld));
-            return match of_others(&mut withheld, &mut running) {
-                taken if found.is_err() && !taken.is_empty() => bail!("{lacks}{}", users(&taken)),
-                _ => found,
-            };
-        }
         let taken = of_others(&mut withheld, &mut running);
         if found.is_err() && !taken.is_empty() {
             bail!("{lacks}{}", users(&taken));
+        }
+        if wanted.wait.is_wanted() {
+            return found.map(|chosen| chosen.with_remarks_on(&withheld));
         }
         let refusal = |which: &str, why: &dyn std::fmt::Display| match &found {
             Ok(_) => anyhow!(
@@ -173,16 +169,10 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             return Err(refusal("that cannot be read", error));
         }
         if let Some((spec, error)) = withheld.first() {
-            let left = in_use::PATIENCE.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(refusal("in use", &in_use::explain(spec, error.clone())));
+            if wanted.wait.pause_until(begun + in_use::PATIENCE, &error.to_string())? {
+                continue;
             }
-            if !std::mem::replace(&mut said, true) {
-                let seconds = left.as_millis().div_ceil(1000);
-                crate::complain(&format!("waiting {seconds} s at most: {error}"));
-            }
-            wanted.wait.sleep(left.min(LOOK_EVERY))?;
-            continue;
+            return Err(refusal("in use", &in_use::explain(spec, error.clone())));
         }
         let mut chosen = found?;
         chosen.unnamed = unnamed(rt, arguments, wanted, &chosen)?;
@@ -238,11 +228,15 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted, withheld: &mut Withheld)
             let failed = drives.iter().filter(|(_, error)| error.kind() != ErrorKind::Busy);
             failed.map(|(_, error)| Remark::unusable(error)).collect()
         };
+        let denied = remarks(denied);
         let mut chosen = chosen.with_context(|| {
-            let denied = in_brackets(&remarks(denied));
+            let denied = in_brackets(&denied);
             format!("among the block devices of this machine, as no drive was named{denied}")
         })?;
         chosen.remarks.extend(remarks(others));
+        if !denied.is_empty() && !missing(&chosen).is_empty() {
+            chosen.remarks.push(Remark { event: UNUSABLE, member: None, text: listed(&denied) });
+        }
         return Ok(chosen);
     }
     let mut named = devices::named(arguments)?;
@@ -289,7 +283,7 @@ fn unnamed(
     let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
     let (found, copies) = elsewhere(rt, &devices::named(arguments)?, &missing, silent);
     if !copies.is_empty() {
-        bail!("{}; name the drive to use, or move the copies away", listed(&copies));
+        bail!("{}; {USE_ONE}", listed(&copies));
     }
     Ok(found.into_iter().filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect())
 }
@@ -326,11 +320,9 @@ fn elsewhere(
     let mut copies = Vec::new();
     for (index, _) in missing {
         let of_member = found.iter().filter(|(of, _)| of == index);
-        let drives: Vec<String> = of_member.map(|(_, one)| one.spec.to_string()).collect();
+        let drives: Vec<&Named> = of_member.map(|(_, named)| named).collect();
         if drives.len() > 1 {
-            let drives = drives.join(", ");
-            let text = format!("{drives}: each of them says that it is member {index}");
-            copies.push(Remark { event: UNUSABLE, member: Some(*index as u32), text });
+            copies.push(copies_of(*index as u32, &drives));
             found.retain(|(of, _)| of != index);
         }
     }
@@ -469,22 +461,27 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
 /// from the image, and once the array has run, the other one is old. Two devices may be two paths
 /// to one drive.
 fn refuse_copies(members: &[(Named, Examined)], old: &[Option<Old>]) -> Result<()> {
-    for (at, kind) in old.iter().enumerate() {
-        let (Some(Old::Copy(member)), (copy, is)) = (kind, &members[at]) else { continue };
-        let original = members
-            .iter()
-            .find(|(other, examined)| other.spec != copy.spec && examined.device == is.device);
-        let Some((original, _)) = original else { continue };
-        if matches!((&original.spec, &copy.spec), (DeviceSpec::Image(_), DeviceSpec::Image(_))) {
-            bail!(
-                "{}, {}: each of them says that it is member {member}; name the drive to use, or \
-                 move the copies away",
-                original.spec,
-                copy.spec
-            );
+    let drives = || members.iter().zip(old);
+    for ((copy, is), kind) in drives() {
+        let Some(Old::Copy(member)) = kind else { continue };
+        let is_member = |(_, examined): &(Named, Examined), old: &Option<Old>| {
+            old.is_none() && examined.device == is.device
+        };
+        let Some(((found, _), _)) = drives().find(|(one, old)| is_member(one, old)) else {
+            continue;
+        };
+        if matches!((&found.spec, &copy.spec), (DeviceSpec::Image(_), DeviceSpec::Image(_))) {
+            bail!("{}; {USE_ONE}", copies_of(*member, &[found, copy]).text);
         }
     }
     Ok(())
+}
+
+/// The remark on drives that all claim to be `member`.
+fn copies_of(member: u32, drives: &[&Named]) -> Remark {
+    let drives: Vec<String> = drives.iter().map(|named| named.spec.to_string()).collect();
+    let text = format!("{}: each of them says that it is member {member}", drives.join(", "));
+    Remark { event: UNUSABLE, member: Some(member), text }
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.

@@ -318,32 +318,30 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: the scrub stops: see furrow raid status {name}")?;
         return Ok(0);
     }
-    // A scrub that mends also finds what one finds that only reads.
-    let serves = |status: &Status| {
-        let running = status.scrub.as_ref().filter(|scrub| scrub.running);
-        args.wait && running.is_some_and(|scrub| scrub.repair || !args.repair)
-    };
-    if !serves(&array.status)
-        && let Err(error) = client::ask(&array.socket, &Request::Scrub { repair: args.repair })
-        // Another command may just have begun a scrub.
-        && !client::status(&array.socket).is_ok_and(|status| serves(&status))
-    {
-        return Err(error);
+    if args.wait {
+        return scrub_to_the_end(&array, args.repair, out);
     }
-    if !args.wait {
-        writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;
-        return Ok(0);
-    }
-    wait_for_scrub(&array, out)
+    client::ask(&array.socket, &Request::Scrub { repair: args.repair })?;
+    writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;
+    Ok(0)
 }
 
-/// Scrubs a whole array. If a scrub runs already, waits for that scrub instead.
+/// Scrubs a whole array. If a scrub that does all that is asked runs already, waits for that scrub
+/// instead.
 ///
 /// # Errors
 /// An error if no scrub can begin, or it ended early.
 pub fn scrub_to_the_end(array: &Running, repair: bool, out: &mut dyn Write) -> Result<u8> {
-    if !array.status.scrub.as_ref().is_some_and(|scrub| scrub.running) {
-        client::ask(&array.socket, &Request::Scrub { repair })?;
+    // A scrub that mends also finds what one finds that only reads.
+    let serves = |status: &Status| {
+        status.scrub.as_ref().is_some_and(|scrub| scrub.running && (scrub.repair || !repair))
+    };
+    if !serves(&array.status)
+        && let Err(error) = client::ask(&array.socket, &Request::Scrub { repair })
+        // Another command may just have begun a scrub.
+        && !client::status(&array.socket).is_ok_and(|status| serves(&status))
+    {
+        return Err(error);
     }
     wait_for_scrub(array, out)
 }

@@ -400,7 +400,9 @@ fn start(
         spares_given.iter().map(|spare| spare.device.clone()).collect();
     let volume: Volume = rt
         .block_on(async move {
-            match furrow_raid::assemble_with(&engine, devices, to_add.clone(), &options).await {
+            match furrow_raid::assemble_if_spares_fit(&engine, devices, to_add.clone(), &options)
+                .await
+            {
                 Err(error) => Err(explain_spares(&to_add, error).await),
                 done => done,
             }
@@ -510,7 +512,7 @@ fn absent(
 /// is about that.
 async fn explain_spares(spares: &[Rc<dyn ZonedDevice>], error: Error) -> Error {
     let text = error.to_string();
-    match spares.iter().find(|spare| text.starts_with(&spare.name())) {
+    match spares.iter().find(|spare| text.starts_with(&format!("{}:", spare.name()))) {
         Some(spare) => holds::explain_used(&**spare, error).await,
         None => error,
     }

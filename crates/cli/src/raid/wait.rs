@@ -46,7 +46,15 @@ impl Wait {
     /// # Errors
     /// An error if the program should end; then the sleep stops at once.
     pub fn pause(&self, why: &str) -> Result<bool> {
-        let Some(until) = self.until else { return Ok(false) };
+        self.until.map_or(Ok(false), |until| self.pause_until(until, why))
+    }
+
+    /// Like [`Wait::pause`], with a waiting time that ends at `until`, whether or not `--wait` was
+    /// given.
+    ///
+    /// # Errors
+    /// The errors of [`Wait::pause`].
+    pub fn pause_until(&self, until: Instant, why: &str) -> Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(false);
@@ -63,7 +71,7 @@ impl Wait {
     ///
     /// # Errors
     /// An error if the program should end; then the wait stops at once.
-    pub fn sleep(&self, time: Duration) -> Result<()> {
+    fn sleep(&self, time: Duration) -> Result<()> {
         let out = std::io::stdout();
         let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
         if self.is_started {

@@ -18,11 +18,16 @@ impl ArrayHost {
             let (member, name) = (member as u32, spare.spec.to_string());
             self.taken.replace(Some((member, name.clone())));
             let done = self.volume.take_spare(member, spare.device.clone()).await;
-            if done.is_ok() {
-                self.drives.borrow_mut()[member as usize] = Some(spare);
+            let is_failed = self.volume.members()[member as usize].1 == MemberState::Failed;
+            match done {
+                Ok(()) => self.drives.borrow_mut()[member as usize] = Some(spare),
+                // Another drive has taken the place.
+                Err(_) if !is_failed => self.spares.borrow_mut().push_front(spare),
+                Err(_) => {}
             }
             self.taken.take();
             match done {
+                Err(_) if !is_failed => {}
                 Ok(()) => {
                     let text = format!("the spare {name} takes the place of member {member}");
                     self.note("spare-taken", Some(member), text);
