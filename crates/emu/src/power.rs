@@ -2,8 +2,9 @@
 //!
 //! Each command in flight is, independently, done, torn at a block, or not started. Commands are
 //! carried out in order of submission within a queue. A write whose predecessor was not done finds
-//! the write pointer at another block and is refused, so it counts as not started, too. Resets and
-//! finishes that were done stay done.
+//! the write pointer at another block and is refused, so it counts as not started, too. So does an
+//! append after a torn command of its zone: the drive had placed it behind all blocks of that
+//! command, where the write pointer no longer is. Resets and finishes that were done stay done.
 //!
 //! A drive with a volatile cache then loses blocks. Each zone's write pointer falls back to a block
 //! between the end of the durable blocks and the end of the written blocks. In conventional zones,
@@ -15,7 +16,7 @@ use crate::core::Core;
 use crate::medium::Medium;
 use crate::queue::CommandInfo;
 use furrow_rt::Rng;
-use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
+use furrow_zone::{BlockCount, Command, QueueId, Request, Status, ZoneId};
 
 /// Whether the drive answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,19 +128,24 @@ pub(crate) fn cut(core: &mut Core, parcels: &mut [Parcel], fates: &Fates) {
         Some(_) => (0..parcels.len()).collect(),
         None => interleave(parcels, &mut rng),
     };
+    let mut torn = Vec::new();
     for index in order {
         let parcel = &mut parcels[index];
+        let zone = zone_of(&parcel.request.command, core.machine.geometry());
         let fate = match &fates.commands {
             Some(commands) => commands.get(index).copied().unwrap_or(Fate::NotStarted),
             None => draw(&parcel.request.command, &mut rng),
         };
         match (fate, parcel.request.command) {
             (Fate::NotStarted, _) | (_, Command::Read { .. }) => {}
+            (_, Command::Append { .. }) if torn.contains(&zone) => {}
             (Fate::Done, _) => {
                 core.execute(&mut parcel.request, parcel.barrier.as_ref());
             }
             (Fate::Torn(done), _) => {
-                core.tear(&parcel.request, done);
+                if core.tear(&parcel.request, done) == Status::WriteFault {
+                    torn.push(zone);
+                }
             }
         }
     }

@@ -197,6 +197,25 @@ fn a_power_cut_in_place_answers_what_was_in_flight_and_stays_dark() {
     assert!(put(&rt, &drive, 3, 1, 7).is_ok());
 }
 
+/// The drive had given a torn append all of its blocks: a later append cannot begin within them.
+#[test]
+fn an_append_behind_a_torn_one_is_not_started() {
+    let geometry = geometry();
+    let (_rt, drive) = drive(&geometry);
+    for zone in [0, 0, 64] {
+        let data = payload(&geometry, 0, 4);
+        drop(drive.submit(QueueId(0), Request::with_data(append(zone, 4), data)));
+    }
+    let written = |fates: [Fate; 3]| {
+        let report = drive.snapshot().power_cut(&Fates::of(fates.to_vec(), 0)).report();
+        [report[0].write_pointer.0, report[1].write_pointer.0]
+    };
+    assert_eq!(written([Fate::Torn(3), Fate::Done, Fate::Done]), [3, 4]);
+    assert_eq!(written([Fate::Torn(3), Fate::Torn(1), Fate::Done]), [3, 4]);
+    assert_eq!(written([Fate::Done, Fate::Torn(3), Fate::Done]), [7, 4]);
+    assert_eq!(written([Fate::NotStarted, Fate::Done, Fate::NotStarted]), [4, 0]);
+}
+
 #[test]
 fn one_seed_gives_one_run_and_shuffling_keeps_each_queues_order() {
     let order = |seed: u64| {

@@ -192,7 +192,7 @@ async fn headless(
             turns.entry(turn).or_default().push(zone);
         }
         let failed = newest.superblock.failed.contains(&zone);
-        if !any && !failed && lost_its_begin(device, &reports[zone.0 as usize], pages).await {
+        if !any && !failed && lost_its_begin(device, &reports[zone.0 as usize], pages).await? {
             unreadable.push(zone);
         }
     }
@@ -209,20 +209,32 @@ async fn headless(
 /// Whether the first block of a zone was written whole and is not a record. A power cut does not
 /// cause that: it keeps what was written first. It can only tear a block of several sectors, or
 /// leave a full or read-only zone that holds nothing.
-async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &Pool) -> bool {
+///
+/// # Errors
+/// An error if the drive was gone for a moment.
+async fn lost_its_begin(
+    device: &dyn ZonedDevice,
+    report: &ZoneReport,
+    pages: &Pool,
+) -> Result<bool> {
     let geometry = device.geometry();
     let written = blocks_written(report, geometry);
     if written == 0 {
-        return false;
+        return Ok(false);
     }
     let at = BlockAddr::new(geometry, report.zone, 0);
-    let Ok(first) = read_blocks(device, QueueId(0), at, 1, pages).await else { return true };
+    let exact = report.state.is_active();
+    let first = match read_blocks(device, QueueId(0), at, 1, pages).await {
+        Ok(first) => first,
+        Err(error) if error.is_gone() => return Err(error),
+        // `Corrupt`: the drive says that the block was never written.
+        Err(error) => return Ok(exact || error.kind() != ErrorKind::Corrupt),
+    };
     let bytes = first[0].bytes();
     let zeros = is_zero(bytes);
-    let exact = report.state.is_active();
     let cut_off = record::peek(bytes).is_some_and(|header| header.blocks() > written)
         || record::may_be_cut_off(bytes, geometry.block_size.0 as usize);
-    !cut_off && (exact || !zeros)
+    Ok(!cut_off && (exact || !zeros))
 }
 
 /// Returns the first offline zone in which a store's ring may have begun.

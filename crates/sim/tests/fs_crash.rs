@@ -96,6 +96,15 @@ fn what_failed_once_on_a_drive_that_rots_holds() {
     }
 }
 
+/// Free superzones were scarce, so a stream began a segment in a superzone of its own that was lent
+/// to another stream. Its next block went elsewhere, and no stream continued the segment.
+#[test]
+fn a_segment_begun_in_a_lent_superzone_is_continued() {
+    let rot = FsSubject { rot: true, ..FsSubject::default() };
+    let case = Case { seed: 1009, volatile: false };
+    assert_eq!(replay(&rot, case, "200:T1D@K2022345486", None), Ok(()));
+}
+
 /// A sweep stops at the first failure. The defect must cause one within these cases.
 fn is_caught(defect: FsDefect, rot: bool) {
     is_caught_by(defect, rot, |_| true);

@@ -4,7 +4,7 @@
 
 use crate::common::{lived, no_failure, sweep};
 use furrow_policy::StoreDefect;
-use furrow_sim::crash::Effort;
+use furrow_sim::crash::{Case, Effort, replay};
 use furrow_sim::kv::crash::KvSubject;
 use furrow_sim::kv::sim::{simulate, simulate_with};
 use std::ops::Range;
@@ -125,4 +125,14 @@ fn what_failed_once_holds() {
     let sums = [2922];
     let first = permits.into_iter().chain(stopped).chain(twice);
     lived(first.chain(torn).chain(flush).chain(sums), simulate);
+}
+
+/// A write to the first block of a half of the ring failed, and the empty zone was finished. On a
+/// drive that refuses reads of blocks never written, the zone then counted as damaged.
+#[test]
+fn a_finished_zone_that_holds_nothing_is_no_damage() {
+    let case = Case { seed: 1068, volatile: false };
+    for cuts in ["5:D@S3420267056", "6:N@K2923021677", "6:D@K1432040993"] {
+        assert_eq!(replay(&KvSubject::default(), case, cuts, None), Ok(()), "{cuts}");
+    }
 }

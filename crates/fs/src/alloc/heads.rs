@@ -300,7 +300,7 @@ impl Allocator {
         let mut others: Vec<usize> = (0..streams).filter(|other| *other != stream).collect();
         others.sort_by_key(|other| (class(*other), *other));
         for other in others {
-            let head = self.head_in_segment(other).or_else(|| self.begun_head(other));
+            let head = self.head_in_segment(other).or_else(|| self.take_begun_head(other));
             if let Some(head) = head {
                 self.streams.streams[other].current = head;
                 return Some(head);
@@ -309,15 +309,20 @@ impl Allocator {
         None
     }
 
-    /// The next head of `stream`, by rotation, that has a superzone.
-    fn begun_head(&self, stream: usize) -> Option<usize> {
+    /// Takes the next head of `stream`, by rotation, that has a superzone. If that head is lent and
+    /// between segments, the loan ends, so that the segment that begins there is the stream's own.
+    fn take_begun_head(&mut self, stream: usize) -> Option<usize> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let mut in_turn = (0..heads.len()).map(|i| heads[(at + 1 + i) % heads.len()]);
-        in_turn.find(|head| {
+        let head = in_turn.find(|head| {
             self.cursors[*head].head.superzone.is_some() && !self.cursors[*head].closing
-        })
+        })?;
+        if self.is_between(head) && self.cursors[head].lent.take().is_some() {
+            self.cursors[head].since = self.rt.now();
+        }
+        Some(head)
     }
 
     /// Chooses the head to continue with. An unparked head without a superzone is given a superzone
@@ -361,7 +366,7 @@ impl Allocator {
             }
             self.streams.starved = true;
         }
-        Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
+        Ok(least.map(|(_, head)| head).or_else(|| self.take_begun_head(stream)))
     }
 
     /// True if a superzone can be opened before it is needed, with space left for every

@@ -10,8 +10,8 @@
 //!
 //! A lent head still belongs to its own stream: nothing on the drive says that the head is lent,
 //! and after a crash it is parked. The loan ends when the superzone is full, when the owner takes
-//! it back, or when the borrower's quota falls. When a superzone becomes full, its permits go to
-//! the stream that filled it.
+//! it back or has no other superzone, or when the borrower's quota falls. When a superzone becomes
+//! full, its permits go to the stream that filled it.
 //!
 //! Invariant: a stream takes or hands back a lent head between segments only, so no segment has
 //! blocks of two streams. (Where free superzones are scarce, a stream writes wherever there is
