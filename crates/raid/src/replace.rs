@@ -17,7 +17,8 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
-    /// not empty; in both cases nothing was written. Any other error is one of the drive or of
+    /// not empty. In both cases the array is as before; with `force`, the drive may have been
+    /// erased when another drive took the place. Any other error is one of the drive or of
     /// the volume.
     #[inline(never)]
     pub fn replace(

@@ -110,16 +110,20 @@ impl Found {
 impl Volume {
     /// Reads the state records of all members, and rewrites damaged ones. Reads all segments; with
     /// `repair`, rewrites the blocks of damaged stripes. Calls `progress` with the number of
-    /// segments done, and their total.
+    /// segments done, and their total. A member whose drive does not answer is taken out of
+    /// service; its blocks do not count as damage.
     ///
     /// # Errors
-    /// An error if the volume cannot be written any more, or is being stopped.
+    /// An error if the volume cannot be written any more, is being stopped, or lacks a drive that
+    /// it needs. What was found until then is lost.
     pub async fn scrub(
         &self,
         repair: bool,
         mut progress: impl FnMut(u32, u32),
     ) -> Result<Scrubbed> {
         self.check_alive()?;
+        self.notice_gone();
+        self.check_survives()?;
         let stops = self.0.scrub_stops.get();
         let records = self.scrub_records().await?;
         let slots = self.quiesced_rows().await;
@@ -130,6 +134,8 @@ impl Volume {
                 self.scrub_segment((slot, sequence), rows, (repair, stops), &mut found).await;
             self.scrub_left(sequence);
             scrubbed?;
+            self.notice_gone();
+            self.check_survives()?;
             found.result.stopped = self.0.scrub_stops.get() != stops;
             if found.result.stopped {
                 break;
@@ -142,6 +148,7 @@ impl Volume {
             self.recount_lost();
         }
         self.judge(short, repair, &mut result).await?;
+        self.check_survives()?;
         if !result.stopped {
             self.check_lost().await;
         }
@@ -256,6 +263,17 @@ impl Volume {
         })
     }
 
+    /// Whether the drive of a member does not answer. If so, the member is out of service.
+    fn is_gone(&self, member: u32) -> bool {
+        self.notice_gone();
+        self.0.array.member(member).drive().is_none()
+    }
+
+    /// Fails if the array does without a drive that it needs.
+    fn check_survives(&self) -> Result<()> {
+        self.failed().filter(|_| !self.survives()).map_or(Ok(()), Err)
+    }
+
     async fn scrub_row(
         &self,
         (slot, sequence): (u32, u64),
@@ -271,8 +289,13 @@ impl Volume {
                 found.push(None);
                 continue;
             };
+            let seen = self.look_at(place, Loud::No).await;
+            if matches!(seen, Seen::Unread) && self.is_gone(place.index) {
+                found.push(None);
+                continue;
+            }
             all.result.blocks += 1;
-            let (block, unread) = match self.look_at(place, Loud::No).await {
+            let (block, unread) = match seen {
                 Seen::Whole(whole) => (Some(whole), false),
                 Seen::Unread => (None, true),
                 Seen::Foreign => {

@@ -1,5 +1,5 @@
 //! Drives that are gone for a moment while an array is assembled, or while another drive is
-//! taken out.
+//! taken out, and drives that vanish before a scrub.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -104,4 +104,27 @@ fn told_alone(at: u64) -> bool {
 fn who_was_told_of_a_failure_alone_does_not_stand_in_the_way() {
     let went_on = (1..80).filter(|at| told_alone(*at)).count();
     assert!((10..79).contains(&went_on), "{went_on}");
+}
+
+/// A scrub used to report every block of a drive that had vanished as damaged, and the drive's
+/// member stayed in service.
+#[test]
+fn a_scrub_takes_a_vanished_drive_out_and_finds_no_damage() {
+    let vanish = Fault::new(FaultKind::Disappear { commands: None });
+    Array::new(Level::Raid5, 3).run(async move |_, all, volume| {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(1));
+        churn(&volume, &mut model, &mut rng, 60).await;
+        all[1].inject(vanish).unwrap();
+        let scrubbed = volume.scrub(true, |_, _| {}).await.unwrap();
+        assert_eq!((scrubbed.findings.len(), scrubbed.lost), (0, 0), "{scrubbed:?}");
+        assert!(scrubbed.blocks > 0);
+        assert_eq!(volume.members()[1].1, MemberState::Failed);
+        check(&volume, &model).await;
+    });
+    Array::new(Level::Raid0, 2).run(async move |_, all, volume| {
+        churn(&volume, &mut BTreeMap::new(), &mut Rng::new(2), 60).await;
+        all[1].inject(vanish).unwrap();
+        let error = volume.scrub(true, |_, _| {}).await.unwrap_err();
+        assert!(error.to_string().contains("without it data is missing"), "{error}");
+    });
 }
