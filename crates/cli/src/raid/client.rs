@@ -170,10 +170,12 @@ pub fn running() -> Vec<Running> {
 pub fn visible() -> Result<Seen> {
     let folder = place::directory();
     let sockets = Kind::Array.sockets().map_err(|error| denied(&folder, &error))?;
-    let mut seen = Seen::default();
+    let (myself, mut seen) = (std::process::id(), Seen::default());
     std::thread::scope(|scope| {
-        let asked: Vec<_> =
-            sockets.iter().map(|socket| (socket, scope.spawn(|| look(socket, PATIENCE)))).collect();
+        let asked: Vec<_> = sockets
+            .iter()
+            .map(|socket| (socket, scope.spawn(|| look(socket, PATIENCE, myself))))
+            .collect();
         for (socket, answer) in asked {
             match answer.join().unwrap_or_else(|_| Err(anyhow!("{}: no answer", socket.display())))
             {
@@ -193,8 +195,12 @@ pub fn visible() -> Result<Seen> {
 }
 
 /// Asks the daemon behind a socket for its status; `None` if the socket is gone, because the daemon
-/// has stopped cleanly.
-fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
+/// has stopped cleanly, or if the process `asker`, which asks, is itself that daemon.
+fn look(
+    socket: &Path,
+    patience: Duration,
+    asker: u32,
+) -> Result<Option<std::result::Result<Status, Silent>>> {
     let silent = |process, error: String| Silent {
         array: name_beside(socket),
         uuid: place::name_of(socket),
@@ -219,7 +225,7 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
     };
     let process = connection.process();
     // A daemon binds its socket before it has its drives, and does not answer itself.
-    if process == Some(std::process::id()) {
+    if process == Some(asker) {
         return Ok(None);
     }
     Ok(match connection.ask(&Request::Status) {
@@ -228,7 +234,7 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
             Err(error) => Err(silent(process, format!("{error:#}"))),
         }),
         // The daemon has ended since it took the connection.
-        Err(_) if socket::is_dead(socket) => return look(socket, patience),
+        Err(_) if socket::is_dead(socket) => return look(socket, patience, asker),
         Err(error) => {
             let answers = match &error {
                 Error::OtherVersion { .. } => Some("OTHER VERSION"),
@@ -422,6 +428,9 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
+    /// The id of a process other than this one: `look` skips the sockets of the process that asks.
+    const OTHER: u32 = 0;
+
     /// A socket that is open but does not answer belongs to a live daemon, however many connections
     /// are waiting there; a socket at which no process listens belongs to a dead one.
     #[test]
@@ -434,7 +443,7 @@ mod tests {
         let limit = Duration::from_millis(50);
         let mut waiting = Vec::new();
         for _ in 0..2 {
-            let silent = look(&socket, limit).expect("seen").expect("there");
+            let silent = look(&socket, limit, OTHER).expect("seen").expect("there");
             let silent = silent.expect_err("no answer");
             assert_eq!(silent.uuid, "uuid");
             let error = silent.error().to_string();
@@ -446,10 +455,10 @@ mod tests {
             }
         }
         drop(listener);
-        let dead = look(&socket, limit).expect("seen").expect("there").expect_err("dead");
+        let dead = look(&socket, limit, OTHER).expect("seen").expect("there").expect_err("dead");
         assert!(dead.dead && dead.error().to_string().contains("has died"), "{dead:?}");
         std::fs::remove_file(&socket).expect("ours");
-        assert!(look(&socket, limit).expect("seen").is_none());
+        assert!(look(&socket, limit, OTHER).expect("seen").is_none());
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 }
