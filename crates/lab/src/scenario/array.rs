@@ -249,7 +249,7 @@ mod tests {
         let kept = run("way = 'zone-append'\ngroup = 0", read);
         let searched = run("way = 'zone-append'\ngroup = 0\nsearch = true", read);
         assert_eq!(kept.p50_ns, searched.p50_ns);
-        // What the search costs is measured by a bench: this machine's time is no test.
+        // A bench measures what the search costs: the processor's time depends on the machine.
         let measured = |of: &Measures| of.processor_ns.is_some_and(|ns| ns > 0.0);
         assert!(measured(&kept) && measured(&searched));
     }
