@@ -123,6 +123,11 @@ impl Endpoint {
                 Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
                     std::thread::sleep(LOOKED_AT / 1000);
                 }
+                Err(Errno::BUSY) if self.block_device => bail!(
+                    "{}: in use by another program or mount (fuser and findmnt show it): end that \
+                     first",
+                    self.source
+                ),
                 Err(errno) => bail!("{}: {}", directory.display(), mount_help(errno)),
             }
         }

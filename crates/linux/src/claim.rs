@@ -39,6 +39,12 @@ impl Claim {
     }
 }
 
+/// Whether this process has a claim on the device with this number.
+#[cfg(test)]
+pub(crate) fn is_held(number: u64) -> bool {
+    held().contains_key(&number)
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         held().remove(&self.0);

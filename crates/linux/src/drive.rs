@@ -304,28 +304,35 @@ pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// How long the server of a mount that is gone may take to close the device.
+/// How long the server of a mount may keep the device open while the kernel does not hold it.
 const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Opens and claims a block device. Commands go through a second file, so that the exclusive one
-/// can be closed when the kernel mounts the device.
+/// Opens and claims a block device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
+    let begun = Instant::now();
+    loop {
+        match try_claim(path, access)? {
+            Some(held) => return Ok(held),
+            None if begun.elapsed() >= LEFT_WITHIN => return Err(Errno::BUSY.into()),
+            None => std::thread::sleep(LEFT_WITHIN / 1000),
+        }
+    }
+}
+
+/// Opens and claims a block device, unless the server of a mount has it open: one whose mount is
+/// gone, which may still write its last blocks although the kernel has already told umount(8) that
+/// everything is durable, or one that has given up its claim so that the kernel can mount the
+/// device. This process then keeps no claim, because that mount needs it.
+///
+/// Commands go through a second file, so that the exclusive one can be closed when the kernel
+/// mounts the device.
+fn try_claim(path: &Path, access: Access) -> std::io::Result<Option<Held>> {
     let write = access.writes();
     let claim = Claim::by(open_exclusively(path)?)?;
     let file = open_with(path, write, OFlags::DIRECT)?;
-    // The server of a mount that is gone may still write its last blocks, or have the node open,
-    // although the kernel has already told umount(8) that everything is durable.
-    let begun = Instant::now();
-    loop {
-        match claim::lock(&file, write) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if begun.elapsed() >= LEFT_WITHIN {
-                    return Err(Errno::BUSY.into());
-                }
-                std::thread::sleep(LEFT_WITHIN / 1000);
-            }
-            locked => return locked.map(|()| Held { file, claim }),
-        }
+    match claim::lock(&file, write) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        locked => locked.map(|()| Some(Held { file, claim })),
     }
 }
 
@@ -577,5 +584,30 @@ impl ZonedDevice for Drive {
 impl std::fmt::Debug for Drive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Drive({})", self.0.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that looked at the drive used to keep its claim for 10 s while it waited for the
+    /// lock of a server whose mount needed that claim: `mount` failed at boot, beside an array that
+    /// searched the devices for a member.
+    #[test]
+    fn who_waits_for_the_server_of_a_mount_does_not_claim_the_drive() {
+        let path = std::env::temp_dir().join(format!("furrow-claim-{}", std::process::id()));
+        std::fs::write(&path, [0; PAGE_SIZE]).expect("a file");
+        let number = 0; // Every regular file has this device number.
+        let server = open_with(&path, true, OFlags::empty()).expect("a file");
+        claim::lock(&server, true).expect("no other lock");
+        assert!(try_claim(&path, Access::ReadOnly).expect("a claim").is_none());
+        assert!(!claim::is_held(number));
+        drop(server);
+        let held = try_claim(&path, Access::ReadOnly).expect("a claim").expect("no lock");
+        assert!(claim::is_held(number));
+        drop(held);
+        assert!(!claim::is_held(number));
+        std::fs::remove_file(&path).expect("ours");
     }
 }

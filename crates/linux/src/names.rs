@@ -111,16 +111,25 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
         Ok(limits) => limits,
         Err(what) => return vec![Obstacle::new("no-zones", what)],
     };
+    let partitions: Vec<_> = partitions(folder).into_iter().map(|(name, _)| name).collect();
+    let (is_partitioned, partitions) = (!partitions.is_empty(), partitions.join(", "));
+    let mut no_zones = None;
     match limits.model {
         model if model == wanted => {}
         Model::HostManaged => found.push(Obstacle::new(
             "zoned",
             "it has zones of its own, which are better than soft ones: use it without --soft",
         )),
-        Model::None => found.push(Obstacle::new(
-            "no-zones",
-            "it has no zones: 'furrow device create --soft' makes soft zones on it",
-        )),
+        Model::None if is_partitioned => {
+            no_zones = Some(format!(
+                "it has no zones, and is partitioned ({partitions}): 'furrow device create --soft' \
+                 makes soft zones on a partition or a whole drive that holds nothing"
+            ));
+        }
+        Model::None => {
+            let what = "it has no zones: 'furrow device create --soft' makes soft zones on it";
+            no_zones = Some(what.to_owned());
+        }
         Model::HostAware => found.push(Obstacle::new(
             "host-aware",
             "it is host-aware: such a drive moves data by its own rules and promises no write \
@@ -131,20 +140,20 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
         let what = format!("it is mounted on {mount}: unmount it");
         found.push(Obstacle::new("mounted", what));
     }
-    let partitions: Vec<_> = partitions(folder).into_iter().map(|(name, _)| name).collect();
-    if !partitions.is_empty() {
-        let how = match wanted {
-            Model::None => ", or let 'furrow device create --soft --force' do it",
-            _ => "",
-        };
-        let partitions = partitions.join(", ");
-        let what = format!("it is partitioned ({partitions}): delete the partitions{how}");
-        found.push(Obstacle::new("partitioned", what));
-    }
     let holders = entries(&folder.join("holders"));
     if !holders.is_empty() {
         let what = format!("it is part of {}: take it out there", holders.join(", "));
         found.push(Obstacle::new("held", what));
+    }
+    // After the uses, because a drive in use must not get the advice to put zones on it.
+    found.extend(no_zones.map(|what| Obstacle::new("no-zones", what)));
+    if is_partitioned {
+        let how = match wanted {
+            Model::None => ", or let 'furrow device create --soft --force' do it",
+            _ => "",
+        };
+        let what = format!("it is partitioned ({partitions}): delete the partitions{how}");
+        found.push(Obstacle::new("partitioned", what));
     }
     if limits.read_only {
         let what = "the kernel has it read-only: blockdev --setrw, or a switch on the drive";
@@ -203,7 +212,10 @@ mod tests {
         assert_eq!(codes(&device("aware", "host-aware", &[]), &[]), ["host-aware"]);
         assert_eq!(codes(&device("plain", "none", &[]), &[]), ["no-zones"]);
         let used = device("used", "host-managed", &["sda1/partition", "holders/dm-0"]);
-        assert_eq!(codes(&used, &["/mnt".to_owned()]), ["mounted", "partitioned", "held"]);
+        assert_eq!(codes(&used, &["/mnt".to_owned()]), ["mounted", "held", "partitioned"]);
+        let plain = device("plain-used", "none", &["sda1/partition", "holders/dm-0"]);
+        let all = ["mounted", "held", "no-zones", "partitioned"];
+        assert_eq!(codes(&plain, &["/".to_owned()]), all);
         assert_eq!(codes(&device("part", "host-managed", &["partition"]), &[]), ["partition"]);
         let plain = |name, zoned, more: &[&str]| {
             let folder = device(name, zoned, more);
