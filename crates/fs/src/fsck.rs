@@ -41,6 +41,7 @@ use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
 use furrow_log::record::RecordHeader;
+use furrow_log::survey::{check_answers, reports};
 use furrow_rt::buf::is_zero;
 use furrow_rt::{Boxed, Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
@@ -170,16 +171,9 @@ impl FsckReport {
 pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Result<FsckReport>> {
     Box::pin(async move {
         let mut fsck = Fsck::new(device, *options).await?;
-        fsck.note_offline();
-        let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
-        let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
-        let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
-        names::check(&mut fsck, &volume, &mut walk);
-        let refs = std::mem::take(&mut walk.refs);
-        space::check(&mut fsck, &volume, &tables, walk).await;
-        sync::check(&mut fsck, &volume, &tables.nat).await;
-        names::find_paths(&mut fsck, &volume, &tables, &refs).await;
-        Ok(fsck.report)
+        let done = fsck.run().await;
+        check_answers(&*fsck.device)?;
+        done.map(|()| fsck.report)
     })
 }
 
@@ -198,6 +192,7 @@ pub(crate) fn check_records(device: Rc<dyn ZonedDevice>) -> Boxed<'static, Resul
         if !damaged {
             sync::check(&mut fsck, &volume, &tables.nat).await;
         }
+        check_answers(&*fsck.device)?;
         Ok(fsck.report)
     })
 }
@@ -218,10 +213,23 @@ impl Fsck {
     async fn new(device: Rc<dyn ZonedDevice>, options: FsckOptions) -> Result<Fsck> {
         let geometry = device.geometry().clone();
         BlockAddr::check(&geometry).map_err(|error| error.at(device.name()))?;
-        let reports = furrow_log::survey::reports(&*device).await?;
+        let reports = reports(&*device).await?;
         let report = FsckReport::default();
         let pages = Pool::new(1024);
         Ok(Fsck { device, geometry, reports, pages, options, report, inode: None })
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        self.note_offline();
+        let Some(volume) = ring::read(self).await? else { return Ok(()) };
+        let Some(tables) = tables::read(self, &volume).await else { return Ok(()) };
+        let mut walk = tree::walk(self, &volume, &tables).await;
+        names::check(self, &volume, &mut walk);
+        let refs = std::mem::take(&mut walk.refs);
+        space::check(self, &volume, &tables, walk).await;
+        sync::check(self, &volume, &tables.nat).await;
+        names::find_paths(self, &volume, &tables, &refs).await;
+        Ok(())
     }
 
     /// Adds a finding.

@@ -28,7 +28,7 @@ use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
 use furrow_rt::{Nanos, Page};
-use furrow_zone::Result;
+use furrow_zone::{Error, Result};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -189,13 +189,17 @@ impl Inner {
         }
         let confirmed = match self.run_quietly(|core| core.confirm(items)).await {
             // A node above these blocks is damaged, which is a separate finding.
-            Err(Failed::Load(_)) => return Ok(BTreeMap::new()),
+            Err(Failed::Load(error)) if !error.is_gone() => return Ok(BTreeMap::new()),
             confirmed => confirmed.map_err(Failed::into_error)?,
         };
         let Confirmed { owned, pins, .. } = confirmed;
         // Blocks that are still being written cannot be read yet.
         self.drain().await?;
         let (pages, mut damaged) = self.read_all(&owned).await;
+        // A drive that does not answer has no damage.
+        if let Some((.., error)) = damaged.iter().find(|(.., error)| error.is_gone()) {
+            return Err(error.clone());
+        }
         damaged.retain(|(item, owner, _)| self.core.borrow_mut().is_damage(item, owner));
         drop(pins);
         self.scrub.note(|report| report.done += (pages.len() + damaged.len()) as u64);
@@ -203,10 +207,10 @@ impl Inner {
         if repair {
             self.move_copies(&damaged).await?;
         }
-        for (item, owner, what) in damaged {
+        for (item, owner, error) in damaged {
             let now = self.run_quietly(|core| core.owner_of(&item)).await;
             let repaired = repair && now.is_ok_and(|now| now != Some(owner));
-            let finding = self.core.borrow().finding(&item, &owner, what, repaired);
+            let finding = self.core.borrow().finding(&item, &owner, error.to_string(), repaired);
             self.scrub.note(|report| report.add(finding));
         }
         Ok(pages)
@@ -214,7 +218,7 @@ impl Inner {
 
     /// Writes those damaged blocks whose content the cache holds to new places, and makes the
     /// blocks durable.
-    async fn move_copies(self: &Rc<Self>, damaged: &[(Item, Owner, String)]) -> Result<()> {
+    async fn move_copies(self: &Rc<Self>, damaged: &[(Item, Owner, Error)]) -> Result<()> {
         let items: Vec<Item> = {
             let core = self.core.borrow();
             let copied = damaged.iter().filter(|(_, owner, _)| core.has_copy(owner));

@@ -33,7 +33,7 @@ impl Core {
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.env.layout.segment_count()),
             // If space runs out before ids do, report fewer inodes in all, not more inodes in use.
-            inodes: u64::from(self.env.layout.nodes - 1 - unused) + inodes_free,
+            inodes: self.tree.inodes() + inodes_free,
             inodes_free,
             name_max: NAME_MAX as u32,
         }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-use furrow_emu::{Emulator, Fates, Medium, Options, Snapshot};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_fs::{
     Fs, FsckOptions, FsckReport, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr,
     WriteData, fsck,
@@ -206,4 +206,35 @@ fn what_a_power_cut_leaves_is_no_damage() {
         rt.clear();
     }
     assert!(replayed > 20, "{replayed} sync records seen");
+}
+
+/// A drive that vanishes at any command of a check ends it with an error, and without findings.
+#[test]
+fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
+    let rt = Rt::new(Config::simulated(1));
+    let drive = formatted(&rt, SMALL, &MkfsOptions::default());
+    let (on, device): (Rt, Rc<dyn ZonedDevice>) = (rt.clone(), Rc::new(drive.clone()));
+    let filled: Result<()> = rt.block_on(async move {
+        let fs = Fs::mount(&on, device, MountOptions::default()).await?;
+        churn(&fs, &mut Rng::new(1), 200).await?;
+        fs.unmount().await
+    });
+    filled.unwrap();
+    let mut failed = 0;
+    for at in 1.. {
+        let vanish = Fault::new(FaultKind::Disappear { commands: None });
+        drive.inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        match rt.block_on(async move { fsck(device, &FsckOptions::default()).await }) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{at}: {error}"),
+            Ok(report) => {
+                assert_ok(&report, &at.to_string());
+                break;
+            }
+        }
+        failed += 1;
+        drive.clear_faults(None).unwrap();
+        drive.power_on();
+    }
+    assert!(failed > 50, "{failed}");
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{SMALL, on_drive, quiet, sound};
-use furrow_emu::{Emulator, Fault, FaultKind, Options};
+use furrow_emu::{Emulator, Fault, FaultKind, Options, When};
 use furrow_fs::{
     Fs, Ino, MkfsOptions, NewNode, ScrubOrder, ScrubReport, ScrubState, WriteData, ZoneUse,
 };
@@ -104,6 +104,30 @@ fn what_is_whole_is_not_called_damaged_while_everything_changes() {
         fs.unmount().await?;
         sound(Rc::new(drive)).await
     });
+}
+
+/// A drive that vanishes at any command of a scrub ends the scrub, and nothing counts as damaged.
+#[test]
+fn a_drive_that_vanishes_is_not_damaged() {
+    let reached = Rc::new(Cell::new(0));
+    for at in 1..80 {
+        let reached = reached.clone();
+        run(move |rt, drive| async move {
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+            write(&fs, "file", 1, 300).await?;
+            fs.unmount().await?;
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+            let vanish = Fault::new(FaultKind::Disappear { commands: None });
+            drive.inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+            let report = scrub(&fs, false).await?;
+            assert_eq!((report.damaged, &report.findings[..]), (0, &[][..]), "{at}: {report:?}");
+            let failed = report.state == ScrubState::Failed;
+            assert!(failed || report.state == ScrubState::Finished, "{at}: {report:?}");
+            reached.set(reached.get() + u32::from(failed && report.records > 0));
+            Ok(())
+        });
+    }
+    assert!(reached.get() > 5, "{} scrubs failed in blocks of files", reached.get());
 }
 
 #[test]

@@ -171,8 +171,9 @@ pub fn check<'a>(
         let reports = survey::reports(device).await?;
         let pages = Pool::new(2 * PIECE as usize);
         let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
-        check.run().await?;
-        Ok(check.report)
+        let done = check.run().await;
+        survey::check_answers(device)?;
+        done.map(|()| check.report)
     })
 }
 

@@ -426,3 +426,34 @@ fn records_that_lie_are_an_error_or_a_problem_and_no_panic() {
     }
     assert!(told > 100 && refused > 0, "{told} told, {refused} refused");
 }
+
+/// A drive that vanishes at any command of a check ends it with an error, and without findings.
+#[test]
+fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
+    let rt = Rt::new(Config::simulated(1));
+    let device = drive(&rt);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let store = made(&rt2, &device).await;
+        for file in 0..4 {
+            written(&store, &format!("{file}"), &content(file, 200_000)).await;
+        }
+        store.stop().await.unwrap();
+        let mut failed = 0;
+        for at in 1.. {
+            let vanish = Fault::new(FaultKind::Disappear { commands: None });
+            device.inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+            match check(&*device, &CheckOptions::default()).await {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{at}: {error}"),
+                Ok(report) => {
+                    assert!(report.problems.is_empty(), "{at}: {report:?}");
+                    break;
+                }
+            }
+            failed += 1;
+            device.clear_faults(None).unwrap();
+            device.power_on();
+        }
+        assert!(failed > 20, "{failed}");
+    });
+}

@@ -34,6 +34,19 @@ pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     }
 }
 
+/// Refuses the result of a check of the drive if the drive no longer answers: what could not be
+/// read is not damaged then.
+///
+/// # Errors
+/// `Io` if the drive does not answer.
+pub fn check_answers(device: &dyn ZonedDevice) -> Result<()> {
+    if device.answers() {
+        return Ok(());
+    }
+    let what = "it stopped answering during the check";
+    Err(Error::new(ErrorKind::Io, format!("{}: {what}", device.name())))
+}
+
 /// Refuses a drive whose zones differ in capacity, before an engine is made on it. Conventional
 /// zones and zones that cannot be used may differ.
 ///

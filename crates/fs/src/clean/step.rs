@@ -13,7 +13,7 @@ use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
 use furrow_policy::FsDefect;
 use furrow_rt::Page;
-use furrow_zone::{ErrorKind, QueueId, Result};
+use furrow_zone::{Error, ErrorKind, QueueId, Result};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -241,8 +241,12 @@ impl Inner {
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
         let (pages, damaged) = self.read_all(&wanted).await;
-        for (item, owner, why) in &damaged {
-            self.core.borrow_mut().stays(item.addr, Some(owner), why, failures);
+        // A drive that does not answer has no damage.
+        if let Some((.., error)) = damaged.iter().find(|(.., error)| error.is_gone()) {
+            return Err(error.clone());
+        }
+        for (item, owner, error) in &damaged {
+            self.core.borrow_mut().stays(item.addr, Some(owner), &error.to_string(), failures);
         }
         failed += damaged.len() as u64;
         let movable: Vec<Item> = {
@@ -270,7 +274,7 @@ impl Inner {
         failures: &mut Vec<String>,
     ) -> Result<(Confirmed, u64)> {
         let mut all = match self.run(|core| core.confirm(items)).await {
-            Err(error) if is_damage(error.kind()) && !self.ended.get() => {
+            Err(error) if is_damage(&error) && !self.ended.get() => {
                 let mut all = Confirmed { owned: vec![], unowned: vec![], pins: vec![] };
                 let mut failed = 0;
                 for item in items {
@@ -280,7 +284,7 @@ impl Inner {
                             all.unowned.append(&mut one.unowned);
                             all.pins.append(&mut one.pins);
                         }
-                        Err(error) if is_damage(error.kind()) && !self.ended.get() => {
+                        Err(error) if is_damage(&error) && !self.ended.get() => {
                             let why = format!("its node cannot be read: {error}");
                             self.core.borrow_mut().stays(item.addr, None, &why, failures);
                             failed += 1;
@@ -305,7 +309,7 @@ impl Inner {
     pub(crate) async fn read_all(
         self: &Rc<Self>,
         wanted: &[(Item, Owner)],
-    ) -> (BTreeMap<u32, Page>, Vec<(Item, Owner, String)>) {
+    ) -> (BTreeMap<u32, Page>, Vec<(Item, Owner, Error)>) {
         let mut sorted = wanted.to_vec();
         sorted.sort_by_key(|(item, _)| item.addr);
         let (device, geometry) = {
@@ -344,13 +348,13 @@ impl Inner {
         for flight in flights {
             for ((item, owner), page) in flight.await {
                 let core = self.core.borrow();
-                let checked = page.map_err(|error| error.to_string()).and_then(|page| {
-                    core.check_moved(&owner, &page)?;
-                    Ok(page)
+                let checked = page.and_then(|page| match core.check_moved(&owner, &page) {
+                    Ok(()) => Ok(page),
+                    Err(why) => Err(Error::new(ErrorKind::Corrupt, why)),
                 });
                 match checked {
                     Ok(page) => drop(pages.insert(item.addr, page)),
-                    Err(why) => failed.push((item, owner, why)),
+                    Err(error) => failed.push((item, owner, error)),
                 }
             }
         }
@@ -404,6 +408,6 @@ impl Inner {
 }
 
 /// Whether an error means that a block on the drive cannot be read or has wrong content.
-fn is_damage(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Io | ErrorKind::Corrupt)
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }

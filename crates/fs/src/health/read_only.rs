@@ -35,7 +35,8 @@ impl Inner {
     /// Records that a block could not be read, or differs from the block that was written. With
     /// [`OnDamage::ReadOnly`], the engine then stops writing.
     pub(crate) fn note_damage(self: &Rc<Self>, error: &Error) {
-        if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
+        // A drive that does not answer has no damage.
+        if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) || error.is_gone() {
             return;
         }
         let stops = {
