@@ -4,6 +4,7 @@
 use crate::admission::{Judgement, Standing, judge, split_refusal};
 use crate::drive::Drive;
 use crate::examine::{self, Damaged, Examined, Given, Looked, ReadPayload, look, no_record};
+use crate::level::Level;
 use crate::member::{Member, MemberState};
 use crate::record::Record;
 use crate::service::Counts;
@@ -389,14 +390,24 @@ fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Resu
     if placement.recoverable(given) {
         return Ok(());
     }
-    let gone: Vec<String> = (0..record.members.len())
-        .filter(|index| !order.contains(index))
-        .map(|index| format!("{index} ({})", record.members[index].uuid))
-        .collect();
+    // A member that has failed or is being rebuilt would not help.
+    let is_active = |index: &usize| record.members[*index].state == MemberState::Active as u8;
+    let all = 0..record.members.len();
+    let gone: Vec<usize> = all.filter(|index| !order.contains(index) && is_active(index)).collect();
+    let has = (0..placement.n).filter(|chunk| given(*chunk)).count();
+    let give = match (placement.k as usize).saturating_sub(has) {
+        // Mirrored halves lack certain members, not a number of them.
+        lacks if level != Level::Raid01 && lacks < gone.len() => {
+            format!("give {lacks} of them too")
+        }
+        _ => "give what is missing too".to_owned(),
+    };
+    let name = |index: &usize| format!("{index} ({})", record.members[*index].uuid);
+    let gone: Vec<String> = gone.iter().map(name).collect();
     Err(Error::new(
         ErrorKind::Invalid,
         format!(
-            "{level} on {} drives cannot do without {}: give what is missing too",
+            "{level} on {} drives cannot do without {}: {give}",
             placement.n,
             listed("member", &gone)
         ),

@@ -36,7 +36,7 @@ pub struct Drive {
     /// them without a segment, or they are being emptied or cannot be emptied.
     pub(crate) loose: RefCell<BTreeSet<ZoneId>>,
     /// Whether the drive seemed to be gone during a read of metadata.
-    missed: Cell<bool>,
+    missed: Cell<u64>,
 }
 
 impl Drop for Drive {
@@ -120,7 +120,7 @@ impl Drive {
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
-            self.missed.set(true);
+            self.missed.set(self.missed.get() + 1);
         }
         read
     }
@@ -128,12 +128,17 @@ impl Drive {
     /// Notes the status of a read command for metadata: an internal error may mean that the drive
     /// is gone.
     pub fn note(&self, status: Status) {
-        self.missed.set(self.missed.get() || status == Status::InternalError);
+        self.missed.set(self.missed.get() + u64::from(status == Status::InternalError));
     }
 
     /// Whether the drive was gone, even for a moment, during a read of metadata: that read
     /// proves nothing.
     pub fn has_missed(&self) -> bool {
+        self.misses() > 0
+    }
+
+    /// Number of reads of metadata during which the drive was gone.
+    pub fn misses(&self) -> u64 {
         self.missed.get()
     }
 

@@ -27,6 +27,7 @@ use std::rc::Rc;
 impl Volume {
     /// Starts the volume's background tasks.
     pub(crate) fn serve(&self) {
+        self.0.life.serves.set(true);
         self.start_rebuild();
         self.serve_space(Lane::Clean);
     }

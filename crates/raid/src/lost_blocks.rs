@@ -105,6 +105,7 @@ impl Volume {
     /// the set, and returns their range. The range is empty if too many members are missing to
     /// judge losses.
     pub(crate) fn note_lost_leaf(&self, leaf: u32) -> Range<u64> {
+        self.notice_gone();
         if self.failed().is_some() || !self.survives() {
             return 0..0;
         }
@@ -118,6 +119,9 @@ impl Volume {
     /// cannot provide it. The caller has already counted the damage as an error.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
         let read = number == NONE || self.read_numbers(&[(number, wanted)], Loud::No).await.is_ok();
+        if !read {
+            self.notice_gone();
+        }
         if read || self.failed().is_some() || !self.survives() {
             return false;
         }

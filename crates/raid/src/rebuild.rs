@@ -190,6 +190,8 @@ impl Volume {
                 break;
             }
         }
+        self.notice_gone();
+        self.check_alive()?;
         let mut whole = false;
         for (index, member) in (0u32..).zip(self.0.array.members()) {
             if member.state() == MemberState::Rebuilding {
@@ -280,7 +282,10 @@ impl Volume {
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones().mark_full(owner);
         if let Err(error) = filled {
-            self.note_write_error((index, since), None, &error);
+            // Without a drive that the array needs, the error is not one of the new drive.
+            if self.survives() {
+                self.note_write_error((index, since), None, &error);
+            }
             // The zone's content does not count. If the zone cannot be emptied, the pool takes it
             // out of use.
             let _ = drive.empty(zone).await;
@@ -329,6 +334,8 @@ impl Volume {
         let rows = self.ended_rows(segment);
         let own = self.rebuild_data((slot, index), segment, drive, (zone, rows)).await?;
         let footer = self.rebuilt_footer(slot, index, segment, own).await;
+        self.notice_gone();
+        self.check_survives()?;
         drop(drive.writer().submit(ZoneWrite::zeros_to(zone, self.0.shape.footer_start())));
         drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, footer)).await?;
         drive.writer().flush().await
@@ -369,6 +376,13 @@ impl Volume {
             }
             let Some(batch) = batches.pop_front() else { break };
             let mut batch = batch.await;
+            // Rows that a vanished drive held are not lost. A zone that is rebuilt without them
+            // gets no footer, so it does not count.
+            self.notice_gone();
+            result = self.check_survives();
+            if result.is_err() {
+                break;
+            }
             {
                 let mut short = self.0.rebuild.short.borrow_mut();
                 batch.short.iter().for_each(|row| short.add((slot, segment.sequence), *row));

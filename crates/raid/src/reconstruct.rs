@@ -309,12 +309,13 @@ impl Volume {
         }
     }
 
-    /// Counts a failed read of a block, sent at `since`.
+    /// Counts a failed read of a block, sent at `since`. If the drive does not answer, its member
+    /// is taken out of service.
     fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>, loud: Loud) {
         if loud == Loud::Yes {
             self.0.array.member(index).count(since, |errors| errors.read += 1);
         }
-        if let Some(place) = place {
+        if let Some(place) = place.filter(|_| !self.notice_gone()) {
             self.note_lost_zone(place.index, place.zone);
         }
     }

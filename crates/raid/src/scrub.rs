@@ -12,6 +12,7 @@ use crate::reconstruct::Seen;
 use crate::segment::SegmentState;
 use crate::volume::Volume;
 use crate::write::item::Origin;
+use furrow_array::member::MemberState;
 use furrow_array::parity::reconstruct;
 use furrow_log::Uuid;
 use furrow_rt::Boxed;
@@ -60,6 +61,10 @@ pub struct Scrubbed {
     pub lost: u64,
     /// Whether the scrub was stopped before everything was read.
     pub stopped: bool,
+    /// Numbers of the members that were not checked, or only in part: at the beginning or the end
+    /// of the scrub they were out of service or being rebuilt, they got a new drive meanwhile, or
+    /// their state records could not be read.
+    pub unchecked: Vec<u32>,
 }
 
 impl Scrubbed {
@@ -124,8 +129,10 @@ impl Volume {
         self.check_alive()?;
         self.notice_gone();
         self.check_survives()?;
-        let stops = self.0.scrub_stops.get();
-        let records = self.scrub_records().await?;
+        let (stops, before) = (self.0.scrub_stops.get(), self.members());
+        let (records, unread) = self.scrub_records().await?;
+        self.notice_gone();
+        self.check_survives()?;
         let slots = self.quiesced_rows().await;
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
@@ -165,6 +172,14 @@ impl Volume {
                 });
             }
         }
+        let serves = |state| state == MemberState::Active;
+        result.unchecked = (0..)
+            .zip(before.iter().zip(&self.members()))
+            .filter(|(index, (was, is))| {
+                was.0 != is.0 || !serves(was.1) || !serves(is.1) || unread.contains(index)
+            })
+            .map(|(index, _)| index)
+            .collect();
         progress(done, total);
         Ok(result)
     }
@@ -263,14 +278,15 @@ impl Volume {
         })
     }
 
-    /// Whether the drive of a member does not answer. If so, the member is out of service.
+    /// Whether the drive of a member does not answer: then nothing shows that its blocks are
+    /// damaged, and the member is taken out of service.
     fn is_gone(&self, member: u32) -> bool {
         self.notice_gone();
-        self.0.array.member(member).drive().is_none()
+        self.0.array.member(member).drive().is_none_or(|drive| !drive.answers())
     }
 
     /// Fails if the array does without a drive that it needs.
-    fn check_survives(&self) -> Result<()> {
+    pub(crate) fn check_survives(&self) -> Result<()> {
         self.failed().filter(|_| !self.survives()).map_or(Ok(()), Err)
     }
 
@@ -289,16 +305,15 @@ impl Volume {
                 found.push(None);
                 continue;
             };
-            let seen = self.look_at(place, Loud::No).await;
-            if matches!(seen, Seen::Unread) && self.is_gone(place.index) {
-                found.push(None);
-                continue;
-            }
-            all.result.blocks += 1;
-            let (block, unread) = match seen {
+            let (block, unread) = match self.look_at(place, Loud::No).await {
                 Seen::Whole(whole) => (Some(whole), false),
+                _ if self.is_gone(place.index) => {
+                    found.push(None);
+                    continue;
+                }
                 Seen::Unread => (None, true),
                 Seen::Foreign => {
+                    all.result.blocks += 1;
                     foreign.push((place, UNLISTED, false));
                     found.push(None);
                     continue;
@@ -306,6 +321,11 @@ impl Volume {
                 Seen::Damaged => (None, false),
             };
             let listing = self.lost_listing(place).await;
+            if listing.is_some() && self.is_gone(place.index) {
+                found.push(None);
+                continue;
+            }
+            all.result.blocks += 1;
             if block.is_none() && (listing.is_none() || self.is_listed(place).await) {
                 damaged.push((place, "damaged or unreadable", unread));
             }

@@ -321,6 +321,10 @@ impl Volume {
     /// Takes members that do not answer out of service. True if there were any.
     pub(crate) fn notice_gone(&self) -> bool {
         let mut gone = false;
+        // An assembly is tried again if a drive was gone for a moment.
+        if !self.0.life.serves.get() {
+            return false;
+        }
         for index in 0..self.0.array.members().len() as u32 {
             let drive = self.0.array.member(index).drive();
             if let Some(drive) = drive.filter(|drive| !drive.answers()) {

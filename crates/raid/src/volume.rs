@@ -37,6 +37,8 @@ pub(crate) struct Life {
     dead: RefCell<Option<Error>>,
     stopping: Cell<bool>,
     stopped: Cell<bool>,
+    /// Whether the assembly is over.
+    pub(crate) serves: Cell<bool>,
 }
 
 /// The state that the parts of a volume share.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{Array, check, churn, devices, pages, reopened};
+use crate::common::{Array, check, churn, devices, pages, power_cycle, reopened};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Rng, Rt};
@@ -132,6 +132,44 @@ fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
         volume.fail(0).await.unwrap();
         check(&volume, &model).await;
     });
+}
+
+/// A drive that a rebuild reads from vanishes: nothing counts as lost, and the new drive not as
+/// whole. Once the drive is back, everything is restored.
+#[test]
+fn a_rebuild_whose_source_vanishes_restores_everything_later() {
+    let interrupted = Rc::new(std::cell::Cell::new(0));
+    for at in (1..160).step_by(7) {
+        let interrupted = interrupted.clone();
+        Array::new(Level::Raid5, 3).others(1).shuffled(at).run(async move |rt, all, volume| {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+            churn(&volume, &mut model, &mut rng, 200).await;
+            volume.fail(1).await.unwrap();
+            volume.replace(1, all[3].clone(), false).await.unwrap();
+            let vanish = Fault::new(FaultKind::Disappear { commands: None });
+            all[0].inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+            while volume.rebuilding().is_some() {
+                rt.sleep(100_000).await;
+            }
+            if volume.failed().is_some() {
+                interrupted.set(interrupted.get() + 1);
+                assert_eq!(volume.members()[1].1, MemberState::Rebuilding, "{at}");
+                assert_eq!(volume.lost().0, 0, "{at}");
+            }
+            all[0].clear_faults(None).unwrap();
+            all[0].power_on();
+            let now = [all[0].clone(), all[3].clone(), all[2].clone()];
+            power_cycle(&rt, &now, volume).await;
+            let volume = assemble(&rt, devices(&now), &Options::default()).await.unwrap();
+            while volume.rebuilding().is_some() {
+                rt.sleep(100_000).await;
+            }
+            assert_eq!(volume.members()[1].1, MemberState::Active, "{at}");
+            all[2].power_cut(&Fates::nothing(1));
+            check(&volume, &model).await;
+        });
+    }
+    assert!(interrupted.get() > 5, "{}", interrupted.get());
 }
 
 /// A second member is replaced while the rebuild of the first writes its checkpoint.

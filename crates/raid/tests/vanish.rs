@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{Array, check, churn, devices, power_cycle, without_stale};
+use crate::common::{Array, check, churn, devices, geometry, power_cycle, reopened, without_stale};
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, assemble, examine};
 use furrow_rt::Rng;
-use furrow_zone::ErrorKind;
+use furrow_zone::{ErrorKind, Geometry};
 use std::collections::BTreeMap;
 
 /// The drives of `gone` vanish at their command `at` and are back `commands` commands later.
@@ -106,25 +106,55 @@ fn who_was_told_of_a_failure_alone_does_not_stand_in_the_way() {
     assert!((10..79).contains(&went_on), "{went_on}");
 }
 
-/// A scrub used to report every block of a drive that had vanished as damaged, and the drive's
-/// member stayed in service.
+/// A drive vanishes at any command of a scrub, of a volume that was in use or is fresh from its
+/// assembly: its member is taken out of service, and none of its blocks counts as damaged.
 #[test]
 fn a_scrub_takes_a_vanished_drive_out_and_finds_no_damage() {
-    let vanish = Fault::new(FaultKind::Disappear { commands: None });
-    Array::new(Level::Raid5, 3).run(async move |_, all, volume| {
-        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(1));
-        churn(&volume, &mut model, &mut rng, 60).await;
-        all[1].inject(vanish).unwrap();
-        let scrubbed = volume.scrub(true, |_, _| {}).await.unwrap();
-        assert_eq!((scrubbed.findings.len(), scrubbed.lost), (0, 0), "{scrubbed:?}");
-        assert!(scrubbed.blocks > 0);
-        assert_eq!(volume.members()[1].1, MemberState::Failed);
-        check(&volume, &model).await;
-    });
-    Array::new(Level::Raid0, 2).run(async move |_, all, volume| {
-        churn(&volume, &mut BTreeMap::new(), &mut Rng::new(2), 60).await;
-        all[1].inject(vanish).unwrap();
-        let error = volume.scrub(true, |_, _| {}).await.unwrap_err();
-        assert!(error.to_string().contains("without it data is missing"), "{error}");
-    });
+    for oob_bytes in [64, 0] {
+        let mut noticed = 0;
+        for at in (1..200).step_by(5) {
+            let bare = Geometry { oob_bytes, ..geometry(16, 80) };
+            let array = Array::of(bare, Level::Raid5, 3);
+            let array = if oob_bytes == 0 { array.group(1) } else { array };
+            noticed += array.shuffled(at).run(async move |rt, all, volume| {
+                let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+                churn(&volume, &mut model, &mut rng, 120).await;
+                let volume = match at % 2 {
+                    0 => reopened(&rt, &all, volume).await,
+                    _ => volume,
+                };
+                let vanish = Fault::new(FaultKind::Disappear { commands: None });
+                all[1].inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+                let scrubbed = volume.scrub(at % 3 == 0, |_, _| {}).await.unwrap();
+                assert_eq!((&scrubbed.findings[..], scrubbed.lost), (&[][..], 0), "{at}");
+                assert_eq!(volume.lost().0, 0, "{at}");
+                let failed = volume.members()[1].1 == MemberState::Failed;
+                assert_eq!(scrubbed.unchecked.contains(&1), failed, "{at}");
+                check(&volume, &model).await;
+                u32::from(failed)
+            });
+        }
+        assert!(noticed > 10, "{noticed} with {oob_bytes} bytes");
+    }
+}
+
+/// A scrub of an array that does without a drive it needs fails: it does not say that all is well.
+#[test]
+fn a_scrub_without_a_drive_that_is_needed_fails() {
+    for at in (1..60).step_by(2) {
+        Array::new(Level::Raid0, 2).run(async move |rt, all, volume| {
+            churn(&volume, &mut BTreeMap::new(), &mut Rng::new(2), 120).await;
+            let volume = reopened(&rt, &all, volume).await;
+            let vanish = Fault::new(FaultKind::Disappear { commands: None });
+            all[1].inject(vanish.when(When::Nth(at)).times(1)).unwrap();
+            match volume.scrub(true, |_, _| {}).await {
+                Ok(scrubbed) => {
+                    assert!(volume.failed().is_none(), "{at}");
+                    assert_eq!((scrubbed.findings.len(), scrubbed.lost), (0, 0), "{at}");
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{at}: {error}"),
+            }
+            assert_eq!(volume.lost().0, 0, "{at}");
+        });
+    }
 }

@@ -21,6 +21,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
+/// How often a table is read again at most, if a drive was gone for a moment.
+const READINGS: u32 = 2;
+
 /// Maximum number of blocks of a read command.
 const COMMAND: u32 = 128;
 
@@ -273,13 +276,39 @@ impl Volume {
     /// Reads the stripe table of a segment that ended before this assembly.
     pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
+        let mut misses = self.misses();
+        let mut table = self.read_table(&segment).await;
+        // A table lacks the chunks of a drive that did not answer, and they would seem lost. If the
+        // drive is back, it is read again; if not, its member is taken out of service.
+        for _ in 0..READINGS {
+            if self.misses() == misses || self.notice_gone() {
+                break;
+            }
+            misses = self.misses();
+            table = self.read_table(&segment).await;
+        }
+        let now = &mut self.0.segments.borrow_mut()[slot as usize];
+        if now.sequence == segment.sequence && now.table.is_none() {
+            now.table = Some(Rc::new(RefCell::new(table)));
+        }
+        Ok(())
+    }
+
+    /// Number of reads of metadata, of all members in service, that found the drive gone.
+    fn misses(&self) -> u64 {
+        let drives = self.0.array.members().iter().filter_map(|member| member.drive());
+        drives.map(|drive| drive.misses()).sum()
+    }
+
+    /// The stripe table of a segment, from its footers or else its rows.
+    async fn read_table(&self, segment: &Segment) -> StripeTable {
         let stripes = self.0.shape.stripes(segment.chunk);
         let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
         let drives = self.0.shape.placement.n;
         let mut table = self.new_table(stripes, segment.group);
         let footers = match segment.state {
             SegmentState::Truncated => vec![None; drives as usize],
-            _ => footers_of(self, &segment).await,
+            _ => footers_of(self, segment).await,
         };
         for (index, entries) in (0..drives).zip(footers) {
             let Some(zone) = segment.zones[index as usize] else { continue };
@@ -299,11 +328,7 @@ impl Volume {
                 note_places(&mut table, groups, index, stripes);
             }
         }
-        let now = &mut self.0.segments.borrow_mut()[slot as usize];
-        if now.sequence == segment.sequence && now.table.is_none() {
-            now.table = Some(Rc::new(RefCell::new(table)));
-        }
-        Ok(())
+        table
     }
 
     /// Finds chunks whose places are unknown, in the first `rows` rows of a segment: a block of

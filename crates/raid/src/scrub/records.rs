@@ -20,22 +20,26 @@ const DAMAGED: &str = "damaged state record";
 const MISSING: &str = "the newest state record is not there";
 
 impl Volume {
-    /// Reads the state records of all members in service, and rewrites damaged ones.
+    /// Reads the state records of all members in service, and rewrites damaged ones. Also returns
+    /// the members whose records could not be read at all.
     ///
     /// # Errors
     /// An error if the volume cannot be written any more, or is being stopped.
-    pub(super) async fn scrub_records(&self) -> Result<Vec<Finding>> {
+    pub(super) async fn scrub_records(&self) -> Result<(Vec<Finding>, Vec<u32>)> {
         let one = self.state_records().await;
-        let mut findings = Vec::new();
+        let (mut findings, mut unread) = (Vec::new(), Vec::new());
         for (index, drive) in self.drives() {
-            let found = self.damaged_records(index, &drive).await;
+            let Some(found) = self.damaged_records(index, &drive).await else {
+                unread.push(index);
+                continue;
+            };
             if !found.is_empty() {
                 drive.leave_ring_zone();
             }
             findings.extend(found);
         }
         if findings.is_empty() {
-            return Ok(findings);
+            return Ok((findings, unread));
         }
         self.write_state_but(false, None, &one).await;
         drop(one);
@@ -47,13 +51,13 @@ impl Volume {
                 None => continue,
                 Some(drive) => self.damaged_records(finding.member, &drive).await,
             };
-            finding.repaired = left.is_empty();
+            finding.repaired = left.is_some_and(|left| left.is_empty());
             if finding.repaired {
                 let (member, zone) = (finding.member, finding.zone.0);
                 self.tell(Event::RecordMended { member, zone, block: finding.block });
             }
         }
-        Ok(findings)
+        Ok((findings, unread))
     }
 
     fn drives(&self) -> Vec<(u32, Rc<Drive>)> {
@@ -61,14 +65,12 @@ impl Volume {
         members.filter_map(|(index, member)| Some((index, member.drive()?))).collect()
     }
 
-    /// The findings about the state records of a member; none for a drive that does not answer,
-    /// which the next write takes out of service.
-    async fn damaged_records(&self, index: u32, drive: &Drive) -> Vec<Finding> {
+    /// The findings about the state records of a member; `None` if they cannot be read at all, as
+    /// when the drive does not answer.
+    async fn damaged_records(&self, index: u32, drive: &Drive) -> Option<Vec<Finding>> {
         let uuid = self.0.array.member(index).uuid();
-        let Ok(zones) = reports(&**drive.device()).await else { return Vec::new() };
-        let Ok(ring) = read_ring(&**drive.device(), &zones, &self.0.pages).await else {
-            return Vec::new();
-        };
+        let zones = reports(&**drive.device()).await.ok()?;
+        let ring = read_ring(&**drive.device(), &zones, &self.0.pages).await.ok()?;
         let finding = |zone: ZoneId, block, what, unread| Finding {
             member: index,
             drive: uuid,
@@ -88,6 +90,6 @@ impl Volume {
         if findings.is_empty() && newest < recorded {
             findings.push(finding(drive.ring_zone_now(), 0, MISSING, false));
         }
-        findings
+        Some(findings)
     }
 }
