@@ -44,7 +44,8 @@ pub struct Args {
     #[arg(value_name = "DIR|DEVICE|STORE", required_unless_present = "all")]
     target: Option<OsString>,
     /// Scrub every array, mount and store that runs on this machine, one after the other, and wait
-    /// for the end; the exit status is 1 if one of them has damage left, or could not be scrubbed
+    /// for the end; the exit status is 1 if one of them has damage left, could not be scrubbed, or
+    /// is an array with a member that was not checked
     #[arg(long, conflicts_with_all = ["target", "wait", "background", "status"])]
     #[arg(conflicts_with_all = ["pause", "resume", "stop", "json"])]
     all: bool,

@@ -124,7 +124,7 @@ fn refuse_array(path: &Path) -> Result<()> {
     if crate::raid::client::running().iter().any(|array| array.status.array == name) {
         bail!(
             "{name}: an array, not a file system or a store: it has commands of its own, such as \
-             furrow raid status {name}"
+             furrow raid status {name} and furrow raid scrub {name}"
         );
     }
     Ok(())
@@ -153,10 +153,14 @@ pub fn unmounted(name: &OsStr) -> Result<String> {
 /// The error if a command for devices refuses `name` because [`Target::find`] has found
 /// `directory`: the device is mounted there, or `name` is only a directory.
 pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
+    let path = Path::new(name);
     let (name, at) = (name.display(), directory.display());
     match endpoint::mounted() {
         Ok(mounted) if mount_at(&mounted, directory).is_none() => {
             anyhow!("{name}: a directory where nothing of Furrow is mounted: name the device")
+        }
+        Ok(mounted) if mount_at(&mounted, path).is_some() => {
+            anyhow!("{name}: a mounted file system: unmount it first (furrow umount {at})")
         }
         _ => anyhow!("{name}: mounted on {at}: unmount it first (furrow umount {at})"),
     }

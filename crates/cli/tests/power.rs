@@ -147,8 +147,12 @@ fn cut_again_and_again(level: &str, drives: &[usize], cache: bool, lose: Option<
         place.assemble(&there, &[]);
         check(&place, &mut known, cache, round);
     }
-    let scrubbed = place.ok(&["raid", "scrub", "a", "--wait"]);
-    assert!(scrubbed.contains("nothing damaged"), "{scrubbed}");
+    let scrubbed = place.furrow(&["raid", "scrub", "a", "--wait"]);
+    let said = String::from_utf8(scrubbed.stdout).unwrap();
+    assert!(said.contains("nothing damaged"), "{said}");
+    assert_eq!(scrubbed.status.code(), Some(i32::from(lose.is_some())), "{said}");
+    let unchecked = lose.map(|lost| format!("member {lost} not checked"));
+    assert!(unchecked.is_none_or(|unchecked| said.contains(&unchecked)), "{said}");
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 

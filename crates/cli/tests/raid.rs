@@ -379,9 +379,9 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     };
     assemble(&[&d[0], &d[1], &d[3], &d[4]], &["several arrays: ", "a (", "b (", "--uuid"]);
     assemble(&[&d[0], &d[5], &d[1]], &["d5.zns", "not a member of a Furrow array"]);
-    assemble(&[&d[0]], &["cannot do without members 1", "2 ("]);
+    assemble(&[&d[0]], &["cannot do without members 1", "2 (", "): give 1 of them too"]);
     assemble(&[&d[0], &d[1], &junk], &["not an emulated drive's image"]);
-    assemble(&["--name", "c", &d[0], &d[1]], &["no drive is a member of such an array"]);
+    assemble(&["--name", "c", &d[0], &d[1]], &["no drive is a member of an array c"]);
     assemble(&["--listen", "nowhere", &d[0], &d[1]], &["tcp:ADDRESS:PORT"]);
     assemble(&["--tls", "require", &d[0], &d[1]], &["--tls-certs"]);
     let certificates = ["--tls-certs", "/none", &d[0], &d[1]];

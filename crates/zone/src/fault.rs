@@ -172,6 +172,9 @@ pub trait FaultInjection {
     /// Cuts the drive's power now: commands in flight get fates drawn from `seed`.
     fn power_cut(&self, seed: u64);
 
+    /// Whether the drive answers: false after a power cut or a disappearance.
+    fn is_on(&self) -> bool;
+
     /// Makes the drive answer again, after a power cut or a disappearance.
     fn power_on(&self);
 }

@@ -272,11 +272,7 @@ pub fn apply_words(
         writeln!(out, "{name}: power-cut: done")?;
         return Ok(());
     }
-    apply(drive, name, &action, out)?;
-    if matches!(action, Action::Clear { .. }) && drive.faults().is_empty() {
-        drive.power_on();
-    }
-    Ok(())
+    apply(drive, name, &action, out)
 }
 
 fn apply(
@@ -302,15 +298,27 @@ fn apply(
         Action::List { json: true, .. } => {
             list_json(drive, name, out)?;
         }
-        Action::List { json: false, .. } => list(&drive.faults(), name, out)?,
+        Action::List { json: false, .. } => {
+            list(&drive.faults(), name, out)?;
+            if !drive.is_on() {
+                let how = "clearing all faults makes it answer again";
+                writeln!(out, "{name}: does not answer, after a fault that has struck: {how}")?;
+            }
+        }
         Action::Clear { number, json, .. } => {
             let before = drive.faults().len();
             drive.clear_faults(*number)?;
             let left = drive.faults().len();
+            let answers = if left == 0 && !drive.is_on() {
+                drive.power_on();
+                ", and it answers again"
+            } else {
+                ""
+            };
             if *json {
                 return list_json(drive, name, out);
             }
-            writeln!(out, "{}: {} cleared, {left} left", name, before - left)?;
+            writeln!(out, "{}: {} cleared, {left} left{answers}", name, before - left)?;
         }
     }
     Ok(())
@@ -319,7 +327,12 @@ fn apply(
 fn list_json(drive: &dyn FaultInjection, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let faults: Vec<Value> =
         drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
-    show::json(out, &json!({ "version": JSON_VERSION, "device": name, "faults": faults }))
+    let answers = drive.is_on();
+    let version = JSON_VERSION;
+    show::json(
+        out,
+        &json!({ "version": version, "device": name, "answers": answers, "faults": faults }),
+    )
 }
 
 fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()> {

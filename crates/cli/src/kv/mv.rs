@@ -76,10 +76,8 @@ pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
     let done = pairs.iter().try_for_each(|(from, to)| {
         // One file is replaced at once.
         if pairs.len() > 1 && changed.node(to)?.is_some() {
-            let kept = format!("{to}{UNFINISHED}");
-            if changed.node(&kept)?.is_some() {
-                changed.store().remove(&kept)?;
-            }
+            let given: Vec<&str> = replaced.iter().map(|(kept, _)| kept.as_str()).collect();
+            let kept = free_name(&changed, to, &pairs, &given)?;
             changed.store().link(to, &kept)?;
             replaced.push((kept, to));
         }
@@ -119,11 +117,24 @@ pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
     let (mut made, mut replacing) = (Vec::new(), Vec::new());
     for (from, to) in &pairs {
         let is_new = changed.node(to)?.is_none();
-        let name = if is_new { to.clone() } else { format!("{to}{UNFINISHED}") };
-        if let Err(error) = changed.store().link(from, &name) {
-            made.iter().try_for_each(|name: &String| changed.store().remove(name))?;
-            return Err(error.into());
-        }
+        let named = match is_new {
+            true => Ok(to.clone()),
+            false => {
+                let given: Vec<&str> = made.iter().map(String::as_str).collect();
+                free_name(&changed, to, &pairs, &given)
+            }
+        };
+        let linked = named.and_then(|name| {
+            changed.store().link(from, &name)?;
+            Ok(name)
+        });
+        let name = match linked {
+            Ok(name) => name,
+            Err(error) => {
+                made.iter().try_for_each(|name: &String| changed.store().remove(name))?;
+                return Err(error);
+            }
+        };
         replacing.extend((!is_new).then(|| (name.clone(), to)));
         made.push(name);
     }
@@ -188,6 +199,27 @@ fn pairs(changed: &Changed, names: &Names) -> Result<Vec<(String, String)>> {
         pairs.push((from, to));
     }
     Ok(pairs)
+}
+
+/// A name beside `to`, for a file until all names are made, that neither `pairs` nor `given` have.
+/// It is the name of an unfinished copy of `to`, if there is one: that is removed.
+fn free_name(
+    changed: &Changed,
+    to: &str,
+    pairs: &[(String, String)],
+    given: &[&str],
+) -> Result<String> {
+    let is_taken = |name: &str| {
+        given.contains(&name) || pairs.iter().any(|(from, to)| from == name || to == name)
+    };
+    let mut name = format!("{to}{UNFINISHED}");
+    if !is_taken(&name) && matches!(changed.node(&name)?, Some(Node::File(_))) {
+        changed.store().remove(&name)?;
+    }
+    while is_taken(&name) || changed.node(&name)?.is_some() {
+        name.push_str(UNFINISHED);
+    }
+    Ok(name)
 }
 
 /// Makes the names durable, and prints them if asked.

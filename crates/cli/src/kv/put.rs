@@ -65,6 +65,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         }
         _ => {}
     }
+    let capacity = store.store().space().capacity;
+    if size > capacity {
+        bail!("{path}: {size} bytes do not fit: the store holds {capacity} in all");
+    }
     if let Some((parent, _)) = path.rsplit_once('/') {
         store.make_directories(parent)?;
     }

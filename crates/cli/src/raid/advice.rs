@@ -41,7 +41,7 @@ pub fn advise(status: &mut Status) {
         });
     } else if let Some(first) = gone.first() {
         let who = if gone.len() == 1 { "member" } else { "members" };
-        status.problem = Some(format!("{who} {} gone; {redundancy}", gone.join(", ")));
+        status.problem = Some(format!("{who} {} out of service; {redundancy}", gone.join(", ")));
         let each = if gone.len() == 1 { "it" } else { "each" };
         let is_first = |member: &&Member| member.member.to_string() == *first;
         let unnamed = status.members.iter().find(is_first).and_then(|one| one.unnamed.as_deref());

@@ -393,7 +393,12 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
         }
         [] => {
             let which = if withheld.is_empty() { "drive" } else { "free drive" };
-            bail!("no {which} is a member of such an array{}", in_brackets(&left_out))
+            let array = match (wanted.name, wanted.uuid) {
+                (Some(name), _) => format!("an array {}", crate::show::printable(name)),
+                (None, Some(uuid)) => format!("an array of UUID {uuid}"),
+                (None, None) => "an array".to_owned(),
+            };
+            bail!("no {which} is a member of {array}{}", in_brackets(&left_out))
         }
         [one] => one.clone(),
         several => {

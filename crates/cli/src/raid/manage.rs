@@ -83,8 +83,8 @@ pub struct Rebuild {
 
 /// Read everything and check it against checksums and parity
 ///
-/// Names each damaged block: drive, zone, block. Exit status with --wait: 0 if no damage is left,
-/// otherwise 1.
+/// Names each damaged block: drive, zone, block. Exit status with --wait: 0 if every member was
+/// checked and no damage is left, otherwise 1.
 #[derive(clap::Args)]
 pub struct Scrub {
     /// Name, UUID or control socket
@@ -368,7 +368,7 @@ fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
     }
     writeln!(out, "{name}: {}", status::describe_scrub(name, &scrub))?;
     let left = scrub.damaged > scrub.repaired || scrub.lost > 0;
-    Ok(u8::from(left || scrub.stopped))
+    Ok(u8::from(left || scrub.stopped || !scrub.unchecked.is_empty()))
 }
 
 /// Runs `furrow raid clear`.

@@ -448,7 +448,7 @@ fn start(
                      raid replace {name} {index} {drive} --force, which erases it first"
                 ),
                 Some(absent) => format!(": {}", absent.why),
-                None => ", which had failed before".to_owned(),
+                None => ", which failed earlier".to_owned(),
             };
             let text = format!("runs without member {index}{why}");
             remarks.push(Remark { event: "degraded", member: Some(index), text });

@@ -229,6 +229,9 @@ pub struct Scrub {
     /// Whether the scrub was stopped before it had read everything.
     #[serde(default)]
     pub stopped: bool,
+    /// Members that were not checked, or only in part, because they were not online all the time.
+    #[serde(default)]
+    pub unchecked: Vec<u32>,
     /// The reason why the scrub ended early.
     pub error: Option<String>,
 }
@@ -528,9 +531,20 @@ pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
         0 => String::new(),
         some => format!(", {} of the volume LOST", show::count(some, "block")),
     };
+    let unchecked = match &scrub.unchecked[..] {
+        [] => String::new(),
+        unchecked => {
+            let s = if unchecked.len() == 1 { "" } else { "s" };
+            let members = unchecked.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            format!(
+                ", member{s} {members} not checked, or only in part (when the array is whole: \
+                 furrow raid scrub {array})"
+            )
+        }
+    };
     let stopped = if scrub.stopped { "stopped: " } else { "" };
     let read = show::count(scrub.blocks, "block");
-    format!("{stopped}{read} read in {:.1} s, {damaged}{lost}", scrub.seconds)
+    format!("{stopped}{read} read in {:.1} s, {damaged}{lost}{unchecked}", scrub.seconds)
 }
 
 /// Describes a damaged block: which block it is, and what is wrong with it.
@@ -598,6 +612,8 @@ mod tests {
         assert!(said(&scrub).ends_with("3 damaged"), "{}", said(&scrub));
         (scrub.repaired, scrub.repair) = (2, true);
         assert!(said(&scrub).ends_with("3 damaged, 2 of them mended"));
+        scrub.unchecked = vec![0, 2];
+        assert!(said(&scrub).contains(", members 0, 2 not checked, or"), "{}", said(&scrub));
         scrub.lost = 5;
         assert!(said(&scrub).contains("5 blocks of the volume LOST"));
         let text = describe_damage(&scrub.findings[0]);

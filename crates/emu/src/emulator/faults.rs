@@ -25,6 +25,10 @@ impl FaultInjection for Emulator {
         Emulator::power_cut(self, &Fates::seeded(seed));
     }
 
+    fn is_on(&self) -> bool {
+        matches!(self.0.power.get(), Power::On)
+    }
+
     fn power_on(&self) {
         Emulator::power_on(self);
     }

@@ -72,9 +72,11 @@ impl ArrayHost {
             Ok(found) => {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
-                // A scrub that was stopped may have missed damage that an earlier scrub has found.
+                // A scrub that did not read everything may have missed damage that an earlier one
+                // has found.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
-                self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
+                let partial = found.stopped || !found.unchecked.is_empty();
+                self.damaged.set(if partial { self.damaged.get().max(left) } else { left });
                 scrub.mendable = left;
                 scrub.repaired = found.findings.iter().filter(|f| f.repaired).count() as u64;
                 scrub.lost = found.lost;
@@ -95,6 +97,7 @@ impl ArrayHost {
                     lost: finding.lost,
                 };
                 scrub.stopped = found.stopped;
+                scrub.unchecked = found.unchecked;
                 scrub.findings = found.findings.iter().take(FINDINGS).map(damage).collect();
             }
             Err(error) => scrub.error = Some(error.to_string()),
