@@ -208,17 +208,17 @@ fn print(
     if verbose {
         writeln!(
             out,
-            "{device}: label '{}', UUID {}, checkpoint {}; {} nodes, {} of {} data blocks read and \
-             compared, {} summaries, {} table blocks, {} sync records",
+            "{device}: label '{}', UUID {}, checkpoint {}; {}, {} of {} read and compared, \
+             {}, {}, {}",
             report.label,
             report.uuid,
             report.checkpoint,
-            s.nodes,
+            show::count(s.nodes, "node"),
             s.verified_blocks,
-            s.data_blocks,
-            s.summaries,
-            s.table_blocks,
-            s.sync_records,
+            show::count(s.data_blocks, "data block"),
+            show::count(s.summaries, "summary"),
+            show::count(s.table_blocks, "table block"),
+            show::count(s.sync_records, "sync record"),
         )?;
     }
     let state = findings.errors().unwrap_or_else(|| match report.clean {

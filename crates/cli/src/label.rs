@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 fn of(device: &str) -> Result<String> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(daemon::config()?);
-    let drive = holds::open(&rt, &spec, Access::ReadOnly)?;
+    let drive = in_use::open_now(&rt, &spec, Access::ReadOnly)?;
     let name = drive.name();
     let found = rt.block_on(async move {
         let holds = Holds::of(&*drive).await?;
@@ -63,7 +63,7 @@ fn of(device: &str) -> Result<String> {
 fn change(device: &str, label: &str) -> Result<u8> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(daemon::config()?);
-    let drive = in_use::open(&rt, &spec, Access::ReadWrite, in_use::PATIENCE, crate::complain)?;
+    let drive = in_use::open_now(&rt, &spec, Access::ReadWrite)?;
     let (engine, label) = (rt.clone(), label.to_owned());
     let done = rt.block_on(async move { set(&engine, drive, &label).await });
     rt.clear();

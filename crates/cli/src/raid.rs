@@ -33,10 +33,11 @@ const AFTER_HELP: &str = "\
 Examples:
   for i in 0 1 2 3; do furrow device create d$i.zns -o zones=64,zone-size=16MiB,oob=64; done
   furrow raid create --level 5 --name a d0.zns d1.zns d2.zns d3.zns
-  furrow raid assemble d?.zns --listen unix:/run/a.sock
+  furrow raid assemble 'd?.zns' --listen unix:/run/a.sock
   nbdcopy disk.img 'nbd+unix:///a?socket=/run/a.sock'
   furrow raid status
-  furrow raid fail a 2; furrow raid replace a 2 d4.zns; furrow raid rebuild a --wait
+  furrow device create d4.zns -o zones=64,zone-size=16MiB,oob=64
+  furrow raid fail a 2; furrow raid replace a 2 d4.zns --wait
   furrow raid scrub a --repair --wait
   furrow raid stop a
 

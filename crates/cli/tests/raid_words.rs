@@ -120,6 +120,33 @@ fn a_member_that_nobody_named_is_told_by_name() {
     assert!(place.read("events").contains(&why), "{}", place.read("events"));
 }
 
+/// A drive that the array continued without is left out by a pattern, and `status` names the drive
+/// and the command that takes it back. A refused assembly names the members beside those given.
+#[test]
+fn a_stale_drive_and_members_that_were_not_named_are_told_by_name() {
+    let place = Place::new("stale-word", 3);
+    place.create("5", &[0, 1, 2]);
+    place.ok(&["raid", "assemble", &place.at("d*.zns")]);
+    place.ok(&["raid", "fail", "a", "1"]);
+    place.ok(&["raid", "stop", "a"]);
+    let alone = said(&place.furrow(&["raid", "assemble", &place.at("d0.zns")]));
+    let beside = format!("; members that were not named: {}", place.at("d2.zns"));
+    assert!(alone.contains(&beside), "{alone}");
+    let other = said(&place.furrow(&["raid", "assemble", "--name", "b", &place.at("d*.zns")]));
+    assert!(other.contains("the drives are of other arrays: a ("), "{other}");
+    place.ok(&["raid", "assemble", &place.at("d*.zns")]);
+    let d1 = place.at("d1.zns");
+    assert_eq!(place.status()["members"][1]["stale"], d1.as_str());
+    let text = said(&place.furrow(&["raid", "status"]));
+    assert!(
+        text.contains(&format!("; to take its old drive back, erased: {d1} --force")),
+        "{text}"
+    );
+    place.ok(&["raid", "replace", "a", "1", &d1, "--force", "--wait"]);
+    assert_eq!(place.status()["members"][1]["stale"], Value::Null);
+    place.ok(&["raid", "stop", "a"]);
+}
+
 /// The record of a replaced drive says that the drive is a member. While the array runs, `raid
 /// examine` says what the drive is now.
 #[test]

@@ -158,15 +158,15 @@ fn print(
     if args.verbose {
         writeln!(
             out,
-            "{device}: label '{}', UUID {}; {} records, {} extents, {} of {} blocks of content \
-             read and compared, {} blocks of checksums",
+            "{device}: label '{}', UUID {}; {}, {}, {} of {} of content read and compared, {} of \
+             checksums",
             show::printable(&report.label),
             report.uuid,
-            c.records,
-            c.extents,
+            show::count(c.records, "record"),
+            show::count(c.extents, "extent"),
             c.verified,
-            c.blocks,
-            c.sums
+            show::count(c.blocks, "block"),
+            show::count(c.sums, "block")
         )?;
     }
     let state = findings.errors().unwrap_or_else(|| "clean".to_owned());

@@ -376,7 +376,10 @@ impl Running {
                     self.zones_reset
                 ),
             ),
-            ("failed", format!("{} extents written elsewhere", self.relocated_extents)),
+            (
+                "failed",
+                format!("{} written elsewhere", show::count(self.relocated_extents, "extent")),
+            ),
             (
                 "waits",
                 format!(

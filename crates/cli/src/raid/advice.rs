@@ -44,7 +44,12 @@ pub fn advise(status: &mut Status) {
         status.problem = Some(format!("{who} {} out of service; {redundancy}", gone.join(", ")));
         let each = if gone.len() == 1 { "it" } else { "each" };
         let is_first = |member: &&Member| member.member.to_string() == *first;
-        let unnamed = status.members.iter().find(is_first).and_then(|one| one.unnamed.as_deref());
+        let member = status.members.iter().find(is_first);
+        let unnamed = member.and_then(|one| one.unnamed.as_deref());
+        let back = match member.and_then(|one| one.stale.as_deref()) {
+            Some(stale) => format!("; to take its old drive back, erased: {stale} --force as DEV"),
+            None => String::new(),
+        };
         let drive = unnamed.map_or("DEV".to_owned(), |drive| format!("{drive} --force"));
         status.action = Some(match (status.spares.first(), gone.get(status.spares.len())) {
             (Some(spare), None) => {
@@ -54,7 +59,9 @@ pub fn advise(status: &mut Status) {
                 "wait: the spare {spare} takes the place of member {first}; there are too few \
                  spares: furrow raid replace {name} {other} DEV"
             ),
-            (None, _) => format!("replace {each}: furrow raid replace {name} {first} {drive}"),
+            (None, _) => {
+                format!("replace {each}: furrow raid replace {name} {first} {drive}{back}")
+            }
         });
     } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
         status.problem = Some(format!("a rebuild is not finished; {redundancy}"));

@@ -18,10 +18,11 @@ use std::io::Write;
 use std::path::Path;
 
 /// The columns of members.
-const MEMBERS: [Column<'_>; 4] = [
+const MEMBERS: [Column<'_>; 5] = [
     Column::word("member", 0),
     Column::word("state", 0),
     Column::amount("events", 1),
+    Column::word("drive's UUID", 2),
     Column::name("device", 0),
 ];
 
@@ -356,11 +357,14 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
                 member.member.to_string(),
                 member.state.to_owned(),
                 member.events.map_or("-".to_owned(), |events| events.to_string()),
+                member.uuid.clone(),
                 member.device.clone().unwrap_or_else(|| "-".to_owned()),
             ]);
         }
         for spare in &array.spares {
-            rows.push(["-".to_owned(), "spare".to_owned(), "-".to_owned(), spare.device.clone()]);
+            let [member, events] = ["-"; 2].map(str::to_owned);
+            let (uuid, device) = (spare.uuid.clone(), spare.device.clone());
+            rows.push([member, "spare".to_owned(), events, uuid, device]);
         }
         show::rows(out, &MEMBERS, rows)?;
         for (member, why) in array.members.iter().filter_map(|m| Some((m, m.why.as_ref()?))) {

@@ -43,6 +43,8 @@ pub struct Chosen {
     pub remarks: Vec<Remark>,
     /// Members that were found although they were not named: UUID and drive.
     pub unnamed: Vec<(Uuid, DeviceSpec)>,
+    /// Drives that were left out because the array continued without them: UUID and drive.
+    pub stale: Vec<(Uuid, DeviceSpec)>,
 }
 
 /// A remark on a drive that was left out, or was found although it was not named. It becomes
@@ -352,7 +354,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
                 return Err(match error.kind() {
                     ErrorKind::NotFound | ErrorKind::Io => anyhow!(
                         "{error}: check the name; if the drive is gone, leave it out; --wait \
-                         SECONDS waits for it and then starts without it"
+                         SECONDS waits for it and then starts without it; an array's name \
+                         follows --name"
                     ),
                     _ => error.into(),
                 });
@@ -375,6 +378,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
         let uuid = wanted.uuid.is_none_or(|uuid| examined.array.to_string().starts_with(uuid));
         uuid && wanted.name.is_none_or(|name| name == examined.label)
     };
+    let mut others: Vec<String> = members.iter().map(|(_, drive)| described(drive)).collect();
     members.retain(|(_, examined)| fits(examined));
     let mut arrays: Vec<(String, String)> = members
         .iter()
@@ -398,12 +402,21 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
                 (None, Some(uuid)) => format!("an array of UUID {uuid}"),
                 (None, None) => "an array".to_owned(),
             };
+            others.sort();
+            others.dedup();
+            if !others.is_empty() {
+                let others = others.join(", ");
+                let of = Remark::left_out(format!("the drives are of other arrays: {others}"));
+                left_out.insert(0, of);
+            }
             bail!("no {which} is a member of {array}{}", in_brackets(&left_out))
         }
         [one] => one.clone(),
         several => {
-            let list: Vec<String> =
-                several.iter().map(|(uuid, name)| format!("{name} ({uuid})")).collect();
+            let list: Vec<String> = several
+                .iter()
+                .map(|(uuid, name)| format!("{} ({uuid})", crate::show::printable(name)))
+                .collect();
             bail!("the drives are of several arrays: {}: choose by --uuid", list.join(", "));
         }
     };
@@ -441,18 +454,23 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
     let old = old::of(judged.as_ref());
     refuse_copies(&members, &old)?;
     let mut old = old.into_iter();
-    members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {
+    let mut stale = Vec::new();
+    members.retain(|(named, examined)| match old.next().flatten().filter(|_| !must(named)) {
         Some(old) => {
             let article = if matches!(old, Old::Copy(_)) { "a " } else { "" };
             let (spec, word) = (&named.spec, old.word());
             let text = format!("{spec} is {article}{word}: left out: {}", old.why());
             left_out.push(Remark::left_out(text));
+            if matches!(old, Old::TakenOut(_)) {
+                stale.push((examined.device, spec.clone()));
+            }
             false
         }
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    let mut chosen = Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() };
+    let (remarks, unnamed) = (left_out, Vec::new());
+    let mut chosen = Chosen { name, uuid, drives: members, remarks, unnamed, stale };
     // One of `no_drives` may be what is left of the missing member.
     if !missing(&chosen).is_empty() {
         let text = listed(&no_drives);
@@ -460,6 +478,11 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted, withheld: &mut Withheld) 
         chosen.remarks.extend((!no_drives.is_empty()).then_some(one));
     }
     Ok(chosen)
+}
+
+/// The array of a drive: its name and UUID.
+fn described(drive: &Examined) -> String {
+    format!("{} ({})", crate::show::printable(&drive.label), drive.array)
 }
 
 /// Refuses two images of the same member with the same state. A copy of an image cannot be told

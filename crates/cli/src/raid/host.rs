@@ -95,6 +95,7 @@ pub struct ArrayHost {
     /// Spec of the spare that is about to take a member's place.
     taken: RefCell<Option<(u32, String)>>,
     absent: Vec<Absent>,
+    stale: Vec<(Uuid, DeviceSpec)>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
@@ -128,12 +129,14 @@ pub struct Parts {
     pub notices: Notices,
     /// Members that the array was started without.
     pub absent: Vec<Absent>,
+    /// Former drives of members that the assembly left out: UUID and drive.
+    pub stale: Vec<(Uuid, DeviceSpec)>,
 }
 
 impl ArrayHost {
     /// Makes a host of `parts`. The host begins to monitor the array at once.
     pub fn start(rt: &Rt, parts: Parts) -> Rc<ArrayHost> {
-        let Parts { name, volume, service, drives, spares, notices, absent } = parts;
+        let Parts { name, volume, service, drives, spares, notices, absent, stale } = parts;
         let host = Rc::new(ArrayHost {
             rt: rt.clone(),
             name,
@@ -143,6 +146,7 @@ impl ArrayHost {
             spares: RefCell::new(spares.into()),
             taken: RefCell::default(),
             absent,
+            stale,
             scrub: RefCell::default(),
             scrub_over: Notify::new(),
             damaged: Cell::new(0),

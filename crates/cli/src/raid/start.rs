@@ -323,7 +323,7 @@ fn start(
     (places, tls): (&[Listen], Tls),
     notices: Notices,
 ) -> Result<(Rc<ArrayHost>, Vec<Remark>)> {
-    let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed } = chosen;
+    let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed, stale } = chosen;
     let mut new = devices::listed(&args.spare)?;
     for spec in &new {
         let examined = given.iter().find(|(named, _)| same(&named.spec, spec));
@@ -395,6 +395,11 @@ fn start(
         accept_loss: args.accept_loss,
         ..Options::default()
     };
+    let beside: Vec<String> = unnamed.iter().map(|(_, drive)| drive.to_string()).collect();
+    let beside = match beside.join(", ") {
+        none if none.is_empty() => none,
+        drives => format!("; members that were not named: {drives}"),
+    };
     let engine = rt.clone();
     let to_add: Vec<Rc<dyn ZonedDevice>> =
         spares_given.iter().map(|spare| spare.device.clone()).collect();
@@ -407,9 +412,9 @@ fn start(
                 done => done,
             }
         })
-        .map_err(|error| match left_out.is_empty() {
-            true => anyhow!(error),
-            false => anyhow!("{error}{}", in_brackets(&left_out)),
+        .map_err(|error| match (&beside[..], in_brackets(&left_out)) {
+            ("", remarks) if remarks.is_empty() => anyhow!(error),
+            (beside, remarks) => anyhow!("{error}{beside}{remarks}"),
         })?;
     let find = |uuid| opened.iter().find(|(other, _)| *other == uuid).map(|(_, d)| d.clone());
     let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
@@ -470,7 +475,7 @@ fn start(
         remarks.push(Remark { event: "loss-accepted", member: None, text });
     }
     let service = Box::new(Exports::new(rt, server, block_device, args.read_only));
-    let parts = Parts { name, volume, service, drives, spares, notices, absent };
+    let parts = Parts { name, volume, service, drives, spares, notices, absent, stale };
     Ok((ArrayHost::start(rt, parts), remarks))
 }
 

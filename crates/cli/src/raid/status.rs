@@ -159,6 +159,9 @@ pub struct Member {
     /// The drive that held this member at the assembly but was not named; it is stale since then.
     #[serde(default)]
     pub unnamed: Option<String>,
+    /// The drive of this member that the assembly left out: the array had continued without it.
+    #[serde(default)]
+    pub stale: Option<String>,
     /// Number of reads that failed since errors are counted.
     pub read_errors: u64,
     /// Number of writes that failed.

@@ -85,8 +85,9 @@ fn print(
     let state = findings.errors().unwrap_or_else(|| "clean".to_owned());
     writeln!(
         out,
-        "{device}: {state}: {} blocks and {} records read and compared",
-        found.blocks_done, found.records
+        "{device}: {state}: {} and {} read and compared",
+        show::count(found.blocks_done, "block"),
+        show::count(found.records, "record")
     )
 }
 

@@ -31,10 +31,12 @@ impl ArrayHost {
                     MemberState::Failed => "failed",
                 };
                 let absent = self.absent.iter().find(|absent| absent.uuid == uuid);
+                let stale = self.stale.iter().find(|(stale, _)| *stale == uuid);
                 Member {
                     member,
                     absent: absent.map(|absent| absent.why.clone()),
                     unnamed: absent.and_then(|absent| Some(absent.unnamed.as_ref()?.to_string())),
+                    stale: stale.map(|(_, drive)| drive.to_string()),
                     uuid: uuid.to_string(),
                     device: drive.map(|drive| drive.spec.to_string()),
                     state: state.to_owned(),
