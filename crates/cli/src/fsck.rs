@@ -169,6 +169,10 @@ impl ZonedDevice for Watched {
         self.drive().answers()
     }
 
+    fn misses(&self) -> u64 {
+        self.drive().misses()
+    }
+
     fn name(&self) -> String {
         self.drive().name()
     }

@@ -65,6 +65,8 @@ struct Inner {
     core: RefCell<Core>,
     queues: RefCell<Queues>,
     table: CompletionTable<Outcome>,
+    /// Number of commands answered with an internal error.
+    misses: Cell<u64>,
     rng: RefCell<Rng>,
     faults: RefCell<Vec<Fault>>,
     late: RefCell<Vec<Late>>,
@@ -154,6 +156,7 @@ impl Emulator {
             core: RefCell::new(start.core),
             queues: RefCell::new(Queues::new(options.shuffle)),
             table: CompletionTable::new(),
+            misses: Cell::new(0),
             rng: RefCell::new(rng),
             faults: RefCell::new(start.faults),
             late: RefCell::new(Vec::new()),
@@ -309,7 +312,7 @@ impl Emulator {
             None => Vec::new(),
         };
         for ticket in late.chain(under_way).chain(tickets) {
-            inner.table.complete(ticket, answer(Status::InternalError, Lba(0)));
+            self.complete(ticket, answer(Status::InternalError, Lba(0)));
         }
     }
 
@@ -372,7 +375,7 @@ impl Emulator {
                 }
                 return_pages(&mut outcome, &mut waiting.request);
                 match &inner.timed {
-                    None => inner.table.complete(waiting.ticket, outcome),
+                    None => self.complete(waiting.ticket, outcome),
                     Some(timed) => {
                         let work = core.work;
                         timed.borrow_mut().start(
@@ -433,7 +436,7 @@ impl Emulator {
             return inner.late.borrow_mut().push(Late { ticket, what, polls, nanoseconds });
         }
         match &inner.timed {
-            None => inner.table.complete(waiting.ticket, outcome),
+            None => self.complete(waiting.ticket, outcome),
             Some(timed) => {
                 timed.borrow_mut().start(now, waiting.queue, &work, waiting.ticket, outcome);
             }
@@ -448,7 +451,7 @@ impl Emulator {
         let mut over = timed.borrow_mut().advance(inner.rt.now());
         let any = !over.is_empty();
         for (ticket, outcome) in over.drain(..) {
-            inner.table.complete(ticket, outcome);
+            self.complete(ticket, outcome);
         }
         timed.borrow_mut().give_back(over);
         any
@@ -495,7 +498,7 @@ impl Emulator {
         let Late { ticket, what, nanoseconds, .. } = late;
         if nanoseconds == 0 {
             let outcome = self.now(what);
-            inner.table.complete(ticket, outcome);
+            self.complete(ticket, outcome);
             return;
         }
         let (weak, table) = (Rc::downgrade(&self.0), inner.table.clone());
@@ -503,13 +506,25 @@ impl Emulator {
         let sleep = inner.rt.sleep_until(due);
         inner.rt.spawn_detached(async move {
             sleep.await;
-            let outcome = match (what, weak.upgrade()) {
-                (What::Known(outcome), _) => outcome,
-                (read, Some(inner)) => Emulator(inner).now(read),
-                (What::Read(..), None) => answer(Status::InternalError, Lba(0)),
-            };
-            table.complete(ticket, outcome);
+            match (what, weak.upgrade()) {
+                (what, Some(inner)) => {
+                    let emulator = Emulator(inner);
+                    let outcome = emulator.now(what);
+                    emulator.complete(ticket, outcome);
+                }
+                (What::Known(outcome), None) => table.complete(ticket, outcome),
+                (What::Read(..), None) => {
+                    table.complete(ticket, answer(Status::InternalError, Lba(0)));
+                }
+            }
         });
+    }
+
+    /// Answers the command of `ticket`.
+    fn complete(&self, ticket: Ticket, outcome: Outcome) {
+        let missed = outcome.status == Status::InternalError;
+        self.0.misses.update(|misses| misses + u64::from(missed));
+        self.0.table.complete(ticket, outcome);
     }
 
     /// Produces a late answer, now that it is due.
@@ -599,6 +614,10 @@ impl ZonedDevice for Emulator {
 
     fn answers(&self) -> bool {
         matches!(self.0.power.get(), Power::On)
+    }
+
+    fn misses(&self) -> u64 {
+        self.0.misses.get()
     }
 
     fn oldest(&self) -> Option<u64> {

@@ -133,6 +133,10 @@ impl PlainDevice for Plain {
         })
     }
 
+    fn misses(&self) -> u64 {
+        self.0.drive.misses()
+    }
+
     fn oldest(&self) -> Option<u64> {
         self.0.drive.oldest()
     }

@@ -243,13 +243,17 @@ impl Inner {
         let mut report = CleanReport::default();
         while !self.closing.get() {
             let Some(id) = self.core.borrow_mut().next_closed() else { break };
-            let plan = self.plan(id).await?;
-            if u64::from(plan.needed) > self.core.borrow().spare() {
-                continue;
-            }
-            let urgency = Urgency::Background(Policy::Greedy, 0);
-            if self.carry_out(plan, urgency, &mut report).await? {
-                self.core.borrow_mut().stats.counters.superzones_evacuated += 1;
+            let generation = self.core.borrow().alloc.zones().generation(id);
+            match self.empty_closed(id, &mut report).await {
+                Ok(false) => {}
+                Ok(true) => self.core.borrow_mut().stats.counters.superzones_evacuated += 1,
+                Err(error) => {
+                    // If the drive comes back, the superzone is emptied after all.
+                    if error.is_gone() {
+                        self.core.borrow_mut().clean.closed.insert(id.0, generation);
+                    }
+                    return Err(error);
+                }
             }
         }
         if report.data_blocks + report.node_blocks > 0 {
@@ -257,6 +261,19 @@ impl Inner {
         } else {
             Ok(())
         }
+    }
+
+    /// Empties a superzone if there is space; false if it stays.
+    async fn empty_closed(
+        self: &Rc<Self>,
+        id: SuperzoneId,
+        report: &mut CleanReport,
+    ) -> Result<bool> {
+        let plan = self.plan(id).await?;
+        if u64::from(plan.needed) > self.core.borrow().spare() {
+            return Ok(false);
+        }
+        self.carry_out(plan, Urgency::Background(Policy::Greedy, 0), report).await
     }
 
     /// Cleans some superzones and writes a checkpoint, so that they are free. If a cleaning is

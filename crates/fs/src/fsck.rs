@@ -170,9 +170,10 @@ impl FsckReport {
 #[inline(never)]
 pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Result<FsckReport>> {
     Box::pin(async move {
+        let misses = device.misses();
         let mut fsck = Fsck::new(device, *options).await?;
         let done = fsck.run().await;
-        check_answers(&*fsck.device)?;
+        check_answers(&*fsck.device, misses)?;
         done.map(|()| fsck.report)
     })
 }
@@ -186,14 +187,11 @@ pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Res
 #[inline(never)]
 pub(crate) fn check_records(device: Rc<dyn ZonedDevice>) -> Boxed<'static, Result<FsckReport>> {
     Box::pin(async move {
+        let misses = device.misses();
         let mut fsck = Fsck::new(device, FsckOptions { verify_data: false }).await?;
-        let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
-        let (tables, damaged) = tables::read_all(&mut fsck, &volume).await;
-        if !damaged {
-            sync::check(&mut fsck, &volume, &tables.nat).await;
-        }
-        check_answers(&*fsck.device)?;
-        Ok(fsck.report)
+        let done = fsck.run_records().await;
+        check_answers(&*fsck.device, misses)?;
+        done.map(|()| fsck.report)
     })
 }
 
@@ -229,6 +227,15 @@ impl Fsck {
         space::check(self, &volume, &tables, walk).await;
         sync::check(self, &volume, &tables.nat).await;
         names::find_paths(self, &volume, &tables, &refs).await;
+        Ok(())
+    }
+
+    async fn run_records(&mut self) -> Result<()> {
+        let Some(volume) = ring::read(self).await? else { return Ok(()) };
+        let (tables, damaged) = tables::read_all(self, &volume).await;
+        if !damaged {
+            sync::check(self, &volume, &tables.nat).await;
+        }
         Ok(())
     }
 

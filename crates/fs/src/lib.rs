@@ -148,7 +148,12 @@ impl Fs {
         options: MountOptions,
     ) -> Boxed<'_, Result<Fs>> {
         Box::pin(async move {
-            let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+            let misses = device.misses();
+            let mut mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+            // A drive that was gone for a moment is read again, before anything counts as lost.
+            if mounted.is_err() && device.misses() > misses && device.answers() {
+                mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+            }
             // As long as the drive answers, an unreadable block is treated like a damaged one.
             let unread = |error: &Error| error.kind() == ErrorKind::Io && device.answers();
             let rooted = match mounted {

@@ -38,6 +38,7 @@ use crate::Fs;
 use crate::fsck::{Finding, FsckOptions, FsckReport, fsck, ring};
 use crate::types::MountOptions;
 use furrow_log::Kept;
+use furrow_log::survey::check_answers;
 use furrow_rt::{Boxed, Rt};
 use furrow_zone::{Error, ErrorKind, Overlay, Result, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,6 +220,7 @@ impl Repair {
         options: &'a RepairOptions,
     ) -> Boxed<'a, Result<Repair>> {
         Box::pin(async move {
+            let misses = device.misses();
             let before = fsck(device.clone(), &options.check).await?;
             let mut repair = Repair {
                 before,
@@ -237,8 +239,10 @@ impl Repair {
             let offline = !offline::zones(&*device).await?.is_empty();
             let view = Overlay::new(rt, device.clone()).await?;
             let mut log = Log::default();
-            let lost = ring::lost_checkpoint(device).await?;
+            let lost = ring::lost_checkpoint(device.clone()).await?;
             let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
+            // What a drive did not return for a moment is not given up.
+            check_answers(&*device, misses)?;
             (repair.actions, repair.kept) = (log.actions, log.kept);
             (repair.more_actions, repair.losses) = (log.more, log.losses);
             repair.verdict = match made {

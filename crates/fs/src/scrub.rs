@@ -27,6 +27,7 @@ use crate::{blocked::Fetch, blocked::error_of};
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
+use furrow_log::survey::has_vanished;
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, Result};
 use std::collections::BTreeMap;
@@ -187,19 +188,18 @@ impl Inner {
         if items.is_empty() {
             return Ok(BTreeMap::new());
         }
+        let device = self.core.borrow().env.device.clone();
         let confirmed = match self.run_quietly(|core| core.confirm(items)).await {
             // A node above these blocks is damaged, which is a separate finding.
-            Err(Failed::Load(error)) if !error.is_gone() => return Ok(BTreeMap::new()),
+            Err(Failed::Load(error)) if !has_vanished(&*device, &error) => {
+                return Ok(BTreeMap::new());
+            }
             confirmed => confirmed.map_err(Failed::into_error)?,
         };
         let Confirmed { owned, pins, .. } = confirmed;
         // Blocks that are still being written cannot be read yet.
         self.drain().await?;
-        let (pages, mut damaged) = self.read_all(&owned).await;
-        // A drive that does not answer has no damage.
-        if let Some((.., error)) = damaged.iter().find(|(.., error)| error.is_gone()) {
-            return Err(error.clone());
-        }
+        let (pages, mut damaged) = self.read_twice(&owned).await?;
         damaged.retain(|(item, owner, _)| self.core.borrow_mut().is_damage(item, owner));
         drop(pins);
         self.scrub.note(|report| report.done += (pages.len() + damaged.len()) as u64);

@@ -208,9 +208,14 @@ fn what_a_power_cut_leaves_is_no_damage() {
     assert!(replayed > 20, "{replayed} sync records seen");
 }
 
-/// A drive that vanishes at any command of a check ends it with an error, and without findings.
+/// A drive that vanishes at any command of a check, for good or for a moment, ends it with an
+/// error, and without findings.
 #[test]
 fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
+    [None, Some(1), Some(3)].into_iter().for_each(vanishes_during_the_check);
+}
+
+fn vanishes_during_the_check(commands: Option<u64>) {
     let rt = Rt::new(Config::simulated(1));
     let drive = formatted(&rt, SMALL, &MkfsOptions::default());
     let (on, device): (Rt, Rc<dyn ZonedDevice>) = (rt.clone(), Rc::new(drive.clone()));
@@ -222,7 +227,7 @@ fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
     filled.unwrap();
     let mut failed = 0;
     for at in 1.. {
-        let vanish = Fault::new(FaultKind::Disappear { commands: None });
+        let vanish = Fault::new(FaultKind::Disappear { commands });
         drive.inject(vanish.when(When::Nth(at)).times(1)).unwrap();
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         match rt.block_on(async move { fsck(device, &FsckOptions::default()).await }) {

@@ -106,6 +106,24 @@ fn what_is_whole_is_not_called_damaged_while_everything_changes() {
     });
 }
 
+/// A drive that was gone for a moment is read again: the scrub goes on, and nothing is damaged.
+#[test]
+fn a_drive_that_was_gone_for_a_moment_is_not_damaged() {
+    for at in 1..60 {
+        run(move |rt, drive| async move {
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+            write(&fs, "file", 1, 300).await?;
+            fs.unmount().await?;
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+            let leave = Fault::new(FaultKind::Disappear { commands: Some(1) });
+            drive.inject(leave.when(When::Nth(at)).times(1)).unwrap();
+            let report = scrub(&fs, false).await?;
+            assert_eq!((report.damaged, &report.findings[..]), (0, &[][..]), "{at}: {report:?}");
+            Ok(())
+        });
+    }
+}
+
 /// A drive that vanishes at any command of a scrub ends the scrub, and nothing counts as damaged.
 #[test]
 fn a_drive_that_vanishes_is_not_damaged() {

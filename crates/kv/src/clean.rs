@@ -12,8 +12,9 @@ use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
 use crate::zone_allocator::{Policy, RESERVE, SpaceToClean, Want, garbage_left};
+use furrow_log::survey::has_vanished;
 use furrow_rt::Pages;
-use furrow_zone::{ErrorKind, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeSet;
 
 /// Maximum number of blocks that are read and checked for moving before other tasks run.
@@ -160,7 +161,12 @@ impl Store {
         let space = self.space_to_clean(victim);
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
-                match self.runs_with_pages(id, &extent).await {
+                let mut read = self.runs_with_pages(id, &extent).await;
+                if read.as_ref().is_err_and(Error::is_gone) {
+                    // The drive may be back.
+                    read = self.runs_with_pages(id, &extent).await;
+                }
+                match read {
                     Ok(runs) => match self.move_runs(id, &extent, runs).await {
                         // Writers took the space meanwhile.
                         Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -169,7 +175,9 @@ impl Store {
                         }
                         moved => moved?,
                     },
-                    Err(error) if error.is_gone() => return Err(error),
+                    Err(error) if has_vanished(&**self.0.zones.writer.device(), &error) => {
+                        return Err(error);
+                    }
                     // Blocks that cannot be read stay where they are; reads of the file report
                     // them.
                     Err(_) => {

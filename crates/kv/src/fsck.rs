@@ -168,11 +168,12 @@ pub fn check<'a>(
 ) -> Boxed<'a, Result<CheckReport>> {
     Box::pin(async move {
         BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
+        let misses = device.misses();
         let reports = survey::reports(device).await?;
         let pages = Pool::new(2 * PIECE as usize);
         let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
         let done = check.run().await;
-        survey::check_answers(device)?;
+        survey::check_answers(device, misses)?;
         done.map(|()| check.report)
     })
 }

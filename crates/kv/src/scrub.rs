@@ -13,6 +13,7 @@ use crate::extent::FileId;
 use crate::fsck::{CheckOptions, Problem, check};
 use crate::store::Store;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
+use furrow_log::survey::has_vanished;
 use furrow_zone::{Error, ErrorKind, Result};
 
 /// Number of blocks read at a time.
@@ -163,7 +164,8 @@ impl Store {
     /// Returns `error` if it concerns more than the blocks that were read.
     fn of_drive(&self, error: &Error) -> Result<()> {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
-        if damage && !error.is_gone() { Ok(()) } else { Err(error.clone()) }
+        let vanished = has_vanished(&**self.0.zones.writer.device(), error);
+        if damage && !vanished { Ok(()) } else { Err(error.clone()) }
     }
 
     /// Reads ring and checksums; false if the scrub was stopped.

@@ -427,9 +427,14 @@ fn records_that_lie_are_an_error_or_a_problem_and_no_panic() {
     assert!(told > 100 && refused > 0, "{told} told, {refused} refused");
 }
 
-/// A drive that vanishes at any command of a check ends it with an error, and without findings.
+/// A drive that vanishes at any command of a check, for good or for a moment, ends it with an
+/// error, and without findings.
 #[test]
 fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
+    [None, Some(1), Some(3)].into_iter().for_each(vanishes_during_the_check);
+}
+
+fn vanishes_during_the_check(commands: Option<u64>) {
     let rt = Rt::new(Config::simulated(1));
     let device = drive(&rt);
     let rt2 = rt.clone();
@@ -441,7 +446,7 @@ fn a_drive_that_vanishes_during_the_check_is_not_damaged() {
         store.stop().await.unwrap();
         let mut failed = 0;
         for at in 1.. {
-            let vanish = Fault::new(FaultKind::Disappear { commands: None });
+            let vanish = Fault::new(FaultKind::Disappear { commands });
             device.inject(vanish.when(When::Nth(at)).times(1)).unwrap();
             match check(&*device, &CheckOptions::default()).await {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{at}: {error}"),

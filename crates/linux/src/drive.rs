@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     pub asking: RefCell<Slab<Ticket>>,
     pub asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
     pub gone: Cell<bool>,
+    /// Number of commands answered with an internal error.
+    pub misses: Cell<u64>,
     /// The largest number of commands of one zone that the kernel has had at once.
     most_per_zone: Cell<u32>,
     warnings: Vec<String>,
@@ -213,6 +215,7 @@ impl Drive {
             asking: RefCell::default(),
             asked,
             gone: Cell::new(false),
+            misses: Cell::new(0),
             most_per_zone: Cell::new(0),
             _claims: claims,
         }));
@@ -309,9 +312,9 @@ const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Opens and claims a block device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
-    let begun = Instant::now();
+    let (begun, mut file) = (Instant::now(), None);
     loop {
-        match try_claim(path, access)? {
+        match try_claim(path, access, &mut file)? {
             Some(held) => return Ok(held),
             None if begun.elapsed() >= LEFT_WITHIN => return Err(Errno::BUSY.into()),
             None => std::thread::sleep(LEFT_WITHIN / 1000),
@@ -325,13 +328,24 @@ fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
 /// device. This process then keeps no claim, because that mount needs it.
 ///
 /// Commands go through a second file, so that the exclusive one can be closed when the kernel
-/// mounts the device.
-fn try_claim(path: &Path, access: Access) -> std::io::Result<Option<Held>> {
+/// mounts the device. It stays open in `kept` for the next attempt: udev looks at a device again
+/// whenever a file that may have written to it is closed.
+fn try_claim(
+    path: &Path,
+    access: Access,
+    kept: &mut Option<File>,
+) -> std::io::Result<Option<Held>> {
     let write = access.writes();
     let claim = Claim::by(open_exclusively(path)?)?;
-    let file = open_with(path, write, OFlags::DIRECT)?;
+    let file = match kept.take() {
+        Some(file) => file,
+        None => open_with(path, write, OFlags::DIRECT)?,
+    };
     match claim::lock(&file, write) {
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            *kept = Some(file);
+            Ok(None)
+        }
         locked => locked.map(|()| Some(Held { file, claim })),
     }
 }
@@ -556,6 +570,10 @@ impl ZonedDevice for Drive {
         !self.0.gone.get() && self.0.folder.exists()
     }
 
+    fn misses(&self) -> u64 {
+        self.0.misses.get()
+    }
+
     fn oldest(&self) -> Option<u64> {
         self.0.table.oldest().into_iter().chain(self.0.asked.oldest()).min()
     }
@@ -601,10 +619,11 @@ mod tests {
         let number = 0; // Every regular file has this device number.
         let server = open_with(&path, true, OFlags::empty()).expect("a file");
         claim::lock(&server, true).expect("no other lock");
-        assert!(try_claim(&path, Access::ReadOnly).expect("a claim").is_none());
+        assert!(try_claim(&path, Access::ReadOnly, &mut None).expect("a claim").is_none());
         assert!(!claim::is_held(number));
         drop(server);
-        let held = try_claim(&path, Access::ReadOnly).expect("a claim").expect("no lock");
+        let held = try_claim(&path, Access::ReadOnly, &mut None).expect("a claim");
+        let held = held.expect("no lock");
         assert!(claim::is_held(number));
         drop(held);
         assert!(!claim::is_held(number));

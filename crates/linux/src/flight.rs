@@ -466,6 +466,7 @@ impl Inner {
             }
             _ => Default::default(),
         };
+        self.misses.update(|misses| misses + u64::from(status == Status::InternalError));
         self.table.complete(ticket, Outcome { status, lba, data, oob });
     }
 

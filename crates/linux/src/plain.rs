@@ -306,6 +306,10 @@ impl PlainDevice for PlainDrive {
         self.0.discard(offset, length)
     }
 
+    fn misses(&self) -> u64 {
+        self.0.misses()
+    }
+
     fn oldest(&self) -> Option<u64> {
         self.0.oldest()
     }

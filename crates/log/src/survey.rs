@@ -9,6 +9,7 @@
 //! [`blocks_begun`]: crate::address::blocks_begun
 
 use crate::writer::Writer;
+use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 
 /// Returns the report of every zone, zone z at index z.
@@ -34,16 +35,28 @@ pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     }
 }
 
-/// Refuses the result of a check of the drive if the drive no longer answers: what could not be
-/// read is not damaged then.
+/// Whether `error` is that of a drive that is gone. If the drive answers, it concerns a command
+/// only: the drive was gone for a moment, or gives no other answer for some block.
+pub fn has_vanished(device: &dyn ZonedDevice, error: &Error) -> bool {
+    error.is_gone() && !device.answers()
+}
+
+/// Refuses the result of a check of the drive if the drive no longer answers, or was gone for a
+/// moment: what could not be read is not damaged then. `misses` is its number of misses
+/// ([`ZonedDevice::misses`]) before the check.
 ///
 /// # Errors
-/// `Io` if the drive does not answer.
-pub fn check_answers(device: &dyn ZonedDevice) -> Result<()> {
-    if device.answers() {
-        return Ok(());
-    }
-    let what = "it stopped answering during the check";
+/// `Io` if the drive did not answer a command.
+pub fn check_answers(device: &dyn ZonedDevice, misses: u64) -> Result<()> {
+    let what = match device.misses().saturating_sub(misses) {
+        _ if !device.answers() => "it stopped answering during the check".to_owned(),
+        0 => return Ok(()),
+        missed => format!(
+            "it did not answer {} of the check, so what could not be read may be whole: run this \
+             again",
+            count(missed, "command")
+        ),
+    };
     Err(Error::new(ErrorKind::Io, format!("{}: {what}", device.name())))
 }
 

@@ -760,6 +760,10 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
+    fn misses(&self) -> u64 {
+        self.0.plain.misses()
+    }
+
     /// A flush waits for resets that hold writes back, then begins a round. The round waits for all
     /// earlier writes, then flushes the plain drive.
     fn flush_covers_submitted(&self) -> bool {

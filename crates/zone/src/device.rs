@@ -115,6 +115,13 @@ pub trait ZonedDevice {
         true
     }
 
+    /// Number of commands, since the drive was opened, that it answered with
+    /// [`InternalError`](Status::InternalError), as a drive does that is gone. It may be back since
+    /// then: what a read did not return may be whole.
+    fn misses(&self) -> u64 {
+        0
+    }
+
     /// True if a flush also covers writes that were submitted before it and are not answered yet.
     /// Such a write is durable once both the flush and the write are answered with success.
     fn flush_covers_submitted(&self) -> bool {

@@ -370,6 +370,10 @@ impl ZonedDevice for Overlay {
         self.0.below.answers()
     }
 
+    fn misses(&self) -> u64 {
+        self.0.below.misses()
+    }
+
     fn name(&self) -> String {
         self.0.below.name()
     }

@@ -44,6 +44,12 @@ pub trait PlainDevice {
         None
     }
 
+    /// Number of commands answered as by a drive that is gone, as
+    /// [`ZonedDevice::misses`](crate::ZonedDevice::misses) counts them.
+    fn misses(&self) -> u64 {
+        0
+    }
+
     /// Gives the drive up, as [`ZonedDevice::give_up`](crate::ZonedDevice::give_up) does.
     fn give_up(&self) {}
 

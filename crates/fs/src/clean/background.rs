@@ -86,7 +86,7 @@ impl Core {
             && self.background_urgency().is_some();
         // Zones that the drive has closed may soon be unreadable, so they are emptied no matter how
         // much space is free.
-        able && (room || !self.clean.closed.is_empty())
+        able && (room || !self.clean.closed.is_empty() && self.env.device.answers())
     }
 }
 
@@ -111,7 +111,7 @@ impl Inner {
     async fn clean_in_background(self: &Rc<Self>) {
         {
             let _one = self.clean_lock.acquire(1).await;
-            // The engine remembers a failure and reports it to the next caller.
+            // A failed write makes the engine fail; after a failed read the superzone stays listed.
             let _ = self.evacuate().await;
         }
         while !self.closing.get()

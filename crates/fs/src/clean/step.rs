@@ -11,6 +11,7 @@ use crate::types::Ino;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
+use furrow_log::survey::has_vanished;
 use furrow_policy::FsDefect;
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, QueueId, Result};
@@ -240,11 +241,7 @@ impl Inner {
             let absent = |owner: &Owner| !core.cache.contains(&owner.key());
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
-        let (pages, damaged) = self.read_all(&wanted).await;
-        // A drive that does not answer has no damage.
-        if let Some((.., error)) = damaged.iter().find(|(.., error)| error.is_gone()) {
-            return Err(error.clone());
-        }
+        let (pages, damaged) = self.read_twice(&wanted).await?;
         for (item, owner, error) in &damaged {
             self.core.borrow_mut().stays(item.addr, Some(owner), &error.to_string(), failures);
         }
@@ -274,7 +271,7 @@ impl Inner {
         failures: &mut Vec<String>,
     ) -> Result<(Confirmed, u64)> {
         let mut all = match self.run(|core| core.confirm(items)).await {
-            Err(error) if is_damage(&error) && !self.ended.get() => {
+            Err(error) if self.is_damage(&error) => {
                 let mut all = Confirmed { owned: vec![], unowned: vec![], pins: vec![] };
                 let mut failed = 0;
                 for item in items {
@@ -284,7 +281,7 @@ impl Inner {
                             all.unowned.append(&mut one.unowned);
                             all.pins.append(&mut one.pins);
                         }
-                        Err(error) if is_damage(&error) && !self.ended.get() => {
+                        Err(error) if self.is_damage(&error) => {
                             let why = format!("its node cannot be read: {error}");
                             self.core.borrow_mut().stays(item.addr, None, &why, failures);
                             failed += 1;
@@ -302,6 +299,32 @@ impl Inner {
             all.1 += 1;
         }
         Ok(all)
+    }
+
+    /// Whether an error means that a block on the drive cannot be read or has wrong content.
+    fn is_damage(&self, error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt)
+            && !self.ended.get()
+            && !has_vanished(&*self.core.borrow().env.device, error)
+    }
+
+    /// Like [`read_all`](Self::read_all). If the drive was gone for a moment, reads again.
+    ///
+    /// # Errors
+    /// An error if the drive is gone: it has no damage then.
+    pub(crate) async fn read_twice(
+        self: &Rc<Self>,
+        wanted: &[(Item, Owner)],
+    ) -> Result<(BTreeMap<u32, Page>, Vec<(Item, Owner, Error)>)> {
+        let device = self.core.borrow().env.device.clone();
+        let mut read = self.read_all(wanted).await;
+        if read.1.iter().any(|(.., error)| error.is_gone()) {
+            read = self.read_all(wanted).await;
+        }
+        match read.1.iter().find(|(.., error)| has_vanished(&*device, error)) {
+            Some((.., error)) => Err(error.clone()),
+            None => Ok(read),
+        }
     }
 
     /// Reads the blocks `wanted`, adjacent blocks in one command, all commands in flight at once.
@@ -405,9 +428,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Whether an error means that a block on the drive cannot be read or has wrong content.
-fn is_damage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }

@@ -41,6 +41,10 @@ impl ZonedDevice for Without {
         self.below.answers()
     }
 
+    fn misses(&self) -> u64 {
+        self.below.misses()
+    }
+
     fn name(&self) -> String {
         self.below.name()
     }

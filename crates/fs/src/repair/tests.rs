@@ -1,6 +1,8 @@
 //! Tests each kind of damage: the repair is planned, applied and checked, and intact files must
 //! read as before.
 
+mod vanish;
+
 use super::*;
 use crate::core::Inner;
 use crate::format::{HOLE, NatEntry, Pointer};

@@ -64,6 +64,10 @@ impl ZonedDevice for Staged {
         self.drive.answers()
     }
 
+    fn misses(&self) -> u64 {
+        self.drive.misses()
+    }
+
     fn give_up(&self) {
         self.drive.give_up();
     }

@@ -264,6 +264,10 @@ impl ZonedDevice for SummaryPairs {
         self.0.drive.answers()
     }
 
+    fn misses(&self) -> u64 {
+        self.0.drive.misses()
+    }
+
     fn oldest(&self) -> Option<u64> {
         self.0.drive.oldest()
     }

@@ -43,6 +43,8 @@ pub struct Part {
     hangs: Cell<bool>,
     /// Number of commands so far.
     asked: Cell<u64>,
+    /// Number of commands answered with an internal error.
+    misses: Cell<u64>,
     /// The period during which the part is gone.
     absence: Cell<Option<Absence>>,
     table: Rc<CompletionTable<Outcome>>,
@@ -68,6 +70,7 @@ impl Part {
                 gone: Cell::new(false),
                 hangs: Cell::new(false),
                 asked: Cell::new(0),
+                misses: Cell::new(0),
                 absence: Cell::new(None),
                 table: Rc::new(CompletionTable::new()),
             })
@@ -116,6 +119,7 @@ impl Part {
 
     fn refuse(&self, status: Status) -> Completion<Outcome> {
         let (ticket, completion) = self.table.open();
+        self.misses.update(|misses| misses + u64::from(status == Status::InternalError));
         let (data, oob) = Default::default();
         self.table.complete(ticket, Outcome { status, lba: Lba(0), data, oob });
         completion
@@ -183,6 +187,10 @@ impl ZonedDevice for Part {
 
     fn answers(&self) -> bool {
         !self.is_gone() && self.base.answers()
+    }
+
+    fn misses(&self) -> u64 {
+        self.misses.get() + self.base.misses()
     }
 
     fn oldest(&self) -> Option<u64> {
