@@ -11,10 +11,8 @@ pub use furrow_log::survey::reports;
 use furrow_log::writer::{Writer, WriterOptions};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Pages, Pool, Rt};
-use furrow_zone::{
-    Error, Geometry, QueueId, Result, Status, ZoneId, ZoneReport, ZoneState, ZonedDevice,
-};
-use std::cell::{Cell, Ref, RefCell};
+use furrow_zone::{Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::cell::{Ref, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -35,8 +33,8 @@ pub struct Drive {
     /// Zones that hold data and belong to no segment: a rebuild is filling them, recovery found
     /// them without a segment, or they are being emptied or cannot be emptied.
     pub(crate) loose: RefCell<BTreeSet<ZoneId>>,
-    /// Whether the drive seemed to be gone during a read of metadata.
-    missed: Cell<u64>,
+    /// The device's count of misses when this was opened.
+    missed_before: u64,
 }
 
 impl Drop for Drive {
@@ -67,6 +65,7 @@ impl Drive {
         let zones = ZonePool::new(&writer, &descriptors, 1)?;
         let permits = geometry.max_active.unwrap_or(UNLIMITED);
         let budget = Budget::new(permits, &[(Class::Metadata, 1)]);
+        let missed_before = device.misses();
         let drive = Drive {
             device,
             writer,
@@ -74,7 +73,7 @@ impl Drive {
             budget,
             ring: StateRing::new(ring, &reports[start as usize..]),
             loose: RefCell::default(),
-            missed: Cell::default(),
+            missed_before,
         };
         drive.open_ring(reports);
         Ok(drive)
@@ -115,31 +114,15 @@ impl Drive {
         self.loose.borrow()
     }
 
-    /// Reads blocks of metadata, such as headers and footers. Notes if the drive is gone; see
-    /// [`Drive::has_missed`].
+    /// Reads blocks of metadata, such as headers and footers.
     pub async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
-        let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
-        if read.as_ref().is_err_and(Error::is_gone) {
-            self.missed.set(self.missed.get() + 1);
-        }
-        read
+        read_blocks(&*self.device, QueueId(0), at, blocks, pages).await
     }
 
-    /// Notes the status of a read command for metadata: an internal error may mean that the drive
-    /// is gone.
-    pub fn note(&self, status: Status) {
-        self.missed.set(self.missed.get() + u64::from(status == Status::InternalError));
-    }
-
-    /// Whether the drive was gone, even for a moment, during a read of metadata: that read
-    /// proves nothing.
-    pub fn has_missed(&self) -> bool {
-        self.misses() > 0
-    }
-
-    /// Number of reads of metadata during which the drive was gone.
+    /// Number of commands since the assembly that the drive answered as one that is gone: what a
+    /// read of that time did not find proves nothing.
     pub fn misses(&self) -> u64 {
-        self.missed.get()
+        self.device.misses() - self.missed_before
     }
 
     /// Whether the drive answers.

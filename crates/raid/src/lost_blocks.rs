@@ -26,6 +26,8 @@ pub(crate) struct Judged {
     pub(crate) lost: BTreeSet<u32>,
     /// Block numbers of mapping blocks whose copy on the drives is lost, but which are in memory.
     pub(crate) kept: BTreeSet<u32>,
+    /// Block numbers that the map names and the drives can provide.
+    pub(crate) there: BTreeSet<u32>,
     /// The blocks of the volume that are lost.
     pub(crate) blocks: LostBlocks,
 }
@@ -68,12 +70,16 @@ impl Volume {
         let leaves = if suspected.is_empty() { 0 } else { self.0.shape.mappings };
         for leaf in 0..leaves {
             let there = self.fetch_as(leaf, false, Loud::No).await;
+            let lost = match there {
+                Ok(()) => None,
+                Err(_) => self.note_lost_leaf(leaf).await,
+            };
             self.check_alive()?;
             let (map, first) = (self.0.paging.map(), u64::from(leaf) * u64::from(MAPPED));
             let root = map.root_of(leaf);
-            if there.is_err() {
+            if let Some(lost) = lost {
                 judged.lost.insert(root);
-                judged.blocks.add(self.note_lost_leaf(leaf));
+                judged.blocks.add(lost);
                 continue;
             }
             let end = self.blocks().min(first + u64::from(MAPPED));
@@ -83,6 +89,9 @@ impl Volume {
         }
         for (number, wanted) in named {
             if !self.cannot_be_had(number, wanted).await {
+                if self.names(number, wanted).await {
+                    judged.there.insert(number);
+                }
                 continue;
             }
             if wanted.0 == block::DATA {
@@ -101,30 +110,44 @@ impl Volume {
         Ok(judged)
     }
 
-    /// After a failed read of a mapping block: adds all blocks of the volume that it maps to
-    /// the set, and returns their range. The range is empty if too many members are missing to
-    /// judge losses.
-    pub(crate) fn note_lost_leaf(&self, leaf: u32) -> Range<u64> {
+    /// After a failed read of a mapping block: reads it again, and if that fails too, adds all
+    /// blocks of the volume that it maps to the set, and returns their range. The range is empty if
+    /// too many members are missing to judge losses. `None` if the mapping block can be read after
+    /// all: it is in memory then, at least until the caller's next await.
+    pub(crate) async fn note_lost_leaf(&self, leaf: u32) -> Option<Range<u64>> {
+        self.notice_gone();
+        // So many blocks are not called lost before a second read: a drive may have been gone for
+        // a moment only.
+        if self.fetch_as(leaf, false, Loud::No).await.is_ok() {
+            return None;
+        }
         self.notice_gone();
         if self.failed().is_some() || !self.survives() {
-            return 0..0;
+            return Some(0..0);
         }
         let first = u64::from(leaf) * u64::from(MAPPED);
         let end = self.blocks().min(first + u64::from(MAPPED));
         self.0.lost_blocks.add(first..end);
-        first..end
+        Some(first..end)
     }
 
     /// Whether block `number` is mapped with the identity `wanted`, and the drives in service
     /// cannot provide it. The caller has already counted the damage as an error.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
-        let read = number == NONE || self.read_numbers(&[(number, wanted)], Loud::No).await.is_ok();
+        let (at, missed) = ([(number, wanted)], self.missed());
+        let mut read = number == NONE || self.read_numbers(&at, Loud::No).await.is_ok();
+        if !read && self.missed() != missed {
+            // A drive was gone, perhaps for a moment only.
+            read = self.read_numbers(&at, Loud::No).await.is_ok();
+        }
         if !read {
             self.notice_gone();
         }
-        if read || self.failed().is_some() || !self.survives() {
-            return false;
-        }
+        !read && self.failed().is_none() && self.survives() && self.names(number, wanted).await
+    }
+
+    /// Whether the map names block `number` for the identity `wanted`.
+    async fn names(&self, number: u32, wanted: Wanted) -> bool {
         match wanted.0 {
             block::DATA => {
                 self.fetch_as(Map::leaf(wanted.1), false, Loud::No).await.is_ok()
@@ -152,8 +175,14 @@ impl Volume {
     }
 
     /// Forgets the losses that the set only counted, without their addresses. Called when a
-    /// complete scrub has read all blocks, before it adds the losses that it found.
-    pub(crate) fn recount_lost(&self) {
+    /// complete scrub has read all blocks, before it adds the losses that it found. Returns the
+    /// forgotten count, as a set to join again if the scrub fails after all.
+    pub(crate) fn recount_lost(&self) -> LostBlocks {
+        let counted = LostBlocks::default();
+        counted.join(&self.0.lost_blocks);
+        // A block that the set names by its address may be written or trimmed before the join.
+        counted.remove(0..u64::MAX);
         self.0.lost_blocks.forget_beyond();
+        counted
     }
 }

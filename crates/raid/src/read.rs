@@ -6,6 +6,7 @@ pub(crate) mod place;
 
 use crate::format::{NONE, block};
 use crate::map::Map;
+use crate::meta::place::MetaPlace;
 use crate::meta::{BlockMetas, Lookup};
 use crate::read::place::{Loud, Place, Wanted};
 use crate::segment::SegmentState;
@@ -31,6 +32,8 @@ pub(crate) struct Reading {
     pub(crate) index: u32,
     /// Value of [`Volume::asked`] when the command was sent.
     pub(crate) since: u64,
+    /// Value of [`Drive::misses`] when the command was sent.
+    misses: u64,
     lookup: Lookup,
 }
 
@@ -61,7 +64,7 @@ impl Volume {
         while at < end {
             let leaf = Map::leaf(at);
             if let Err(error) = self.fetch(leaf, false).await {
-                self.note_lost_leaf(leaf);
+                self.note_lost_leaf(leaf).await;
                 return Err(error);
             }
             // The blocks found so far are read before the next mapping block is loaded. Loading may
@@ -229,15 +232,17 @@ impl Volume {
         let lba = BlockAddr::new(geometry, first.zone, first.offset).lba(geometry);
         let blocks = BlockCount(of.len() as u64 * sectors_per_block(geometry));
         let data: Pages = of.iter().map(|_| self.0.pages.take_dirty()).collect();
+        let (since, misses) = (self.asked(), drive.misses());
         let pin = drive.zones().pin(first.zone);
         let queue = drive.writer().queue(first.zone);
         let answer =
             drive.device().submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
         let lookup = self.lookup(geometry, first, of.len() as u32, pin);
-        Reading { answer, of, index: first.index, since: self.asked(), lookup }
+        Reading { answer, of, index: first.index, since, misses, lookup }
     }
 
-    /// Takes the correct blocks from the answer to a read command, and adds the others to `lost`.
+    /// Takes the correct blocks from the answer to a read command, and adds damaged ones to `lost`.
+    /// What a drive that was gone, even for a moment, did not provide is not damaged.
     async fn finish(
         &self,
         reading: Reading,
@@ -247,16 +252,19 @@ impl Volume {
         lost: &mut Vec<usize>,
     ) {
         let member = self.0.array.member(reading.index);
-        let (index, since) = (reading.index, reading.since);
+        let (index, since, misses) = (reading.index, reading.since, reading.misses);
         let (outcome, of, metas) = reading.over().await;
+        // Another answer may have taken the member out of service, or another drive its place.
+        let drive = member.drive().filter(|_| !member.is_former(since));
+        let was_gone = drive.as_ref().is_none_or(|d| !d.answers() || d.misses() != misses);
         if !outcome.status.is_ok() {
             if loud == Loud::Yes {
                 member.count(since, |errors| errors.read += 1);
             }
-            if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
+            if let Some(drive) = drive.filter(|drive| !drive.answers()) {
                 let error = Error::device(&drive.device().name(), "read", outcome.status);
                 self.member_failed(index, error);
-            } else {
+            } else if !was_gone {
                 let zone = of.first().and_then(|i| places[*i]).map(|place| place.zone);
                 zone.into_iter().for_each(|zone| self.note_lost_zone(index, zone));
                 lost.extend(of);
@@ -276,10 +284,14 @@ impl Volume {
             if right {
                 pages[i] = Some(page);
             } else {
-                if loud == Loud::Yes {
+                // In-band metadata is read by commands of its own, which may have failed.
+                let unread = was_gone && self.0.shape.meta == MetaPlace::InBand;
+                if loud == Loud::Yes && unread {
+                    member.count(since, |errors| errors.read += 1);
+                } else if loud == Loud::Yes {
                     self.note_mismatch((index, since));
                 }
-                lost.push(i);
+                lost.extend((!was_gone).then_some(i));
             }
         }
     }

@@ -40,6 +40,10 @@ const BATCH: u32 = 32;
 /// Maximum number of batches that are read, or written, at a time; one if the rebuild pauses.
 const AHEAD: usize = 8;
 
+/// Number of zones that may fail in a row before the rebuild ends: a drive that is gone again and
+/// again must not keep it running. More than the zones after which a new drive is taken out.
+const FAILURES: u32 = 32;
+
 /// Rebuilt rows of a zone, with their footer entries.
 #[derive(Default)]
 struct Batch {
@@ -208,7 +212,7 @@ impl Volume {
 
     /// Restores every segment to the members that are being rebuilt.
     async fn rebuild_segments(&self) -> Result<()> {
-        let state = &self.0.rebuild;
+        let (state, mut failures) = (&self.0.rebuild, 0);
         loop {
             self.check_alive()?;
             let (next, left) = self.unbuilt();
@@ -224,10 +228,12 @@ impl Volume {
                         self.failed().is_none() && state == MemberState::Rebuilding
                     };
                     match done {
+                        Ok(()) => failures = 0,
                         Err(error) if error.kind() == ErrorKind::NoSpace || !goes_on() => {
                             return Err(error);
                         }
-                        _ => {}
+                        Err(error) if failures == FAILURES => return Err(error),
+                        Err(_) => failures += 1,
                     }
                 }
                 None if left > 0 => {
@@ -264,6 +270,7 @@ impl Volume {
 
     async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<()> {
         let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
+        let others = self.other_footers(slot, segment).await?;
         let member = self.0.array.member(index);
         let drive = member.drive().ok_or_else(gone)?;
         let permit = member.permit().await.filter(|(now, _)| Rc::ptr_eq(now, &drive));
@@ -279,7 +286,7 @@ impl Volume {
         drive.writer().attach(zone, permit);
         drive.note_loose(zone);
         let since = self.asked();
-        let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
+        let filled = self.rebuild_into(&drive, zone, (slot, index), segment, others).await;
         drive.zones().mark_full(owner);
         if let Err(error) = filled {
             // Without a drive that the array needs, the error is not one of the new drive.
@@ -325,15 +332,15 @@ impl Volume {
         &self,
         drive: &Drive,
         zone: ZoneId,
-        slot: u32,
-        index: u32,
+        (slot, index): (u32, u32),
         segment: &Segment,
+        others: Vec<Vec<FooterEntry>>,
     ) -> Result<()> {
         let header = self.segment_header(slot, index, segment);
         drop(drive.writer().submit(ZoneWrite::pages(zone, Kind::Summary, header)));
         let rows = self.ended_rows(segment);
         let own = self.rebuild_data((slot, index), segment, drive, (zone, rows)).await?;
-        let footer = self.rebuilt_footer(slot, index, segment, own).await;
+        let footer = self.rebuilt_footer((slot, index), segment, others, own);
         self.notice_gone();
         self.check_survives()?;
         drop(drive.writer().submit(ZoneWrite::zeros_to(zone, self.0.shape.footer_start())));
@@ -473,23 +480,36 @@ impl Volume {
         batch
     }
 
-    /// The footer of a rebuilt zone: the entries `own` for the zone's own rows and, for the other
-    /// zones that the footer describes, the entries that other footers of the segment have.
-    async fn rebuilt_footer(
-        &self,
-        slot: u32,
-        index: u32,
-        segment: &Segment,
-        own: Vec<FooterEntry>,
-    ) -> Pages {
-        let shape = &self.0.shape;
+    /// For each zone of a segment, the entries that the segment's footers have for it; fillers if
+    /// none has.
+    ///
+    /// # Errors
+    /// `Io` if a drive was gone, even for a moment: a rebuilt zone would keep the fillers in place
+    /// of entries that are only missing now.
+    async fn other_footers(&self, slot: u32, segment: &Segment) -> Result<Vec<Vec<FooterEntry>>> {
+        let missed = self.missed();
         let others = crate::meta::scan::footers_of(self, segment).await;
+        self.notice_gone();
+        if self.missed() != missed {
+            let what = format!("a drive did not answer while segment {slot} was rebuilt");
+            return Err(Error::new(ErrorKind::Io, what));
+        }
         let empty = || {
             let filler = seal_entry(Some(Identity::default()), self.0.zero_crc, NONE);
-            vec![filler; shape.rows as usize]
+            vec![filler; self.0.shape.rows as usize]
         };
-        let mut footers: Vec<Vec<FooterEntry>> =
-            others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
+        Ok(others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect())
+    }
+
+    /// The footer of a rebuilt zone: the entries `own` for the zone's own rows and, for the other
+    /// zones that the footer describes, the entries of `footers`.
+    fn rebuilt_footer(
+        &self,
+        (slot, index): (u32, u32),
+        segment: &Segment,
+        mut footers: Vec<Vec<FooterEntry>>,
+        own: Vec<FooterEntry>,
+    ) -> Pages {
         // Rows that the zone never had belong to no stripe, as in every truncated segment.
         footers[index as usize][..own.len()].copy_from_slice(&own);
         let open: Rc<Open> = self.open_at(

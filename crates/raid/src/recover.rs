@@ -213,19 +213,18 @@ impl Volume {
     /// Fails if a drive did not answer for a moment during recovery: blocks of that drive may not
     /// have been read.
     pub(crate) fn check_read(&self) -> Result<()> {
-        let missed = |drive: &Rc<furrow_array::drive::Drive>| drive.has_missed();
-        match self.0.array.members().iter().filter_map(Member::drive).find(missed) {
+        let mut drives = self.0.array.members().iter().filter_map(Member::drive);
+        match drives.find(|drive| drive.misses() > 0) {
             None => Ok(()),
             Some(drive) => {
                 let what = "it did not answer while the array was put together: nothing was \
                             changed, try again";
-                let name = drive.device().name();
-                Err(Error::new(ErrorKind::Io, format!("{name}: {what}")))
+                Err(Error::new(ErrorKind::Io, what).at(drive.device().name()))
             }
         }
     }
 
-    /// Whether [`Volume::recover`] failed because a drive did not answer for a moment.
+    /// Whether a drive in service did not answer, if only for a moment.
     pub(crate) fn has_missed(&self) -> bool {
         self.check_read().is_err()
     }
@@ -536,6 +535,7 @@ impl Volume {
             let wanted = (record.number, (block::TRIM, record.lba));
             let page = match self.read_numbers(&[wanted], Loud::Yes).await {
                 Ok(mut pages) => pages.remove(0),
+                Err(_) if self.has_missed() => return self.check_read(),
                 Err(_) if self.0.options.accept_loss => continue,
                 Err(error) => {
                     let what = format!(

@@ -7,7 +7,7 @@ use crate::format::block;
 use crate::map::Map;
 use crate::meta::identity::{self, Identity};
 use crate::meta::windows::is_own;
-use crate::read::place::Loud;
+use crate::read::place::{Loud, Place};
 use crate::reconstruct::Seen;
 use crate::segment::SegmentState;
 use crate::volume::Volume;
@@ -21,6 +21,9 @@ use std::collections::VecDeque;
 
 /// Number of rows checked at a time.
 const AHEAD: usize = 16;
+
+/// Number of times that a block is read if its drive is gone for a moment.
+const LOOKS: u32 = 3;
 
 /// Text of the finding for a damaged metadata block.
 const LISTING: &str = "metadata block damaged or unreadable";
@@ -62,8 +65,8 @@ pub struct Scrubbed {
     /// Whether the scrub was stopped before everything was read.
     pub stopped: bool,
     /// Numbers of the members that were not checked, or only in part: at the beginning or the end
-    /// of the scrub they were out of service or being rebuilt, they got a new drive meanwhile, or
-    /// their state records could not be read.
+    /// of the scrub they were out of service or being rebuilt, they got a new drive meanwhile,
+    /// their drive was gone for a moment, or their state records could not be read.
     pub unchecked: Vec<u32>,
 }
 
@@ -130,6 +133,7 @@ impl Volume {
         self.notice_gone();
         self.check_survives()?;
         let (stops, before) = (self.0.scrub_stops.get(), self.members());
+        let missed = self.missed();
         let (records, unread) = self.scrub_records().await?;
         self.notice_gone();
         self.check_survives()?;
@@ -151,14 +155,18 @@ impl Volume {
         }
         let Found { mut result, short } = found;
         result.findings.splice(0..0, records);
-        if !result.stopped {
-            self.recount_lost();
+        let counted = (!result.stopped).then(|| self.recount_lost());
+        let judged = self.judge(short, repair, &mut result).await;
+        let judged = judged.and_then(|()| self.check_survives());
+        if let (Err(_), Some(counted)) = (&judged, &counted) {
+            self.0.lost_blocks.join(counted);
         }
-        self.judge(short, repair, &mut result).await?;
-        self.check_survives()?;
+        judged?;
         if !result.stopped {
             self.check_lost().await;
         }
+        self.notice_gone();
+        self.check_alive()?;
         // Only damage of valid blocks counts as an error of the member. Each reported block counts
         // once, although the scrub reads it again to repair it and to find losses.
         for finding in &result.findings {
@@ -173,13 +181,14 @@ impl Volume {
             }
         }
         let serves = |state| state == MemberState::Active;
-        result.unchecked = (0..)
-            .zip(before.iter().zip(&self.members()))
-            .filter(|(index, (was, is))| {
-                was.0 != is.0 || !serves(was.1) || !serves(is.1) || unread.contains(index)
-            })
-            .map(|(index, _)| index)
-            .collect();
+        let (now, missed_now) = (self.members(), self.missed());
+        let unchecked = |index: &u32| {
+            let at = *index as usize;
+            let (was, is) = (&before[at], &now[at]);
+            let gone = missed[at] != missed_now[at];
+            was.0 != is.0 || !serves(was.1) || !serves(is.1) || gone || unread.contains(index)
+        };
+        result.unchecked = (0..now.len() as u32).filter(unchecked).collect();
         progress(done, total);
         Ok(result)
     }
@@ -285,6 +294,34 @@ impl Volume {
         self.0.array.member(member).drive().is_none_or(|drive| !drive.answers())
     }
 
+    /// For each member, the number of commands that its drive answered as one that is gone; 0
+    /// without a drive. What was not read while the number rose may be whole.
+    pub(crate) fn missed(&self) -> Vec<u64> {
+        let drives = self.0.array.members().iter().map(|member| member.drive());
+        drives.map(|drive| drive.map_or(0, |drive| drive.misses())).collect()
+    }
+
+    /// Reads and checks the block at a place, again if the drive is gone for a moment. `None` if
+    /// the drive still does not answer: then nothing shows that the block is damaged.
+    async fn look_again(&self, place: Place) -> Option<Seen> {
+        let drive = || self.0.array.member(place.index).drive();
+        let misses = || drive().map_or(0, |drive| drive.misses());
+        for _ in 0..LOOKS {
+            let missed = misses();
+            let seen = self.look_at(place, Loud::No).await;
+            if matches!(seen, Seen::Whole(_)) {
+                return Some(seen);
+            }
+            if self.is_gone(place.index) {
+                return None;
+            }
+            if misses() == missed {
+                return Some(seen);
+            }
+        }
+        None
+    }
+
     /// Fails if the array does without a drive that it needs.
     pub(crate) fn check_survives(&self) -> Result<()> {
         self.failed().filter(|_| !self.survives()).map_or(Ok(()), Err)
@@ -305,20 +342,20 @@ impl Volume {
                 found.push(None);
                 continue;
             };
-            let (block, unread) = match self.look_at(place, Loud::No).await {
-                Seen::Whole(whole) => (Some(whole), false),
-                _ if self.is_gone(place.index) => {
+            let (block, unread) = match self.look_again(place).await {
+                Some(Seen::Whole(whole)) => (Some(whole), false),
+                None => {
                     found.push(None);
                     continue;
                 }
-                Seen::Unread => (None, true),
-                Seen::Foreign => {
+                Some(Seen::Unread) => (None, true),
+                Some(Seen::Foreign) => {
                     all.result.blocks += 1;
                     foreign.push((place, UNLISTED, false));
                     found.push(None);
                     continue;
                 }
-                Seen::Damaged => (None, false),
+                Some(Seen::Damaged) => (None, false),
             };
             let listing = self.lost_listing(place).await;
             if listing.is_some() && self.is_gone(place.index) {

@@ -172,6 +172,45 @@ fn a_rebuild_whose_source_vanishes_restores_everything_later() {
     assert!(interrupted.get() > 5, "{}", interrupted.get());
 }
 
+/// A drive that a rebuild reads from is gone for a moment, several times: nothing counts as lost,
+/// and the new drive is in full service only when it can stand in for another one.
+#[test]
+fn a_rebuild_whose_source_is_gone_for_a_moment_leaves_no_block_without_redundancy() {
+    let missed = Rc::new(std::cell::Cell::new(0));
+    for at in (1..40).step_by(3) {
+        let missed = missed.clone();
+        Array::new(Level::Raid5, 3).others(1).shuffled(at).run(async move |rt, all, volume| {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+            churn(&volume, &mut model, &mut rng, 200).await;
+            volume.fail(1).await.unwrap();
+            let moment = Fault::new(FaultKind::Disappear { commands: Some(1) });
+            let (geometry, before) = (all[0].geometry(), all[0].misses());
+            // Full zones are only read: the array cannot do without a drive that refuses writes.
+            let mut zones = all[0].report_now(ZoneId(2), geometry.zones - 2).unwrap();
+            zones.retain(|zone| zone.state == ZoneState::Full);
+            for (zone, more) in zones.iter().flat_map(|zone| [(zone, 0), (zone, 1), (zone, 9)]) {
+                let moment = moment.at_blocks(geometry.start(zone.zone), geometry.zone_size);
+                all[0].inject(moment.when(When::Nth(at + more)).times(1)).unwrap();
+            }
+            volume.replace(1, all[3].clone(), false).await.unwrap();
+            for _ in 0..20 {
+                while volume.rebuilding().is_some() {
+                    rt.sleep(100_000).await;
+                }
+                volume.start_rebuild();
+            }
+            missed.set(missed.get() + all[0].misses() - before);
+            let told = volume.last_rebuild();
+            assert_eq!(volume.members()[1].1, MemberState::Active, "{at}: {told:?}");
+            assert_eq!(volume.lost().0, 0, "{at}");
+            all[0].clear_faults(None).unwrap();
+            all[2].power_cut(&Fates::nothing(1));
+            check(&volume, &model).await;
+        });
+    }
+    assert!(missed.get() > 20, "{}", missed.get());
+}
+
 /// A second member is replaced while the rebuild of the first writes its checkpoint.
 #[test]
 fn what_is_replaced_at_the_end_of_a_rebuild_is_rebuilt_too() {

@@ -1,13 +1,15 @@
-//! Drives that are gone for a moment while an array is assembled, or while another drive is
-//! taken out, and drives that vanish before a scrub.
+//! Drives that are gone for a moment while an array is assembled, scrubbed or read, or while
+//! another drive is taken out, and drives that vanish before a scrub or during reads.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::common::{Array, check, churn, devices, geometry, power_cycle, reopened, without_stale};
+use crate::common::{
+    Array, check, check_runs, churn, devices, geometry, power_cycle, reopened, without_stale,
+};
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, assemble, examine};
 use furrow_rt::Rng;
-use furrow_zone::{ErrorKind, Geometry};
+use furrow_zone::{ErrorKind, Geometry, ZonedDevice};
 use std::collections::BTreeMap;
 
 /// The drives of `gone` vanish at their command `at` and are back `commands` commands later.
@@ -135,6 +137,82 @@ fn a_scrub_takes_a_vanished_drive_out_and_finds_no_damage() {
             });
         }
         assert!(noticed > 10, "{noticed} with {oob_bytes} bytes");
+    }
+}
+
+/// A drive is gone for a moment, at some commands of a scrub: none of its blocks counts as damaged,
+/// and the scrub says that it may not have checked all of them.
+#[test]
+fn a_scrub_finds_no_damage_on_a_drive_that_is_gone_for_a_moment() {
+    for (oob_bytes, commands) in [(64, 1), (64, 4), (0, 1), (0, 4)] {
+        let (mut struck, mut kept) = (0, 0);
+        for at in (1..200).step_by(9) {
+            let bare = Geometry { oob_bytes, ..geometry(16, 80) };
+            let array = Array::of(bare, Level::Raid5, 3);
+            let array = if oob_bytes == 0 { array.group(1) } else { array };
+            let (missed, active) = array.shuffled(at).run(async move |rt, all, volume| {
+                let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+                churn(&volume, &mut model, &mut rng, 120).await;
+                let volume = match at % 2 {
+                    0 => reopened(&rt, &all, volume).await,
+                    _ => volume,
+                };
+                let (kind, before) =
+                    (FaultKind::Disappear { commands: Some(commands) }, all[1].misses());
+                for more in [0, 1, 30] {
+                    all[1].inject(Fault::new(kind).when(When::Nth(at + more)).times(1)).unwrap();
+                }
+                let scrubbed = volume.scrub(at % 3 == 0, |_, _| {}).await.unwrap();
+                let what = format!("{at}, {commands} commands: {scrubbed:?}");
+                assert_eq!((scrubbed.findings.len(), scrubbed.lost), (0, 0), "{what}");
+                assert_eq!(volume.lost().0, 0, "{what}");
+                let missed = all[1].misses() > before;
+                assert_eq!(scrubbed.unchecked.contains(&1), missed, "{what}");
+                let active = volume.members()[1].1 == MemberState::Active;
+                check(&volume, &model).await;
+                (missed, active)
+            });
+            struck += u32::from(missed);
+            kept += u32::from(missed && active);
+        }
+        let what = format!("{struck} struck, {kept} kept, {oob_bytes} bytes, {commands} commands");
+        assert!(struck > 5 && (kept > 5 || commands > 1), "{what}");
+    }
+}
+
+/// A drive is gone for a moment, or for good, while several reads of a call are in flight: all
+/// blocks are read, and none of them is rewritten as if it were damaged.
+#[test]
+fn blocks_of_a_drive_that_is_gone_are_read_and_not_repaired() {
+    for (oob_bytes, commands) in [(64, Some(1)), (64, None), (0, Some(1)), (0, None)] {
+        let mut struck = 0;
+        for at in (1..60).step_by(4) {
+            let bare = Geometry { oob_bytes, ..geometry(16, 80) };
+            let array = Array::of(bare, Level::Raid5, 3);
+            let array = if oob_bytes == 0 { array.group(1) } else { array };
+            struck += array.shuffled(at).run(async move |rt, all, volume| {
+                let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+                churn(&volume, &mut model, &mut rng, 120).await;
+                let volume = match at % 3 {
+                    0 => reopened(&rt, &all, volume).await,
+                    _ => volume,
+                };
+                let before = all[1].misses();
+                for more in 0..3 {
+                    let gone = Fault::new(FaultKind::Disappear { commands });
+                    all[1].inject(gone.when(When::Nth(at + more)).times(1)).unwrap();
+                }
+                check_runs(&volume, &model, 64).await;
+                // Repairs run in the background.
+                rt.sleep(1_000_000_000).await;
+                let (repaired, checksum) =
+                    (volume.counters().repaired, volume.members()[1].2.checksum);
+                assert_eq!((repaired, checksum), (0, 0), "{at}, {commands:?} commands");
+                check(&volume, &model).await;
+                u32::from(all[1].misses() > before)
+            });
+        }
+        assert!(struck > 5, "{struck} with {oob_bytes} bytes, {commands:?} commands");
     }
 }
 

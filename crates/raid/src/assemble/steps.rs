@@ -98,7 +98,8 @@ pub(super) async fn put_together(
         Err(error) => Err(error),
     };
     match recovered {
-        Err(_) if volume.has_missed() && !last => return Ok(None),
+        // What a drive that was gone for a moment has may be taken for lost by some table.
+        _ if volume.has_missed() && !last => return Ok(None),
         recovered => recovered?,
     }
     volume.serve();

@@ -15,14 +15,14 @@ use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
 use furrow_rt::buf::{concat, is_zero};
 use furrow_rt::{Completion, Page, Pages, Pool};
-use furrow_zone::{BlockCount, Command, Outcome, Request, Result, ZoneId};
+use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result, ZoneId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
 /// How often a table is read again at most, if a drive was gone for a moment.
-const READINGS: u32 = 2;
+const READINGS: u32 = 3;
 
 /// Maximum number of blocks of a read command.
 const COMMAND: u32 = 128;
@@ -130,7 +130,6 @@ pub(crate) async fn read_zone(
         // A block of the command cannot be read, so the blocks are read one by one.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
-            drive.note(outcome.status);
             if outcome.status.is_ok() {
                 all(&outcome, &mut each);
             } else {
@@ -276,28 +275,29 @@ impl Volume {
     /// Reads the stripe table of a segment that ended before this assembly.
     pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
-        let mut misses = self.misses();
-        let mut table = self.read_table(&segment).await;
-        // A table lacks the chunks of a drive that did not answer, and they would seem lost. If the
-        // drive is back, it is read again; if not, its member is taken out of service.
-        for _ in 0..READINGS {
-            if self.misses() == misses || self.notice_gone() {
-                break;
+        // A table lacks the chunks of a drive that did not answer, and they would seem lost as long
+        // as the volume runs. If the drive is back, it is read again; if not, its member is taken
+        // out of service, unless the volume has failed: then the other drives have to do.
+        let mut readings = 0;
+        let table = loop {
+            let missed = self.missed();
+            let table = self.read_table(&segment).await;
+            if self.missed() == missed || self.failed().is_some() {
+                break table;
             }
-            misses = self.misses();
-            table = self.read_table(&segment).await;
-        }
+            self.notice_gone();
+            readings += 1;
+            if readings == READINGS {
+                let what = "the stripes of a segment could not be read, as a drive did not answer: \
+                            try again";
+                return Err(Error::new(ErrorKind::Io, what));
+            }
+        };
         let now = &mut self.0.segments.borrow_mut()[slot as usize];
         if now.sequence == segment.sequence && now.table.is_none() {
             now.table = Some(Rc::new(RefCell::new(table)));
         }
         Ok(())
-    }
-
-    /// Number of reads of metadata, of all members in service, that found the drive gone.
-    fn misses(&self) -> u64 {
-        let drives = self.0.array.members().iter().filter_map(|member| member.drive());
-        drives.map(|drive| drive.misses()).sum()
     }
 
     /// The stripe table of a segment, from its footers or else its rows.

@@ -2,8 +2,9 @@
 //!
 //! Such a row stays without its block on the new drive. At the end of the rebuild, its readable
 //! blocks are written elsewhere, with full redundancy. The other blocks are lost if the map
-//! names them. The footers that an earlier run of the rebuild wrote show the rows that it could
-//! not restore.
+//! names them. The new drive is not in full service before that is done, as the readable blocks
+//! lack redundancy until then. The footers that an earlier run of the rebuild wrote show the rows
+//! that it could not restore.
 
 use crate::format::NONE;
 use crate::lost_blocks::set::LostBlocks;
@@ -13,7 +14,7 @@ use crate::rebuild::state::ShortRows;
 use crate::segment::{Segment, SegmentState};
 use crate::volume::Volume;
 use furrow_array::member::MemberState;
-use furrow_zone::Result;
+use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
 use zerocopy::IntoBytes as _;
 
@@ -43,12 +44,26 @@ impl Volume {
         for (slot, index) in self.built() {
             let segment = self.0.segments.borrow()[slot as usize].clone();
             let Some(zone) = segment.zones[index as usize] else { continue };
-            let footers = read_footers(self, index, zone, segment.sequence).await;
-            let own = footers.and_then(|footers| footers.into_iter().next()).unwrap_or_default();
+            let (missed, segment_id) = (self.missed(), (slot, segment.sequence));
+            let mut footers = read_footers(self, index, zone, segment.sequence).await;
+            if footers.is_none() && self.missed() != missed {
+                footers = read_footers(self, index, zone, segment.sequence).await;
+            }
+            self.notice_gone();
+            if self.0.array.member(index).drive().is_none() {
+                continue;
+            }
+            let own = footers.and_then(|footers| footers.into_iter().next());
+            let mut rows = self.0.rebuild.short.borrow_mut();
+            let Some(own) = own else {
+                // Nothing tells which rows are short, so all are treated as such: that costs
+                // space, but leaves no block without redundancy.
+                rows.0.push((segment_id, 0..self.ended_rows(&segment)));
+                continue;
+            };
             let absent = seal_entry(None, 0, NONE);
             let short = (0..).zip(own).filter(|(_, entry)| entry.as_bytes() == absent.as_bytes());
-            let mut rows = self.0.rebuild.short.borrow_mut();
-            short.for_each(|(row, _)| rows.add((slot, segment.sequence), row));
+            short.for_each(|(row, _)| rows.add(segment_id, row));
         }
     }
 
@@ -56,8 +71,8 @@ impl Volume {
     /// lost because the other blocks cannot be read.
     ///
     /// # Errors
-    /// An error if the volume cannot be written any more, or is being stopped; the short rows are
-    /// kept then.
+    /// An error if the volume cannot be written any more, or is being stopped, or if readable
+    /// blocks could not be written elsewhere; the short rows are kept then.
     pub(super) async fn settle_short_rows(&self) -> Result<LostBlocks> {
         let rows = std::mem::take(&mut *self.0.rebuild.short.borrow_mut());
         let settled = self.settle(&rows).await;
@@ -68,7 +83,7 @@ impl Volume {
     }
 
     async fn settle(&self, rows: &ShortRows) -> Result<LostBlocks> {
-        let mut suspected = BTreeSet::new();
+        let (mut suspected, mut refused) = (BTreeSet::new(), None);
         for (segment, rows) in &rows.0 {
             for row in rows.clone() {
                 self.check_alive()?;
@@ -76,12 +91,28 @@ impl Volume {
                     // The segment was released: its valid blocks are elsewhere.
                     break;
                 }
-                // If there is no space, the row's blocks stay where they are.
-                let _ = self.renew(*segment, row).await;
+                if let Err(error) = self.renew(*segment, row).await {
+                    refused = Some(error);
+                }
                 let chunks = 0..self.0.shape.placement.k;
                 suspected.extend(chunks.map(|chunk| self.0.shape.number(segment.0, row, chunk)));
             }
         }
-        Ok(self.judge_lost(&suspected, true).await?.blocks)
+        let judged = self.judge_lost(&suspected, true).await?;
+        self.check_alive()?;
+        // A block that the map still names was not written elsewhere: there was no space, or it
+        // could not be read for a moment. A released segment's slot may hold other blocks by now.
+        let here = rows.0.iter().filter(|(segment, _)| self.stays(*segment));
+        let here: BTreeSet<u32> = here.map(|(segment, _)| segment.0).collect();
+        let left = judged.there.iter().filter(|number| here.contains(&self.0.shape.slot(**number)));
+        let left = left.count();
+        if left == 0 {
+            return Ok(judged.blocks);
+        }
+        let what = format!("{left} blocks that the new drive lacks were not written elsewhere");
+        Err(match refused {
+            Some(error) => error.at(what),
+            None => Error::new(ErrorKind::Io, what),
+        })
     }
 }

@@ -13,7 +13,7 @@ use crate::volume::Volume;
 use crate::write::item::Origin;
 use furrow_policy::RaidDefect;
 use furrow_rt::Page;
-use furrow_zone::Result;
+use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A block that is to be written at another place, with its old place.
@@ -120,9 +120,14 @@ impl Volume {
         let place = self.0.shape.locate(number);
         let (slot, row, chunk) = place.expect("invariant: it was found there");
         let from = self.origin(number);
+        let missed = self.missed();
         match self.block_or_reconstructed(slot, row, chunk).await {
             Ok((Some(identity), page)) => Ok(Some((identity, page, from))),
-            Err(error) if error.is_gone() => Err(error),
+            _ if self.missed() != missed => {
+                let what = "a block of a torn stripe could not be read, as a drive did not answer: \
+                            try again";
+                Err(Error::new(ErrorKind::Io, what))
+            }
             Ok(_) | Err(_) => Ok(None),
         }
     }

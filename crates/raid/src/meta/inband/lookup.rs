@@ -22,7 +22,7 @@ use furrow_array::parity::reconstruct;
 use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Page, Pages};
-use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -107,9 +107,11 @@ impl Volume {
         if let Some(metas) = asked {
             return metas;
         }
-        // The list is cached only if every later metadata block could be read: an unreadable one
-        // may be readable next time.
+        // The list is cached only if every later metadata block could be read: an unreadable one,
+        // or one of a drive that was gone for a moment, may be readable next time. The same is true
+        // of the footers.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
+        let missed = self.missed();
         for stripe in (window::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
             if let Ok(pages) = &read
@@ -128,7 +130,7 @@ impl Volume {
                 }
             }
         }
-        if certain {
+        if certain && self.missed() == missed {
             let window = (zone.sequence, window::start(stripe));
             if lost && !self.0.meta.listings.borrow().scrubbed.contains(&window) {
                 self.note_mismatch((zone.index, since));
@@ -210,7 +212,8 @@ impl Volume {
                 let at = self.window_at(&zone, last, i);
                 let pages = read.as_ref().ok();
                 let whole = pages.is_some_and(|p| p.iter().any(|p| windows::open(p, at).is_some()));
-                !whole && self.is_lost(&zone, &read)
+                let gone = read.as_ref().is_err_and(Error::is_gone);
+                !whole && !gone && self.is_lost(&zone, &read)
             }
         };
         let offset = self.0.shape.offset(last * zone.chunk + i);
