@@ -300,10 +300,7 @@ fn apply(
         }
         Action::List { json: false, .. } => {
             list(&drive.faults(), name, out)?;
-            if !drive.is_on() {
-                let how = "clearing all faults makes it answer again";
-                writeln!(out, "{name}: does not answer, after a fault that has struck: {how}")?;
-            }
+            say_if_off(drive, name, out)?;
         }
         Action::Clear { number, json, .. } => {
             let before = drive.faults().len();
@@ -319,7 +316,17 @@ fn apply(
                 return list_json(drive, name, out);
             }
             writeln!(out, "{}: {} cleared, {left} left{answers}", name, before - left)?;
+            say_if_off(drive, name, out)?;
         }
+    }
+    Ok(())
+}
+
+/// Says so if the drive is gone or without power.
+fn say_if_off(drive: &dyn FaultInjection, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    if !drive.is_on() {
+        let how = "clearing all faults makes it answer again";
+        writeln!(out, "{name}: does not answer, after a fault that has struck: {how}")?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("active", "The drive counts the zone as active"),
     ("active_zones", "Zones that the drive counts as active"),
     ("allocated_bytes", "Bytes that the image's file takes on the host"),
-    ("answers", "False if the drive answers nothing, after a fault that has struck"),
+    ("answers", "False if the drive answers nothing, after a power cut or a disappearance"),
     ("appended_bytes", "Bytes appended since the store was opened"),
     ("applied", "The repair was written to the drive"),
     (

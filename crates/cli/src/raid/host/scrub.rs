@@ -73,10 +73,11 @@ impl ArrayHost {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
                 // A scrub that did not read everything may have missed damage that an earlier one
-                // has found.
+                // has found, but what it mended is damaged no more.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
+                let before = self.damaged.get().saturating_sub(scrub.damaged - left);
                 let partial = found.stopped || !found.unchecked.is_empty();
-                self.damaged.set(if partial { self.damaged.get().max(left) } else { left });
+                self.damaged.set(if partial { before.max(left) } else { left });
                 scrub.mendable = left;
                 scrub.repaired = found.findings.iter().filter(|f| f.repaired).count() as u64;
                 scrub.lost = found.lost;
@@ -102,7 +103,11 @@ impl ArrayHost {
             }
             Err(error) => scrub.error = Some(error.to_string()),
         }
-        let event = if scrub.damaged > 0 { "scrub-damaged" } else { "scrub-finished" };
+        let event = match (scrub.damaged, &scrub.error) {
+            (0, None) if scrub.unchecked.is_empty() => "scrub-finished",
+            (0, _) => "scrub-incomplete",
+            _ => "scrub-damaged",
+        };
         let text = format!("scrub: {}", describe_scrub(&self.name, &scrub));
         *self.scrub.borrow_mut() = Some(scrub);
         self.scrub_over.notify_all();
