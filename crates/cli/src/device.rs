@@ -257,6 +257,9 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
         amount.map_err(|why| misused(&format!("--{option} {text}: the value {why}")))
     };
     let zone = args.zone_size.as_deref().map(|text| bytes("zone-size", text)).transpose()?;
+    if let Some(Err(why)) = zone.map(furrow_soft::format::zone_blocks) {
+        return Err(misused(&format!("--zone-size: {why}")));
+    }
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
     let path = path_to_make(&args.image)?;
     let made = soft::create(&path, zone, wanted, args.force)

@@ -7,6 +7,7 @@ use crate::{daemon, show};
 use anyhow::{Result, bail};
 use furrow_drives::block_devices;
 use furrow_fs::{Fs, MountOptions};
+use furrow_log::record::check_label;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Access, ZonedDevice};
@@ -25,7 +26,13 @@ pub struct Args {
     #[arg(value_name = "DIR|DEVICE")]
     target: OsString,
     /// New label, at most 63 bytes; "" removes the label
+    #[arg(value_parser = checked)]
     name: Option<String>,
+}
+
+/// Reads a label on the command line.
+pub(crate) fn checked(text: &str) -> Result<String, furrow_zone::Error> {
+    check_label(text).map(|()| text.to_owned())
 }
 
 /// Runs the command.

@@ -49,6 +49,7 @@ mod visit;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use furrow_console::program::{self, Statuses, usage_message};
 use furrow_console::show;
+use furrow_zone::spec::SpecError;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -152,8 +153,16 @@ fn main() -> ExitCode {
             ["--json", "--prometheus", "--toml", "--svg"].iter().any(|form| argument == form)
         });
     let statuses = statuses_of(words.0, words.1);
-    let run = |cli: Cli, out: &mut dyn Write| cli.command.run(out);
+    let run = |cli: Cli, out: &mut dyn Write| cli.command.run(out).map_err(as_misuse);
     ExitCode::from(program::answer(command(), &arguments, statuses, text, run))
+}
+
+/// A device spec that cannot be read is wrong usage, as is any option that cannot be.
+fn as_misuse(error: anyhow::Error) -> anyhow::Error {
+    match error.is::<SpecError>() {
+        true => program::misused(&format!("{error:#}")),
+        false => error,
+    }
 }
 
 /// Prints an error message as one line.

@@ -22,6 +22,7 @@ pub struct Args {
     device: String,
     /// Volume label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL")]
+    #[arg(value_parser = crate::label::checked)]
     label: Option<String>,
     /// UUID (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]

@@ -111,10 +111,15 @@ fn what_cannot_be_is_refused_in_one_line() {
         2,
         &["--size 1foot: the value", "--help"],
     );
+    let zones = ["device", "create", "x.zns", "--soft", "--size", "64MiB", "--zone-size", "3"];
+    refused(&zones, 2, &["zones of 3 bytes", "a multiple of 4096", "--help"]);
     assert!(!Path::new(env!("CARGO_TARGET_TMPDIR")).join("x.zns").exists(), "nothing is made");
     refused(&["device", "show", "missing.zns"], 1, &["missing.zns: no such file", "create"]);
     refused(&["device", "show", "/dev/nvme0n2"], 1, &["/dev/nvme0n2: No such file"]);
-    refused(&["device", "show", "mem:zn541"], 1, &["unknown preset"]);
+    for words in [&["device", "show"][..], &["mkfs"], &["kv", "ls"], &["raid", "assemble"]] {
+        refused(&[words, &["mem:zn541"]].concat(), 2, &["unknown preset", "--help"]);
+    }
+    refused(&["fsck", "mem:zn541"], 16, &["unknown preset", "--help"]);
     refused(&["device", "report", "refused.zns", "--first", "99"], 1, &["no zone 99: it has 2"]);
     refused(&["device", "fault", "refused.zns", "clear", "4"], 1, &["no fault 4"]);
     refused(&["device", "fault", "mem:", "list"], 1, &["a drive in memory keeps no faults"]);

@@ -383,7 +383,7 @@ fn wrong_arguments_and_paths_are_refused() {
     place.refused(&["kv", "put", &d, &a, "new/"], 1, &["the path of a file"]);
     place.refused(&["kv", "put", &d, &place.at("tree"), "t"], 1, &["furrow kv restore"]);
     place.refused(&["kv", "put", &d, &place.at("gone"), "t"], 1, &["gone"]);
-    place.refused(&["kv", "mkfs", &d, "-f", "-L", &"x".repeat(64)], 1, &["at most 63 bytes"]);
+    place.refused(&["kv", "mkfs", &d, "-f", "-L", &"x".repeat(64)], 2, &["at most 63 bytes"]);
     assert_eq!(place.ok(&["kv", "ls", "-R", &d]), "db/\ndb/x\n");
 }
 

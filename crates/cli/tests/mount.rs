@@ -509,7 +509,7 @@ fn wrong_input_is_one_line_with_the_status_of_mount() {
     }
     assert_eq!(fs::read(rubbish).unwrap(), vec![0x55; 1 << 20], "nothing is written to it");
     refused(&["mkfs", &image], 1, "-f");
-    refused(&["mkfs", &image, "-L", &"x".repeat(64), "-f"], 1, "label");
+    refused(&["mkfs", &image, "-L", &"x".repeat(64), "-f"], 2, "label");
     refused(&["umount", &dir], 1, "no Furrow file system is mounted there");
     refused(&["df", &dir], 1, "not the root of a mounted Furrow file system");
     place.mount();

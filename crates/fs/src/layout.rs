@@ -59,18 +59,6 @@ pub(crate) fn label(body: &SuperblockBody) -> String {
     label
 }
 
-/// Checks that a superblock can hold a label.
-///
-/// # Errors
-/// `Invalid` if the label is too long or contains a zero byte.
-pub(crate) fn check_label(label: &str) -> Result<()> {
-    if label.len() > 63 || label.contains('\0') {
-        let message = "a label has at most 63 bytes, none of them zero";
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(())
-}
-
 /// The content of the superblock, decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {

@@ -5,14 +5,14 @@ use crate::format::{
     CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
     SummaryEntry, SuperblockBody, UnitRef, class, kind, table,
 };
-use crate::layout::{Layout, OPEN_MIN, check_label};
+use crate::layout::{Layout, OPEN_MIN};
 use crate::tree::node::{as_inode_mut, new_node, stamp};
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{SuperzoneState, ZonePool, describe};
-use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
+use furrow_log::record::{RecordId, Uuid, blocks_for, check_label, crc32c, peek, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer, ZoneWrite};
 use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};

@@ -6,7 +6,7 @@ use crate::zone_allocator::RESERVE;
 use furrow_log::BlockAddr;
 use furrow_log::address::sectors_per_block;
 use furrow_log::pool::ZonePool;
-use furrow_log::record::Uuid;
+use furrow_log::record::{Uuid, check_label};
 use furrow_log::ring::{RingZones, half_for};
 use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
@@ -95,10 +95,7 @@ impl Store {
             let geometry = device.geometry().clone();
             let ring = ring_of(&geometry, options.half_bytes);
             check_drive(&geometry, ring).map_err(|error| error.at(device.name()))?;
-            if options.label.len() > 63 || options.label.contains('\0') {
-                let message = "a label has at most 63 bytes, none of them zero";
-                return Err(Error::new(ErrorKind::Invalid, message));
-            }
+            check_label(&options.label)?;
             let reports = survey::reports(&*device).await?;
             survey::check_capacities(&*device, &reports)?;
             let pages = Pool::new(256);

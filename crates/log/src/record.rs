@@ -33,6 +33,18 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// Checks that a superblock can hold a label: of a file system or a store.
+///
+/// # Errors
+/// `Invalid` if the label is too long or contains a zero byte.
+pub fn check_label(label: &str) -> Result<()> {
+    if label.len() > 63 || label.contains('\0') {
+        let message = "a label has at most 63 bytes, none of them zero";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
+}
+
 /// A UUID: of a drive, or of an engine on it.
 #[derive(
     Clone,

@@ -199,6 +199,19 @@ pub(crate) fn table_blocks(zones: u32) -> u32 {
     blocks_for(zones as usize * ZoneEntry::SIZE)
 }
 
+/// Number of blocks in a zone of `zone` bytes.
+///
+/// # Errors
+/// `Invalid` if no soft zone can have this size.
+pub fn zone_blocks(zone: ByteLen) -> Result<u32> {
+    let blocks = u32::try_from(zone.0 / BLOCK).unwrap_or(0);
+    if !zone.0.is_multiple_of(BLOCK) || blocks == 0 {
+        let what = format!("zones of {zone} bytes: give a multiple of 4096, below 16 TiB");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    Ok(blocks)
+}
+
 impl Layout {
     /// Plans the layout for zones of `zone` bytes on a plain drive of `size` bytes. Each half of
     /// the journal holds `records` blocks of records; with `None`, a number that suits the drive.
@@ -206,20 +219,15 @@ impl Layout {
     /// # Errors
     /// `Invalid` if a size is not a multiple of 4 KiB or is too large, `NoSpace` if no zone fits.
     pub fn plan(size: ByteLen, zone: ByteLen, records: Option<u32>) -> Result<Layout> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
-        let zone_blocks = zone.0 / BLOCK;
-        if !zone.0.is_multiple_of(BLOCK) || zone_blocks == 0 || zone_blocks > u64::from(u32::MAX) {
-            return invalid(format!(
-                "zones of {zone} bytes: give a multiple of 4096, below 16 TiB"
-            ));
-        }
+        let zone_blocks = u64::from(zone_blocks(zone)?);
         let blocks = size.0 / BLOCK;
         let most = blocks / zone_blocks;
         if most > u64::from(ZONES_MAX) {
-            return invalid(format!(
+            let what = format!(
                 "{most} zones of {zone} bytes, but at most {ZONES_MAX} are possible: give a larger \
                  size"
-            ));
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
         }
         // The sizes of flash erase blocks are unknown; most are multiples of 1 MiB.
         let align = if blocks >= 64 << 8 { 256 } else { 1 };

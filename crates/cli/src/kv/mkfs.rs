@@ -22,6 +22,7 @@ pub struct Args {
     device: String,
     /// Label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL", default_value = "", hide_default_value = true)]
+    #[arg(value_parser = crate::label::checked)]
     label: String,
     /// UUID (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]

@@ -189,6 +189,10 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 /// An error if the daemon cannot be started, or options contradict each other. If the array cannot
 /// be served, this function prints the reason and returns the exit status of a failure.
 pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
+    // Wrong usage has a status of its own, which a daemon that cannot serve has not.
+    devices::named(&args.devices)?;
+    devices::listed(&args.spare)?;
+    args.choose.as_deref().map(devices::one).transpose()?;
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
         match status {

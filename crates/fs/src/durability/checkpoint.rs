@@ -16,7 +16,7 @@ use crate::core::{Core, Inner};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
 };
-use crate::layout::{Layout, check_label};
+use crate::layout::Layout;
 use crate::tables::delta_merge::{Plan, Write};
 use crate::tables::{TABLES, TablePages};
 use crate::tree::cache::Key;
@@ -24,7 +24,7 @@ use crate::types::Ino;
 use furrow_log::SequencePoint;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{DurableSnapshot, SuperzoneId};
-use furrow_log::record::{RecordId, blocks_for, seal};
+use furrow_log::record::{RecordId, blocks_for, check_label, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, WriteHandle, ZoneWrite};
 use furrow_policy::FsDefect;
 use furrow_rt::{Boxed, Nanos};
