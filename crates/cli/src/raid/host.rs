@@ -18,9 +18,9 @@ use furrow_log::Uuid;
 use furrow_raid::{Event, Volume};
 use furrow_rt::{Boxed, Nanos, Notify, Rt, within};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Result, ZonedDevice};
+use furrow_zone::{Result, ZoneId, ZonedDevice};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -99,8 +99,9 @@ pub struct ArrayHost {
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
-    /// Number of damaged blocks that the last scrub found and could have repaired, but did not.
-    damaged: Cell<u64>,
+    /// The damaged blocks that scrubs found and could have repaired, but did not: UUID of the
+    /// drive, zone, and block in the zone.
+    damaged: RefCell<BTreeSet<(Uuid, ZoneId, u32)>>,
     /// Time of the start, and time since which errors and losses are known, in seconds since 1970.
     started: u64,
     known_since: Cell<u64>,
@@ -149,7 +150,7 @@ impl ArrayHost {
             stale,
             scrub: RefCell::default(),
             scrub_over: Notify::new(),
-            damaged: Cell::new(0),
+            damaged: RefCell::default(),
             started: now(),
             known_since: Cell::new(now()),
             events: RefCell::default(),

@@ -80,7 +80,7 @@ impl ArrayHost {
             table_memory_bytes: volume.memory().1 as u64,
             lost_blocks,
             lost: lost.iter().take(FINDINGS).map(range).collect(),
-            damaged_blocks: self.damaged.get(),
+            damaged_blocks: self.damaged.borrow().len() as u64,
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.service.is_read_only(),
             listening: self.service.places(),

@@ -53,7 +53,7 @@ impl ArrayHost {
             return Err(Error::new(ErrorKind::Busy, message));
         }
         self.volume.clear();
-        self.damaged.set(0);
+        self.damaged.borrow_mut().clear();
         self.known_since.set(now());
         *self.scrub.borrow_mut() = None;
         self.note("cleared", None, "errors and known damage are cleared".to_owned());
@@ -74,11 +74,19 @@ impl ArrayHost {
                 scrub.damaged = found.findings.len() as u64;
                 // A scrub that did not read everything may have missed damage that an earlier one
                 // has found, but what it mended is damaged no more.
-                let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
-                let before = self.damaged.get().saturating_sub(scrub.damaged - left);
-                let partial = found.stopped || !found.unchecked.is_empty();
-                self.damaged.set(if partial { before.max(left) } else { left });
-                scrub.mendable = left;
+                let mut damaged = self.damaged.borrow_mut();
+                if !found.stopped && found.unchecked.is_empty() {
+                    damaged.clear();
+                }
+                for finding in &found.findings {
+                    let place = (finding.drive, finding.zone, finding.block);
+                    match finding.repaired || finding.lost {
+                        true => damaged.remove(&place),
+                        false => damaged.insert(place),
+                    };
+                }
+                let left = found.findings.iter().filter(|f| !f.repaired && !f.lost);
+                scrub.mendable = left.count() as u64;
                 scrub.repaired = found.findings.iter().filter(|f| f.repaired).count() as u64;
                 scrub.lost = found.lost;
                 let drives = self.drives.borrow();
