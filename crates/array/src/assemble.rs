@@ -16,6 +16,9 @@ use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
+/// How often a drive is asked for its state record while it does not answer each command.
+const LOOKS: u32 = 8;
+
 /// The drives of an array that is being assembled.
 #[derive(Default)]
 pub struct Gathered {
@@ -61,7 +64,15 @@ impl Gathered {
         read: ReadPayload,
     ) -> Result<()> {
         for device in devices {
-            let looked = match look(&*device).await {
+            let mut looked = look(&*device).await;
+            for _ in 1..LOOKS {
+                // A drive that was gone for a moment must not become a stale one.
+                if !looked.as_ref().is_err_and(Error::is_gone) {
+                    break;
+                }
+                looked = look(&*device).await;
+            }
+            let looked = match looked {
                 // A drive that does not answer counts as missing.
                 Err(error) if error.kind() == ErrorKind::Io => {
                     self.unread = Some(error);

@@ -27,7 +27,7 @@ use crate::{blocked::Fetch, blocked::error_of};
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
-use furrow_log::survey::has_vanished;
+use furrow_log::survey::{has_vanished, patiently};
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, Result};
 use std::collections::BTreeMap;
@@ -189,7 +189,8 @@ impl Inner {
             return Ok(BTreeMap::new());
         }
         let device = self.core.borrow().env.device.clone();
-        let confirmed = match self.run_quietly(|core| core.confirm(items)).await {
+        let confirm = async || self.run_quietly(|core| core.confirm(items)).await;
+        let confirmed = match patiently(&self.rt, &*device, confirm).await {
             // A node above these blocks is damaged, which is a separate finding.
             Err(Failed::Load(error)) if !has_vanished(&*device, &error) => {
                 return Ok(BTreeMap::new());
@@ -199,7 +200,7 @@ impl Inner {
         let Confirmed { owned, pins, .. } = confirmed;
         // Blocks that are still being written cannot be read yet.
         self.drain().await?;
-        let (pages, mut damaged) = self.read_twice(&owned).await?;
+        let (pages, mut damaged) = self.read_patiently(&owned).await?;
         damaged.retain(|(item, owner, _)| self.core.borrow_mut().is_damage(item, owner));
         drop(pins);
         self.scrub.note(|report| report.done += (pages.len() + damaged.len()) as u64);

@@ -113,12 +113,19 @@ fn a_drive_that_was_gone_for_a_moment_is_not_damaged() {
         run(move |rt, drive| async move {
             let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
             write(&fs, "file", 1, 300).await?;
+            let whole = scrub(&fs, false).await?.done;
             fs.unmount().await?;
             let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
             let leave = Fault::new(FaultKind::Disappear { commands: Some(1) });
             drive.inject(leave.when(When::Nth(at)).times(1)).unwrap();
-            let report = scrub(&fs, false).await?;
+            fs.scrub(ScrubOrder::Start { repair: false })?;
+            // Time must pass: the scrub may wait for the drive.
+            rt.sleep(10_000_000_000).await;
+            let report = fs.scrub_report().unwrap();
+            assert!(!report.state.is_under_way(), "{at}: {report:?}");
             assert_eq!((report.damaged, &report.findings[..]), (0, &[][..]), "{at}: {report:?}");
+            let done = report.state == ScrubState::Finished;
+            assert!(!done || report.done == whole, "{at}: {report:?} of {whole}");
             Ok(())
         });
     }

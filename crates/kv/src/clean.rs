@@ -12,9 +12,9 @@ use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
 use crate::zone_allocator::{Policy, RESERVE, SpaceToClean, Want, garbage_left};
-use furrow_log::survey::has_vanished;
+use furrow_log::survey::{has_vanished, patiently};
 use furrow_rt::Pages;
-use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use furrow_zone::{ErrorKind, Result, ZoneId};
 use std::collections::BTreeSet;
 
 /// Maximum number of blocks that are read and checked for moving before other tasks run.
@@ -161,12 +161,8 @@ impl Store {
         let space = self.space_to_clean(victim);
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
-                let mut read = self.runs_with_pages(id, &extent).await;
-                if read.as_ref().is_err_and(Error::is_gone) {
-                    // The drive may be back.
-                    read = self.runs_with_pages(id, &extent).await;
-                }
-                match read {
+                let read = async || self.runs_with_pages(id, &extent).await;
+                match patiently(&self.0.rt, &**self.0.zones.writer.device(), read).await {
                     Ok(runs) => match self.move_runs(id, &extent, runs).await {
                         // Writers took the space meanwhile.
                         Err(error) if error.kind() == ErrorKind::NoSpace => {

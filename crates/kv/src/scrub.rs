@@ -13,7 +13,7 @@ use crate::extent::FileId;
 use crate::fsck::{CheckOptions, Problem, check};
 use crate::store::Store;
 use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
-use furrow_log::survey::has_vanished;
+use furrow_log::survey::{has_vanished, patiently};
 use furrow_zone::{Error, ErrorKind, Result};
 
 /// Number of blocks read at a time.
@@ -133,7 +133,9 @@ impl Store {
             what: error.to_string(),
             ..ScrubFinding::default()
         };
-        if let Err(error) = self.sums_of(id, &extent).await {
+        let device = self.0.zones.writer.device();
+        let sums = async || self.sums_of(id, &extent).await;
+        if let Err(error) = patiently(&self.0.rt, &**device, sums).await {
             self.of_drive(&error)?;
             if is_same() {
                 let (first, blocks) = (extent.first, u64::from(extent.blocks));
@@ -145,8 +147,11 @@ impl Store {
         if self.read_checked(id, &extent, inside, piece.count).await.is_err() {
             // Reads each block alone to find out which ones failed.
             for block in piece.first..piece.first + piece.count {
-                let read = self.read_verified(id, &extent, block - extent.first, 1).await;
-                let Err((_, error)) = read else { continue };
+                let at = block - extent.first;
+                let read = async || self.read_verified(id, &extent, at, 1).await;
+                let Err((_, error)) = patiently(&self.0.rt, &**device, read).await else {
+                    continue;
+                };
                 self.of_drive(&error)?;
                 if is_same() {
                     self.0.scrub.note(|report| report.add(finding("content", block, 1, error)));

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions};
+use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions, When};
 use furrow_kv::{
     CheckOptions, FormatOptions, Lifetime, Options, ScrubOrder, ScrubReport, ScrubState, Store,
     check,
@@ -72,6 +72,46 @@ fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt) -> F) {
     let rt = Rt::new(Config::shuffled(11));
     rt.block_on(test(rt.clone()));
     rt.clear();
+}
+
+/// A drive that is gone for a moment during a scrub is read again: nothing is damaged, and nothing
+/// is left out.
+#[test]
+fn a_drive_that_was_gone_for_a_moment_is_not_damaged() {
+    for commands in [1, 2] {
+        run(move |rt| async move {
+            let (drive, store) = store(&rt).await;
+            for file in 0..4 {
+                written(&store, &format!("{file}.sst"), file, 400_000).await;
+            }
+            let whole = scrub(&rt, &store, false).await.done;
+            store.stop().await.unwrap();
+            let mut struck = 0;
+            for at in 1.. {
+                let store = Store::open(&rt, drive.clone(), Options::default()).await.unwrap();
+                let (leave, before) =
+                    (FaultKind::Disappear { commands: Some(commands) }, drive.misses());
+                drive.inject(Fault::new(leave).when(When::Nth(at)).times(1)).unwrap();
+                store.scrub(ScrubOrder::Start { repair: false }).unwrap();
+                // Time must pass: the scrub may wait for the drive.
+                rt.sleep(10_000_000_000).await;
+                let report = store.scrub_report().unwrap();
+                assert!(!report.state.is_under_way(), "{at}: {report:?}");
+                assert_eq!((report.damaged, &report.findings[..]), (0, &[][..]), "{at}");
+                let done = report.state == ScrubState::Finished;
+                assert!(!done || report.done == whole, "{at}: {report:?} of {whole}");
+                let missed = drive.misses() > before;
+                struck += u32::from(missed && done);
+                drive.clear_faults(None).unwrap();
+                drive.power_on();
+                store.stop().await.unwrap();
+                if !missed {
+                    break;
+                }
+            }
+            assert!(struck > 10 || commands > 1, "{struck}");
+        });
+    }
 }
 
 #[test]

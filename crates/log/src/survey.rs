@@ -9,6 +9,7 @@
 //! [`blocks_begun`]: crate::address::blocks_begun
 
 use crate::writer::Writer;
+use furrow_rt::Rt;
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 
@@ -39,6 +40,31 @@ pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
 /// only: the drive was gone for a moment, or gives no other answer for some block.
 pub fn has_vanished(device: &dyn ZonedDevice, error: &Error) -> bool {
     error.is_gone() && !device.answers()
+}
+
+/// Pauses, in nanoseconds, before what could not be read while a drive was gone is read again.
+pub const PAUSES: [u64; 2] = [100_000_000, 400_000_000];
+
+/// Reads, and reads again if that failed while the drive did not answer some command, unless the
+/// drive is gone altogether. The pauses outlast a short absence; what then still cannot be read is
+/// taken for unreadable.
+///
+/// # Errors
+/// The error of the last reading.
+pub async fn patiently<T, E>(
+    rt: &Rt,
+    device: &dyn ZonedDevice,
+    read: impl AsyncFn() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    for pause in PAUSES {
+        let misses = device.misses();
+        let done = read().await;
+        if done.is_ok() || device.misses() == misses || !device.answers() {
+            return done;
+        }
+        rt.sleep(pause).await;
+    }
+    read().await
 }
 
 /// Refuses the result of a check of the drive if the drive no longer answers, or was gone for a

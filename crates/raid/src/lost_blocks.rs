@@ -118,7 +118,7 @@ impl Volume {
         self.notice_gone();
         // So many blocks are not called lost before a second read: a drive may have been gone for
         // a moment only.
-        if self.fetch_as(leaf, false, Loud::No).await.is_ok() {
+        if self.patiently(async || self.fetch_as(leaf, false, Loud::No).await).await.is_ok() {
             return None;
         }
         self.notice_gone();
@@ -134,12 +134,9 @@ impl Volume {
     /// Whether block `number` is mapped with the identity `wanted`, and the drives in service
     /// cannot provide it. The caller has already counted the damage as an error.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
-        let (at, missed) = ([(number, wanted)], self.missed());
-        let mut read = number == NONE || self.read_numbers(&at, Loud::No).await.is_ok();
-        if !read && self.missed() != missed {
-            // A drive was gone, perhaps for a moment only.
-            read = self.read_numbers(&at, Loud::No).await.is_ok();
-        }
+        let at = [(number, wanted)];
+        let read = async || self.read_numbers(&at, Loud::No).await;
+        let read = number == NONE || self.patiently(read).await.is_ok();
         if !read {
             self.notice_gone();
         }
@@ -150,8 +147,8 @@ impl Volume {
     async fn names(&self, number: u32, wanted: Wanted) -> bool {
         match wanted.0 {
             block::DATA => {
-                self.fetch_as(Map::leaf(wanted.1), false, Loud::No).await.is_ok()
-                    && self.0.paging.map().get(wanted.1) == number
+                let fetch = async || self.fetch_as(Map::leaf(wanted.1), false, Loud::No).await;
+                self.patiently(fetch).await.is_ok() && self.0.paging.map().get(wanted.1) == number
             }
             _ => self.0.paging.map().root_of(wanted.1 as u32) == number,
         }

@@ -63,8 +63,9 @@ impl Volume {
         let mut pages = Pages::new();
         while at < end {
             let leaf = Map::leaf(at);
-            if let Err(error) = self.fetch(leaf, false).await {
-                self.note_lost_leaf(leaf).await;
+            if let Err(error) = self.fetch(leaf, false).await
+                && self.note_lost_leaf(leaf).await.is_some()
+            {
                 return Err(error);
             }
             // The blocks found so far are read before the next mapping block is loaded. Loading may
@@ -80,8 +81,14 @@ impl Volume {
             let read = match self.read_numbers(&wanted, Loud::Yes).await {
                 Ok(read) => read,
                 Err(error) => {
-                    self.note_lost(&wanted).await;
-                    return Err(error);
+                    let again = async || self.read_numbers(&wanted, Loud::No).await;
+                    match self.patiently(again).await {
+                        Ok(read) => read,
+                        Err(_) => {
+                            self.note_lost(&wanted).await;
+                            return Err(error);
+                        }
+                    }
                 }
             };
             if at == end && pages.is_empty() {

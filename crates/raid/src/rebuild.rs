@@ -54,6 +54,8 @@ struct Batch {
     metadata: Vec<u32>,
     /// Rows that could not be reconstructed.
     short: Vec<u32>,
+    /// Whether a stripe that was taken for one of data may be metadata of a drive that was gone.
+    unsure: bool,
 }
 
 /// The progress of a rebuild.
@@ -136,9 +138,9 @@ impl Volume {
         self.0.rt.spawn_detached(async move {
             let Some(inner) = weak.upgrade() else { return };
             let volume = Volume(inner);
-            // After a failure the member stays in state rebuilding, and the next assembly
-            // tries again.
-            let result = volume.rebuild().await;
+            // After a failure that no drive's short absence explains, the member stays in state
+            // rebuilding, and the next assembly tries again.
+            let result = volume.patiently(async || volume.rebuild().await).await;
             volume.0.rebuild.running.set(false);
             let whole = result.is_ok();
             let event = match result.map(|lost| lost.report()) {
@@ -387,6 +389,10 @@ impl Volume {
             // gets no footer, so it does not count.
             self.notice_gone();
             result = self.check_survives();
+            if result.is_ok() && batch.unsure {
+                let what = format!("a drive did not answer while segment {slot} was rebuilt");
+                result = Err(Error::new(ErrorKind::Io, what));
+            }
             if result.is_err() {
                 break;
             }
@@ -430,11 +436,15 @@ impl Volume {
     ) -> Batch {
         let placement = self.0.shape.placement;
         let (mut flights, mut metadata) = (Vec::new(), Vec::new());
-        let mut row = rows.start;
+        let (mut batch, mut row) = (Batch::default(), rows.start);
         while row < rows.end {
             let stripe = row / segment.chunk;
             let count = (segment.chunk - row % segment.chunk).min(rows.end - row);
-            if self.is_metadata(slot, segment, stripe).await {
+            let missed = self.missed();
+            let is_metadata = self.is_metadata(slot, segment, stripe).await;
+            // The metadata of a drive that was gone would be missing on the new drive for good.
+            batch.unsure |= !is_metadata && self.missed() != missed;
+            if is_metadata {
                 metadata.push(stripe);
                 flights.push((stripe, row, count, (false, None)));
                 row += count;
@@ -447,7 +457,7 @@ impl Volume {
             flights.push((stripe, row, count, (chunk < placement.k, Some(made))));
             row += count;
         }
-        let mut batch = Batch { metadata, ..Batch::default() };
+        batch.metadata = metadata;
         for (stripe, first, count, (data, made)) in flights {
             let is_metadata = made.is_none();
             let made = match made {

@@ -15,6 +15,7 @@ use crate::write::item::Origin;
 use furrow_array::member::MemberState;
 use furrow_array::parity::reconstruct;
 use furrow_log::Uuid;
+use furrow_log::survey::PAUSES;
 use furrow_rt::Boxed;
 use furrow_zone::{ErrorKind, Result, ZoneId};
 use std::collections::VecDeque;
@@ -209,9 +210,12 @@ impl Volume {
             let there = self.stays(row.segment);
             let gone = row.missing.iter().any(|number| judged.lost.contains(number));
             let known = row.missing.iter().any(|number| judged.kept.contains(number));
-            if there && (gone || known || row.renewed) {
+            // They can be read by now: the damage beside them was not repaired, but it is there.
+            let back = row.missing.iter().any(|number| judged.there.contains(number));
+            if there && (gone || known || back || row.renewed) {
                 for finding in row.findings {
-                    result.find(Finding { repaired: !gone && repair, lost: gone, ..finding });
+                    let repaired = !gone && (known || row.renewed) && repair;
+                    result.find(Finding { repaired, lost: gone, ..finding });
                 }
             }
         }
@@ -299,6 +303,27 @@ impl Volume {
     pub(crate) fn missed(&self) -> Vec<u64> {
         let drives = self.0.array.members().iter().map(|member| member.drive());
         drives.map(|drive| drive.map_or(0, |drive| drive.misses())).collect()
+    }
+
+    /// Reads, and reads again if that failed while a drive was gone, perhaps for a moment only. The
+    /// pauses outlast a short absence; what then still cannot be read is taken for unreadable.
+    pub(crate) async fn patiently<T, E>(
+        &self,
+        read: impl AsyncFn() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        for pause in PAUSES {
+            let missed = self.missed();
+            let done = read().await;
+            if done.is_ok() || self.missed() == missed {
+                return done;
+            }
+            self.notice_gone();
+            if !self.survives() {
+                return done;
+            }
+            self.0.rt.sleep(pause).await;
+        }
+        read().await
     }
 
     /// Reads and checks the block at a place, again if the drive is gone for a moment. `None` if

@@ -26,6 +26,9 @@ fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
         }
         let opened = assemble(&rt, devices(&all), &Options::default()).await;
         let told = format!("seed {seed}, {gone:?} gone at {at} for {commands}");
+        if let (Ok(volume), [one], 1) = (&opened, &gone[..], commands) {
+            assert_eq!(volume.members()[*one].1, MemberState::Active, "{told}");
+        }
         // If all drives go, they may still be gone when the volume is read.
         if let Some(volume) = opened.as_ref().ok().filter(|_| gone.len() == 1) {
             check(volume, &model).await;

@@ -11,7 +11,7 @@ use crate::types::Ino;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
-use furrow_log::survey::has_vanished;
+use furrow_log::survey::{has_vanished, patiently};
 use furrow_policy::FsDefect;
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, QueueId, Result};
@@ -241,7 +241,7 @@ impl Inner {
             let absent = |owner: &Owner| !core.cache.contains(&owner.key());
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
-        let (pages, damaged) = self.read_twice(&wanted).await?;
+        let (pages, damaged) = self.read_patiently(&wanted).await?;
         for (item, owner, error) in &damaged {
             self.core.borrow_mut().stays(item.addr, Some(owner), &error.to_string(), failures);
         }
@@ -308,19 +308,22 @@ impl Inner {
             && !has_vanished(&*self.core.borrow().env.device, error)
     }
 
-    /// Like [`read_all`](Self::read_all). If the drive was gone for a moment, reads again.
+    /// Like [`read_all`](Self::read_all). If the drive was gone for a moment, reads
+    /// again.
     ///
     /// # Errors
     /// An error if the drive is gone: it has no damage then.
-    pub(crate) async fn read_twice(
+    pub(crate) async fn read_patiently(
         self: &Rc<Self>,
         wanted: &[(Item, Owner)],
     ) -> Result<(BTreeMap<u32, Page>, Vec<(Item, Owner, Error)>)> {
         let device = self.core.borrow().env.device.clone();
-        let mut read = self.read_all(wanted).await;
-        if read.1.iter().any(|(.., error)| error.is_gone()) {
-            read = self.read_all(wanted).await;
-        }
+        let read = patiently(&self.rt, &*device, async || {
+            let read = self.read_all(wanted).await;
+            let gone = read.1.iter().any(|(.., error)| error.is_gone());
+            if gone { Err(read) } else { Ok(read) }
+        });
+        let (Ok(read) | Err(read)) = read.await;
         match read.1.iter().find(|(.., error)| has_vanished(&*device, error)) {
             Some((.., error)) => Err(error.clone()),
             None => Ok(read),

@@ -99,7 +99,13 @@ pub(super) async fn put_together(
     };
     match recovered {
         // What a drive that was gone for a moment has may be taken for lost by some table.
-        _ if volume.has_missed() && !last => return Ok(None),
+        recovered if volume.has_missed() && !last => {
+            if recovered.is_ok() {
+                // The next try must find the drives at rest; whatever fails here fails again there.
+                let _ = volume.stop().await;
+            }
+            return Ok(None);
+        }
         recovered => recovered?,
     }
     volume.serve();

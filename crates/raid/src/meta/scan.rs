@@ -21,9 +21,6 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// How often a table is read again at most, if a drive was gone for a moment.
-const READINGS: u32 = 3;
-
 /// Maximum number of blocks of a read command.
 const COMMAND: u32 = 128;
 
@@ -278,16 +275,15 @@ impl Volume {
         // A table lacks the chunks of a drive that did not answer, and they would seem lost as long
         // as the volume runs. If the drive is back, it is read again; if not, its member is taken
         // out of service, unless the volume has failed: then the other drives have to do.
-        let mut readings = 0;
-        let table = loop {
+        let table = self.patiently(async || {
             let missed = self.missed();
             let table = self.read_table(&segment).await;
-            if self.missed() == missed || self.failed().is_some() {
-                break table;
-            }
-            self.notice_gone();
-            readings += 1;
-            if readings == READINGS {
+            if self.missed() == missed { Ok(table) } else { Err(table) }
+        });
+        let table = match table.await {
+            Ok(table) => table,
+            Err(table) if self.failed().is_some() => table,
+            Err(_) => {
                 let what = "the stripes of a segment could not be read, as a drive did not answer: \
                             try again";
                 return Err(Error::new(ErrorKind::Io, what));

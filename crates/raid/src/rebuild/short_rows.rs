@@ -41,14 +41,14 @@ impl Volume {
 
     /// Finds the rows that earlier runs of the rebuild could not restore.
     pub(super) async fn find_short_rows(&self) {
+        // The footers also show the rows that the last run could not settle.
+        self.0.rebuild.short.take();
         for (slot, index) in self.built() {
             let segment = self.0.segments.borrow()[slot as usize].clone();
             let Some(zone) = segment.zones[index as usize] else { continue };
-            let (missed, segment_id) = (self.missed(), (slot, segment.sequence));
-            let mut footers = read_footers(self, index, zone, segment.sequence).await;
-            if footers.is_none() && self.missed() != missed {
-                footers = read_footers(self, index, zone, segment.sequence).await;
-            }
+            let segment_id = (slot, segment.sequence);
+            let read = async || read_footers(self, index, zone, segment.sequence).await.ok_or(());
+            let footers = self.patiently(read).await.ok();
             self.notice_gone();
             if self.0.array.member(index).drive().is_none() {
                 continue;
